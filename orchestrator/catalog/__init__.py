@@ -1,0 +1,1 @@
+"""experiments/*.yaml -> Experiment -> cases: what the papers published, and how it shrinks."""

@@ -1,0 +1,44 @@
+"""The arithmetic a figure's rules are written in: `tp: gpus / pp`. Whole numbers, names and + - * / only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+
+class RuleError(ValueError):
+    """The rule cannot be read, or its result is not a whole positive number."""
+
+
+def evaluate(text: str, names: Mapping[str, int]) -> int:
+    """The value of a rule; a division must come out whole."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise RuleError(f"rule `{text}` is not arithmetic") from None
+    value = _value(tree.body, text, names)
+    if value < 1:
+        raise RuleError(f"rule `{text}` gives {value}")
+    return value
+
+
+def _value(node: ast.expr, text: str, names: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise RuleError(f"rule `{text}`: {node.id} is not known here (known: {', '.join(names)})")
+        return names[node.id]
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, text, names), _value(node.right, text, names)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div):
+            if right == 0 or left % right:
+                raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
+            return left // right
+    raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are read")

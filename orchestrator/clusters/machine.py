@@ -1,0 +1,70 @@
+"""What this machine has: its GPUs as nvidia-smi lists them, else its CPU cores. Never imports torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.clusters.profile import HardwareFields
+
+# Dense peaks in TFLOP/s from the vendor's data sheets (they often print the doubled, sparse number). The first name
+# that is part of what the driver calls the GPU decides.
+PEAKS: Mapping[str, Mapping[str, float]] = {
+    "H200": {"bf16": 989, "fp16": 989, "fp32": 67},
+    "H100 PCIe": {"bf16": 756, "fp16": 756, "fp32": 51},
+    "H100": {"bf16": 989, "fp16": 989, "fp32": 67},
+    "GH200": {"bf16": 989, "fp16": 989, "fp32": 67},
+    "A100": {"bf16": 312, "fp16": 312, "fp32": 19.5},
+    "A800": {"bf16": 312, "fp16": 312, "fp32": 19.5},
+    "V100": {"fp16": 125, "fp32": 15.7},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`gpu_memory_gb` is the smallest GPU's, in units of 10^9 bytes."""
+
+    cpus: int
+    gpus: int = 0
+    gpu: str | None = None
+    gpu_memory_gb: int | None = None
+
+    def hardware(self) -> HardwareFields:
+        """This machine as a cluster of one node; without GPUs its places are CPU processes."""
+        peaks = next((peaks for name, peaks in PEAKS.items() if self.gpu and name in self.gpu), {})
+        return HardwareFields.model_validate(
+            {
+                "nodes": 1,
+                "gpus_per_node": self.gpus or max(4, self.cpus),
+                "gpu": self.gpu,
+                "gpu_memory_gb": self.gpu_memory_gb,
+                "peak_tflops": dict(peaks),
+            }
+        )
+
+
+def this_machine() -> Machine:
+    """Ask nvidia-smi; a machine without it, or on which it fails, has no GPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    if shutil.which("nvidia-smi") is None:
+        return Machine(cpus)
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Machine(cpus)
+    return parse_nvidia_smi(answer.stdout, cpus) if answer.returncode == 0 else Machine(cpus)
+
+
+def parse_nvidia_smi(text: str, cpus: int) -> Machine:
+    """One `name, memory in MiB` row per GPU."""
+    rows = [row for row in csv.reader(io.StringIO(text), skipinitialspace=True) if len(row) == 2]
+    sizes = [int(row[1]) * 2**20 // 10**9 for row in rows if row[1].isdecimal()]
+    if not sizes:
+        return Machine(cpus)
+    return Machine(cpus, gpus=len(sizes), gpu=rows[0][0], gpu_memory_gb=min(sizes))

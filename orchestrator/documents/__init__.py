@@ -1,0 +1,1 @@
+"""YAML files with file:line:column, read into pydantic models, every error at once."""

@@ -1,0 +1,129 @@
+"""Documents -> pydantic models; pydantic's complaints -> one line each, at the place where the person typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.documents.source import Document, Path_
+from orchestrator.errors import Problem, ReproError, did_you_mean
+
+
+class Strict(BaseModel):
+    """What every model read from YAML is: unknown fields refused, never changed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+# Numbers are numbers: "08" or true are not counts, whatever pydantic would make of them.
+Count = Annotated[int, Field(strict=True, ge=1)]
+NonNegative = Annotated[int, Field(strict=True, ge=0)]
+Text = Annotated[str, Field(min_length=1)]
+
+M = TypeVar("M", bound=BaseModel)
+
+_PLACEHOLDER = re.compile(r"<[^<>]*>")
+
+
+def read_model(model: type[M], document: Document, at: Callable[[Path_], str] | None = None) -> M:
+    """Validate a document; ReproError has one problem per wrong, missing or unknown field.
+
+    `at` says where a path stands when the value was laid together from several files.
+    """
+    if not isinstance(document.value, dict):
+        raise ReproError(Problem("must be fields and values, `name: value`", str(document.place(()))))
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        problems = [_problem(model, document, dict(detail), at) for detail in error.errors(include_url=False)]
+        raise ReproError(*_without_echoes(problems)) from None
+
+
+def placeholders(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, str]]:
+    """Every text still of the form `<something to fill in>`, as the papers' own scripts ship them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from placeholders(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from placeholders(item, (*path, i))
+    elif isinstance(value, str) and _PLACEHOLDER.search(value):
+        yield path, value
+
+
+def _problem(
+    model: type[BaseModel], document: Document, detail: dict[str, Any], at: Callable[[Path_], str] | None
+) -> Problem:
+    path = _known_path(document.value, detail["loc"])
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
+    kind = detail["type"]
+    place = at or (lambda p: str(document.key_place(p) if kind == "extra_forbidden" else document.place(p)))
+    if kind == "extra_forbidden":
+        return Problem(f"{name}: unknown field", place(path), _nearest(model, detail["loc"]))
+    if kind == "missing":
+        return Problem(f"{name}: missing", place(path), f"add {name}:")
+    said = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    said = said[:1].lower() + said[1:]
+    shown = _shown_value(document.value, path)
+    dotted = ".".join(str(part) for part in path) or "file"
+    return Problem(f"{dotted}: {said}{shown}", place(path))
+
+
+def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
+    """pydantic's location less the parts that name union members, which no YAML file has."""
+    path: list[str | int] = []
+    for part in loc:
+        held = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        if part in held:
+            value = held[part]
+            path.append(part)
+    return tuple(path)
+
+
+def _shown_value(value: Any, path: Path_) -> str:
+    for part in path:
+        value = value[part]
+    return "" if isinstance(value, (dict, list)) else f", got {value!r}"
+
+
+def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:
+    fields = _fields_at(model, loc[:-1])
+    if not fields:
+        return None
+    return did_you_mean(str(loc[-1]), fields) or f"known here: {', '.join(fields)}"
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    """The field names of the model that stands at `loc`, followed through lists, mappings and unions."""
+    current: list[type[BaseModel]] = [model]
+    for part in loc:
+        if any(tag == part for candidate in current for tag in _tags(candidate)):
+            current = [candidate for candidate in current if part in _tags(candidate)]
+            continue
+        below = [candidate.model_fields[part] for candidate in current if part in candidate.model_fields]
+        if below:
+            current = [found for field in below for found in _models_in(field.annotation)]
+    names: list[str] = []
+    for candidate in current:
+        for name, field in candidate.model_fields.items():
+            names.append(field.alias or name)
+    return sorted(dict.fromkeys(names))
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field is not None else ()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models_in(part)]
+
+
+def _without_echoes(problems: list[Problem]) -> list[Problem]:
+    """A union reports the same fault once per member: keep the first of each."""
+    return list(dict.fromkeys(problems))

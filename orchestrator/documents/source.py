@@ -1,0 +1,169 @@
+"""YAML text -> plain values that remember where they stood.
+
+The values follow YAML 1.2's core schema, not 1.1: `no` and `1:30:00` stay text, `08` is text and not octal, so that
+a time limit is a time limit and a Norwegian partition is a partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from orchestrator.errors import Problem, ReproError
+
+Path_ = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands: `file:line:column`, both counted from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One YAML file: its plain value, and the place of every key and every value in it.
+
+    A place is looked up by path, `("matrix", "pp", 0)`; `keys` has the place of a mapping's key, `values` that of
+    what it holds.
+    """
+
+    file: str
+    value: Any
+    keys: Mapping[Path_, Place] = field(default_factory=dict)
+    values: Mapping[Path_, Place] = field(default_factory=dict)
+
+    def place(self, path: Path_) -> Place:
+        """The nearest known place at or above `path`."""
+        for end in range(len(path), -1, -1):
+            found = self.values.get(path[:end])
+            if found is not None:
+                return found
+        return Place(self.file, 1, 1)
+
+    def key_place(self, path: Path_) -> Place:
+        return self.keys.get(path) or self.place(path)
+
+
+def shown(path: Path) -> str:
+    """`path` as a person would type it: relative to the current folder when it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML file; ReproError names the place of everything that is not plain YAML."""
+    name = shown(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ReproError(Problem("no such file", name)) from None
+    except IsADirectoryError:
+        raise ReproError(Problem("is a folder, not a YAML file", name)) from None
+    except UnicodeDecodeError as error:
+        raise ReproError(Problem(f"not UTF-8 text (byte {error.start})", name, "save it as UTF-8")) from None
+    except OSError as error:
+        raise ReproError(Problem(f"cannot be read: {error.strerror}", name)) from None
+    return parse_document(text, name)
+
+
+def parse_document(text: str, name: str) -> Document:
+    """As `read_document`, for text already in hand; `name` is what the places call the file."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
+        raise ReproError(Problem(f"not YAML: {error.problem or error.context}", str(where))) from None
+    except yaml.YAMLError as error:
+        raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", name)) from None
+    finally:
+        loader.dispose()
+    if root is None:
+        return Document(name, {})
+    return _Builder(name).document(root)
+
+
+class _Builder:
+    """Walks the node tree once, collecting values, places and problems."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.keys: dict[Path_, Place] = {}
+        self.values: dict[Path_, Place] = {}
+        self.problems: list[Problem] = []
+
+    def document(self, root: yaml.Node) -> Document:
+        value = self.build(root, (), frozenset())
+        if self.problems:
+            raise ReproError(*self.problems)
+        return Document(self.file, value, self.keys, self.values)
+
+    def place(self, node: yaml.Node) -> Place:
+        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
+        self.values[path] = self.place(node)
+        if id(node) in above:
+            self.problems.append(Problem("an alias refers to itself", str(self.place(node))))
+            return None
+        above = above | {id(node)}
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path, above)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i), above) for i, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)
+        return scalar(node.value, plain=not node.style)
+
+    def mapping(self, node: yaml.MappingNode, path: Path_, above: frozenset[int]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            where = self.place(key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem("a field's name must be a word", str(where)))
+                continue
+            key = str(key_node.value)
+            here = (*path, key)
+            if key == "<<":
+                self.problems.append(Problem("merge keys (<<) are not read here", str(where), "write the fields out"))
+                continue
+            if key in result:
+                first = self.keys[here]
+                self.problems.append(Problem(f"{key}: given twice", str(where), f"first at line {first.line}"))
+                continue
+            self.keys[here] = where
+            result[key] = self.build(value_node, here, above)
+        return result
+
+
+def scalar(text: str, plain: bool = True) -> object:
+    """One YAML 1.2 scalar: int, float, bool, None or text."""
+    if not plain:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,72 @@
+"""Where things lie: one object owns every path.
+
+A checkout has `experiments/`, `clusters/` and `templates/` at its top, where people edit them; an installed wheel
+carries the same three inside the package. What a person keeps in the folder they work in is found first, so a
+private cluster profile needs no checkout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """`shipped` holds the three data folders; `home` is where results and private files go."""
+
+    shipped: Path
+    home: Path
+
+    @property
+    def templates(self) -> Path:
+        return self.shipped / "templates"
+
+    @property
+    def runs(self) -> Path:
+        """Scripts, logs and end records of everything submitted; must be visible from the compute nodes."""
+        return self.home / "runs"
+
+    @property
+    def package_parent(self) -> Path:
+        """What PYTHONPATH needs so that a job finds this very package."""
+        return _PACKAGE.parent
+
+    def experiment_files(self) -> Iterator[Path]:
+        return self._files("experiments", "*/*.yaml")
+
+    def cluster_files(self) -> Iterator[Path]:
+        return self._files("clusters", "*.yaml")
+
+    def _files(self, folder: str, pattern: str) -> Iterator[Path]:
+        """Files of the working folder, of home, then the shipped ones; the first of a name wins."""
+        seen: set[str] = set()
+        for base in dict.fromkeys((Path.cwd(), self.home, self.shipped)):
+            for path in sorted((base / folder).glob(pattern)):
+                name = str(path.relative_to(base))
+                if name not in seen:
+                    seen.add(name)
+                    yield path
+
+    def attempt(self, run: str, job: str, number: int) -> Path:
+        return self.runs / run / job / f"attempt-{number}"
+
+
+def find_folders() -> Folders:
+    """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db."""
+    checkout = _PACKAGE.parent
+    if (checkout / "experiments").is_dir() and (checkout / "clusters").is_dir():
+        return Folders(shipped=checkout, home=Path(os.environ.get("REPRO_HOME", checkout)))
+    return Folders(shipped=_PACKAGE / "shipped", home=Path(os.environ.get("REPRO_HOME") or _nearest_home()))
+
+
+def _nearest_home() -> Path:
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "results.db").is_file():
+            return folder
+    return here

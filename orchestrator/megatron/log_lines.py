@@ -1,0 +1,81 @@
+"""The lines Megatron-LM prints, from 2021 to today; `orchestrator.pretrain` prints the same.
+
+Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.16. Patterns work on bytes and
+start with a literal, so that a log of a gigabyte is one pass.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NUMBER = rb"[-+]?(?:[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf)"
+
+ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|([^\r\n]*\|)")
+FIELD = re.compile(rb"([A-Za-z][^:|]*?): +(" + NUMBER + rb") *\|")
+WORLD = re.compile(
+    rb"using world size: ([0-9]+), data-parallel[- ]size: ([0-9]+)[^\r\n]*?"
+    rb"tensor-model-parallel size: ([0-9]+), pipeline-model-parallel size: ([0-9]+)"
+)
+TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class IterationLine:
+    """One interval report: averages over the iterations since the line before it."""
+
+    iteration: int
+    train_iterations: int
+    elapsed_ms: float
+    loss: float | None
+    grad_norm: float | None
+    skipped: int
+    nan: int
+
+    @property
+    def is_finite(self) -> bool:
+        """False when a NaN or inf was printed, or an iteration was counted as one."""
+        numbers = [self.elapsed_ms, self.loss or 0.0, self.grad_norm or 0.0]
+        return self.nan == 0 and all(math.isfinite(number) for number in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldLine:
+    """What the job says it really ran as; to be held against the plan."""
+
+    world_size: int
+    data_parallel: int
+    tensor_parallel: int
+    pipeline_parallel: int
+
+
+def iteration_lines(log: bytes) -> Iterator[IterationLine]:
+    """Every complete iteration line, in the order printed; a line cut short at the end is left for the next reading."""
+    for match in ITERATION.finditer(log):
+        fields = {name.strip(): value for name, value in FIELD.findall(match[3])}
+        elapsed = fields.get(b"elapsed time per iteration (ms)")
+        if elapsed is None or b"number of nan iterations" not in fields:
+            continue
+        yield IterationLine(
+            iteration=int(match[1]),
+            train_iterations=int(match[2]),
+            elapsed_ms=float(elapsed),
+            loss=_optional(fields.get(b"lm loss")),
+            grad_norm=_optional(fields.get(b"grad norm")),
+            skipped=int(float(fields.get(b"number of skipped iterations", b"0"))),
+            nan=int(float(fields[b"number of nan iterations"])),
+        )
+
+
+def world_line(log: bytes) -> WorldLine | None:
+    match = WORLD.search(log)
+    if match is None:
+        return None
+    world, data, tensor, pipeline = (int(group) for group in match.groups())
+    return WorldLine(world, data, tensor, pipeline)
+
+
+def _optional(value: bytes | None) -> float | None:
+    return None if value is None else float(value)
