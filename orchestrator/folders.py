@@ -52,8 +52,13 @@ class Folders:
                     seen.add(name)
                     yield path
 
-    def attempt(self, run: str, job: str, number: int) -> Path:
-        return self.runs / run / job / f"attempt-{number}"
+    def job(self, run_id: str, slug: str) -> Path:
+        """Script, log and records of one job of a run."""
+        return self.runs / run_id / slug
+
+    def submissions(self, run_id: str) -> Path:
+        """What went to the scheduler: array and queue scripts, submitit's own files."""
+        return self.runs / run_id / "submissions"
 
 
 def find_folders() -> Folders:

@@ -44,6 +44,10 @@ class HardwareFields(Strict):
     gpu_memory_gb: Count | None = None
     peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Annotated[float, Field(gt=0)]] = {}
 
+    def peak(self, dtype: str) -> float | None:
+        """Dense peak in TFLOP/s; None when the profile does not say."""
+        return {str(name): value for name, value in self.peak_tflops.items()}.get(dtype)
+
 
 class SlurmFields(Strict):
     account: Text | None = None

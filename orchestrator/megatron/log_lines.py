@@ -19,6 +19,17 @@ WORLD = re.compile(
     rb"using world size: ([0-9]+), data-parallel[- ]size: ([0-9]+)[^\r\n]*?"
     rb"tensor-model-parallel size: ([0-9]+), pipeline-model-parallel size: ([0-9]+)"
 )
+# Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
+CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("out of GPU memory", re.compile(rb"OutOfMemoryError[^\r\n]*|CUDA (?:error: )?out of memory[^\r\n]*")),
+    ("argument error", re.compile(rb"error: (?:unrecognized arguments|argument )[^\r\n]*")),
+    ("container", re.compile(rb"error: pyxis: [^\r\n]*")),
+    ("time limit", re.compile(rb"DUE TO TIME LIMIT")),
+    ("out of host memory", re.compile(rb"oom_kill event[^\r\n]*|task [^\r\n]*: Out Of Memory")),
+    ("NCCL error", re.compile(rb"NCCL error in[^\r\n]*|Watchdog caught collective operation timeout[^\r\n]*")),
+    ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*")),
+    ("error", re.compile(rb"(?:slurmstepd|srun|pretrain|bash|timeout): [^\r\n]*")),
+)
 TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]+\]")
 
 
@@ -75,6 +86,16 @@ def world_line(log: bytes) -> WorldLine | None:
         return None
     world, data, tensor, pipeline = (int(group) for group in match.groups())
     return WorldLine(world, data, tensor, pipeline)
+
+
+def cause(log: bytes) -> str | None:
+    """The line that says best why a job failed, with its kind."""
+    for kind, pattern in CAUSES:
+        match = pattern.search(log)
+        if match is not None:
+            line = match[0].decode("utf-8", errors="replace")
+            return f"{kind}: {''.join(c for c in line if c.isprintable())[:200]}"
+    return None
 
 
 def _optional(value: bytes | None) -> float | None:

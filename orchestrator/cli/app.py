@@ -1,0 +1,66 @@
+"""`repro`: the commands put together, and the one place where errors are printed."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from orchestrator import __version__
+from orchestrator.cli import catalog, results, run
+from orchestrator.cli.output import data, say
+from orchestrator.errors import ReproError
+
+app = typer.Typer(
+    name="repro",
+    help="A paper's figure is a program you can run.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    epilog="Exit codes: 0 fine, 1 a job or claim failed, 2 yours to fix, 3 scheduler or machine out of reach.",
+)
+app.command("list")(catalog.list_experiments)
+app.command()(run.submit)
+app.command()(run.render)
+app.command()(results.status)
+app.command()(results.logs)
+app.command()(run.cancel)
+app.command()(results.collect)
+app.command()(results.plot)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        data(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="On an error show the traceback; may stand anywhere."),
+) -> None:
+    """A paper's figure is a program you can run."""
+
+
+def main() -> None:
+    """The console script."""
+    debug = "--debug" in sys.argv
+    try:
+        app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
+    except ReproError as error:
+        if debug:
+            raise
+        for problem in error.problems:
+            say(f"repro: {problem}")
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if debug:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        say(f"repro: {place}{error.strerror or error}")
+        sys.exit(ReproError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

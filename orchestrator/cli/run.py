@@ -1,0 +1,211 @@
+"""Commands that make jobs or end them: submit, render, cancel."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from orchestrator.cli.options import Database, Json, Scale, Where
+from orchestrator.cli.output import as_json, data, next_command, say, table
+from orchestrator.errors import Problem, ReproError
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.library import Entry
+    from orchestrator.clusters.resolve import Cluster
+    from orchestrator.folders import Folders
+    from orchestrator.planning.plan import Plan
+
+ASK_ABOVE = 10
+"""Cancelling more jobs than this asks first."""
+
+ExperimentName = Annotated[str, typer.Argument(help="figure-13, or in full sc21/figure-13.")]
+OnCluster = Annotated[str, typer.Option("--cluster", help="A cluster's name, or the path of its profile.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be submitted; needs no scheduler.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Stay until every job has ended, then say whether it came out.")]
+OutputFolder = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write every script into this folder.")]  # noqa: UP045
+Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def submit(
+    experiment: ExperimentName,
+    cluster: OnCluster,
+    scale: Scale = None,
+    where: Where = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Submit an experiment: every case that is neither verified nor under way."""
+    from orchestrator.folders import find_folders
+
+    folders = find_folders()
+    entry, profile, plans = _planned(folders, experiment, cluster, scale, where)
+    if dry_run:
+        _show_plans(plans, profile, json)
+        return
+    from orchestrator.cli.waiting import outcome, wait_for
+    from orchestrator.launch.refresh import refresh
+    from orchestrator.launch.submit import submit as submit_plans
+    from orchestrator.ledger.database import ledger_url, open_ledger
+    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.results.collect import collect
+
+    for warning in sorted({warning for plan in plans for warning in plan.warnings}):
+        say(f"warning: {warning}")
+    ledger = open_ledger(ledger_url(database, folders.home))
+    assert ledger is not None
+    for complaint in refresh(ledger).complaints:
+        say(f"note: {complaint}")
+    collect(ledger)
+    done = submit_plans(plans, profile, ledger, folders, sys.argv)
+    found = done.recorded
+    counts = [f"{len(found.verified)} already verified"] if found.verified else []
+    counts += [f"{len(found.open)} under way"] if found.open else []
+    counts += [f"{len(found.to_submit)} submitted"]
+    say(f"{entry.short_name} at scale {plans[0].case.scale} on {profile.name}: {len(plans)} cases, {', '.join(counts)}")
+    if wait:
+        wait_for(ledger, done.run_id)
+        raise typer.Exit(outcome(ledger, folders, entry, plans[0].case.scale, profile.name, json))
+    rows = [
+        _job(row.job_id, row.case_name, row.state, row.scheduler_id) for row in job_rows(ledger, run_id=done.run_id)
+    ]
+    if json:
+        as_json(rows)
+    else:
+        table(rows, ["job", "case", "state", "id"])
+    next_command(f"repro status {entry.short_name} --watch", "until they have ended")
+
+
+def render(
+    experiment: ExperimentName,
+    cluster: OnCluster,
+    scale: Scale = None,
+    where: Where = None,
+    output: OutputFolder = None,
+) -> None:
+    """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
+    from orchestrator.folders import find_folders
+    from orchestrator.launch.render import render_job
+
+    folders = find_folders()
+    entry, profile, plans = _planned(folders, experiment, cluster, scale, where)
+    base = (output or Path("repro-jobs")).resolve()
+    texts = {
+        f"{entry.short_name}-{plan.case.slug}": render_job(
+            plan, profile, base / f"{entry.short_name}-{plan.case.slug}", folders.templates
+        )
+        for plan in plans
+    }
+    launcher = "bash" if profile.profile.scheduler == "local" else "sbatch"
+    if output is None:
+        for text in texts.values():
+            data(text.rstrip("\n"))
+        example = f"repro render {entry.short_name} --cluster {cluster} -o {base.name}"
+        next_command(example, f"write {len(texts)} script{'s' if len(texts) > 1 else ''}, to {launcher} by hand")
+        return
+    base.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        path = base / f"{name}.sh"
+        # Slurm opens a job's output before its script runs: the folder has to be there.
+        (base / name).mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o750)
+        data(str(path))
+    next_command(f"{launcher} {base / next(iter(texts))}.sh", "or any other of them")
+
+
+def cancel(
+    targets: Targets,
+    where: Where = None,
+    yes: Yes = False,
+    database: Database = None,
+) -> None:
+    """Cancel jobs: of experiments, or by job id."""
+    from orchestrator.cli.scope import chosen_rows
+    from orchestrator.folders import find_folders
+    from orchestrator.launch.refresh import cancel as cancel_jobs
+    from orchestrator.launch.refresh import refresh
+    from orchestrator.ledger.jobs import OPEN
+
+    folders = find_folders()
+    ledger, rows = chosen_rows(folders, database, targets, where)
+    for complaint in refresh(ledger).complaints:
+        say(f"note: {complaint}")
+    ledger, rows = chosen_rows(folders, database, targets, where)
+    live = [row for row in rows if row.phase in OPEN]
+    if not live:
+        say("nothing to cancel: no such job is under way")
+        return
+    if len(live) > ASK_ABOVE and not yes:
+        if not sys.stdin.isatty():
+            raise ReproError(Problem(f"{len(live)} jobs would be cancelled", mend="say --yes"))
+        typer.confirm(f"Cancel {len(live)} jobs?", abort=True, err=True)
+    cancel_jobs(live)
+    for row in live:
+        data(f"{row.job_id}  {row.case_name}  {row.scheduler_id or '-'}")
+    say(f"{len(live)} jobs asked to end")
+    next_command(f"repro status {live[0].experiment.rpartition('/')[2]}", "whether they have")
+
+
+def _planned(
+    folders: Folders, experiment: str, cluster: str, scale: str | None, where: str | None
+) -> tuple[Entry, Cluster, list[Plan]]:
+    """Everything that can be wrong with the two files and the choice, before anything is touched."""
+    from orchestrator.catalog.expand import expand, parse_where, select
+    from orchestrator.catalog.library import find_experiment
+    from orchestrator.clusters.resolve import find_cluster
+    from orchestrator.planning.plan import choose_scale, plan_cases
+
+    problems: list[Problem] = []
+    entry, profile, wanted = None, None, {}
+    try:
+        entry = find_experiment(folders, experiment)
+    except ReproError as error:
+        problems.extend(error.problems)
+    try:
+        profile = find_cluster(folders, cluster)
+    except ReproError as error:
+        problems.extend(error.problems)
+    try:
+        wanted = parse_where(where)
+    except ReproError as error:
+        problems.extend(error.problems)
+    if entry is None or profile is None or problems:
+        raise ReproError(*problems)
+    cases = select(expand(entry, choose_scale(entry, profile, scale)), wanted)
+    return entry, profile, plan_cases(entry, cases, profile, folders)
+
+
+def _show_plans(plans: list[Plan], profile: Cluster, json: bool) -> None:
+    rows = [
+        {
+            "job": plan.identity,
+            "case": plan.case.name,
+            "nodes": plan.resources.nodes,
+            "tasks": plan.resources.tasks,
+            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
+            "microbatches": plan.case.layout.microbatches,
+            "bubble": round(plan.case.layout.bubble(), 4),
+            "time": plan.resources.time_limit,
+            "warnings": "; ".join(plan.warnings),
+        }
+        for plan in plans
+    ]
+    if json:
+        as_json(rows)
+    else:
+        table(rows, list(rows[0]))
+    case = plans[0].case
+    say(f"would submit {len(plans)} jobs at scale {case.scale} to {profile.name}; nothing was submitted or run")
+    short = case.experiment.rpartition("/")[2]
+    first = f"repro render {short} --cluster {profile.name} --scale {case.scale} --where {case.name}"
+    next_command(first, "the script of the first")
+
+
+def _job(job_id: str, case: str, state: str, scheduler_id: str | None) -> dict[str, str | None]:
+    return {"job": job_id, "case": case, "state": state, "id": scheduler_id}

@@ -1,0 +1,99 @@
+"""Which jobs a command is about: by experiment, by job id, by scale and cluster, by --where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.expand import Case, expand, parse_where
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment
+from orchestrator.cli.options import existing_ledger
+from orchestrator.errors import Problem, ReproError
+from orchestrator.folders import Folders
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.measurements import metrics_of
+from orchestrator.results.claims import ClaimVerdict, judge_claims
+from orchestrator.results.compare import Result, results
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A figure as it stands: its cases with what was measured, and what became of its claims."""
+
+    entry: Entry
+    scale: str
+    cluster: str
+    found: list[Result]
+    claims: list[ClaimVerdict]
+
+    @property
+    def failed(self) -> bool:
+        """A job failed, or a claim that could be judged does not hold."""
+        jobs = any(result.row is not None and result.row.verdict == "failed" for result in self.found)
+        return jobs or any(claim.verdict == "fails" for claim in self.claims)
+
+
+def read_outcome(
+    ledger: Ledger, folders: Folders, experiment: str | None, scale: str | None, cluster: str | None
+) -> Outcome:
+    """The experiment (else the latest run's) at the latest run's scale and cluster, unless they are given."""
+    wanted = full_name(folders, experiment) if experiment else None
+    rows = [
+        row
+        for row in job_rows(ledger, experiment=wanted)
+        if scale in (None, row.scale) and cluster in (None, row.cluster)
+    ]
+    if not rows:
+        what = " ".join(filter(None, [experiment or "anything", scale and f"at {scale}", cluster and f"on {cluster}"]))
+        mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
+        raise ReproError(Problem(f"{what} was never submitted", mend=mend))
+    last = max(rows, key=lambda row: row.run_id)
+    rows = [
+        row for row in rows if (row.experiment, row.scale, row.cluster) == (last.experiment, last.scale, last.cluster)
+    ]
+    entry = find_experiment(folders, last.experiment)
+    cases: list[Case] = expand(entry, last.scale)
+    found = results(entry, cases, rows, metrics_of(ledger, [row.attempt_id for row in rows]))
+    claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
+    return Outcome(entry, last.scale, last.cluster, found, claims)
+
+
+def full_name(folders: Folders, name: str) -> str:
+    """`figure-13` -> `sc21/figure-13`; unknown names are refused with the nearest."""
+    full = [known for known in experiment_names(folders) if name in (known, known.rpartition("/")[2])]
+    return full[0] if len(full) == 1 else find_experiment(folders, name).name
+
+
+def chosen_rows(
+    folders: Folders, database: str | None, targets: Sequence[str], where: str | None = None
+) -> tuple[Ledger, list[JobRow]]:
+    """The jobs that these words mean; each is an experiment's name, a job id (or its start) or a scheduler's id."""
+    wanted = parse_where(where)
+    ledger = existing_ledger(folders, database)
+    if ledger is None:
+        raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local"))
+    names = experiment_names(folders)
+    chosen: dict[int, JobRow] = {}
+    for target in targets:
+        if any(target in (name, name.rpartition("/")[2]) for name in names):
+            rows = job_rows(ledger, experiment=full_name(folders, target))
+        else:
+            rows = _by_id(ledger, target)
+        chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
+    return ledger, list(chosen.values())
+
+
+def matches(row: JobRow, wanted: Mapping[str, int]) -> bool:
+    point = row.configuration["point"]
+    return all(point.get(axis) == value for axis, value in wanted.items())
+
+
+def _by_id(ledger: Ledger, target: str) -> list[JobRow]:
+    rows = job_rows(ledger, job_prefix=target) or [row for row in job_rows(ledger) if row.scheduler_id == target]
+    found = sorted({row.job_id for row in rows})
+    if not found:
+        raise ReproError(Problem(f"{target}: neither an experiment nor a job", mend="repro status shows the jobs"))
+    if len(found) > 1:
+        raise ReproError(Problem(f"{target}: could be {', '.join(found[:5])}", mend="give more of the id"))
+    return rows[:1]

@@ -1,0 +1,169 @@
+"""submitit's executors, for scripts that need no Python of ours where they run.
+
+Submission, job ids, batched state queries and cancellation are submitit's; what is ours is the text that is
+submitted and how a state is read. `SlurmScriptExecutor` is registered as a submitit plug-in (pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, utils
+from submitit.local.local import LocalExecutor, LocalJob
+from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
+
+from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.launch.local_state import LocalState, is_alive, local_state, read_record
+from orchestrator.slurm.command import run_slurm, unreachable_from
+from orchestrator.slurm.query import JobRecord, query_jobs
+from orchestrator.slurm.rejections import explain_rejection
+from orchestrator.slurm.states import Phase, phase_of
+
+
+class ScriptWatcher(SlurmInfoWatcher):
+    """Asks squeue, and sacct for what squeue has forgotten: two calls for any number of jobs."""
+
+    def __init__(self, delay_s: int = 30) -> None:
+        super().__init__(delay_s)
+        self.records: dict[str, JobRecord] = {}
+        self.complaints: tuple[str, ...] = ()
+
+    def update(self) -> None:
+        """Unreachable passes through: from an error nothing is concluded."""
+        asked = self._registered - self._finished
+        self._last_status_check = time.time()
+        if not asked:
+            return
+        self._num_calls += 1
+        answer = query_jobs(asked)
+        self.records.update(answer.records)
+        self.complaints = answer.complaints
+        self._info_dict.update({job_id: {"State": record.state} for job_id, record in answer.records.items()})
+        self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        """submitit's own list of unfinished states lacks CONFIGURING, SUSPENDED, REQUEUE_HOLD and others."""
+        return phase_of(self.get_state(job_id, mode)) is Phase.ENDED
+
+
+class ScriptJob(SlurmJob[int]):
+    """A submitted script. There is no result pickle: `done` is the scheduler's word alone."""
+
+    watcher = ScriptWatcher()
+
+    def done(self, force_check: bool = False) -> bool:
+        return self.watcher.is_done(self.job_id, mode="force" if force_check else "standard")
+
+    def cancel(self, check: bool = True) -> None:
+        answer = run_slurm([self._cancel_command, self.job_id])
+        if check and answer.returncode and "already completing or completed" not in answer.stderr:
+            raise ReproError(Problem(f"scancel {self.job_id}: {answer.stderr.strip()}"))
+
+
+class SlurmScriptExecutor(SlurmExecutor):
+    """Submits a finished sbatch script; its comment carries the token that finds it again after a crash."""
+
+    job_class = ScriptJob
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        self._text = ""
+        self._comment = ""
+
+    @classmethod
+    def name(cls) -> str:
+        return "slurm-script"
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 1  # asked for by name; never chosen over submitit's own by its automatic choice
+
+    def submit_script(self, text: str, comment: str) -> str:
+        """Submit; returns the scheduler's id. ReproError has the scheduler's words, Unreachable that it is away."""
+        self._text, self._comment = text, comment
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        try:
+            job: core.Job[Any] = self._submit_command("")
+        except FileNotFoundError:
+            mend = "run this on a login node of the cluster"
+            raise Unreachable(Problem("sbatch is not on this machine", mend=mend)) from None
+        except utils.FailedJobError as error:
+            said = str(error)
+            raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
+        return job.job_id
+
+    def _num_tasks(self) -> int:
+        return 1  # one job object per Slurm job, whatever the number of its tasks
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002  submitit's signature
+        return self._text
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        # SBATCH_ and SLURM_ variables of the shell would win over the script's own #SBATCH lines.
+        strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM)_", name) and name != "SLURM_CONF"]
+        clean = ["env", *(f"--unset={name}" for name in sorted(strays))]
+        # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
+        clean += ["setsid", "--wait"]
+        return [*clean, "sbatch", "--parsable", f"--comment={self._comment}", str(submission_file_path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        """The last line is `ID` or `ID;CLUSTER`: administrators' banners come before it."""
+        text = string if isinstance(string, str) else string.decode(errors="replace")
+        lines = text.strip().splitlines()
+        match = re.fullmatch(r"(\d+)(;\S+)?", lines[-1].strip()) if lines else None
+        if match is None:
+            raise utils.FailedSubmissionError(f"sbatch gave no job id: {text.strip()[-200:]}")
+        return match[1]
+
+
+class LocalScriptJob(LocalJob[int]):
+    """A job of a local queue, `QUEUE-PID_INDEX`; its folder says what became of it, also to another terminal."""
+
+    def get_info(self, mode: str = "force") -> dict[str, str]:  # noqa: ARG002  submitit's signature
+        return {"jobState": self.local_state().state}
+
+    def done(self, force_check: bool = False) -> bool:  # noqa: ARG002  submitit's signature
+        return phase_of(self.local_state().state) is Phase.ENDED
+
+    def local_state(self) -> LocalState:
+        queue = self.job_id.partition("_")[0]
+        return local_state(Path(self.paths.folder), int(queue) if queue.isdecimal() else None)
+
+    def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
+        """Keep it from starting, or end everything it started."""
+        folder = Path(self.paths.folder)
+        (folder / "cancelled").touch()
+        start = read_record(folder / "start")
+        if start is not None and is_alive(start.pid, str(folder)):
+            os.killpg(start.pid, signal.SIGTERM)
+
+
+class LocalScriptExecutor(LocalExecutor):
+    """Runs finished scripts on this machine through a queue of their own that outlives the terminal."""
+
+    job_class = LocalScriptJob
+
+    @classmethod
+    def name(cls) -> str:
+        return "local-script"
+
+    def submit_queue(self, queue: Path) -> str:
+        """Start the queue script in a session of its own; returns its process id."""
+        environment: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
+        process = subprocess.Popen(
+            ["bash", str(queue)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=dict(environment),
+        )
+        return str(process.pid)

@@ -1,0 +1,109 @@
+"""What became of a job on this machine, from the files its queue and its script leave. No daemon, no database.
+
+A job's folder has `start` and `end` records (`name=value` lines), written whole by rename, and `cancelled` when
+somebody asked for it to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+TIMED_OUT = 124
+"""What timeout(1) exits with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A start or end record of a job's script."""
+
+    exit_code: int
+    at: datetime
+    host: str
+    scheduler_id: str
+    pid: int
+
+
+def read_record(path: Path) -> Record | None:
+    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one)."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    try:
+        return Record(
+            exit_code=int(fields["exit_code"]),
+            at=datetime.strptime(fields["at"], "%Y-%m-%dT%H:%M:%SZ"),
+            host=fields["host"],
+            scheduler_id=fields["scheduler_id"],
+            pid=int(fields["pid"]),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """In Slurm's words, so that one table serves both."""
+
+    state: str
+    reason: str | None = None
+    exit_code: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+def local_state(folder: Path, queue_pid: int | None) -> LocalState:
+    """State of the job in `folder`, whose queue runs (or ran) as `queue_pid`."""
+    start = read_record(folder / "start")
+    running = start is not None and is_alive(start.pid, str(folder))
+    end = read_record(folder / "end")  # read after looking for the process: it may have ended in between
+    cancelled = (folder / "cancelled").exists()
+    if end is not None:
+        return _ended(end, start, cancelled)
+    if running and start is not None:
+        return LocalState("RUNNING", started_at=start.at)
+    if start is not None:
+        why = (
+            "cancelled"
+            if cancelled
+            else "its process is gone and left no end record (killed, or the machine went down)"
+        )
+        return LocalState("CANCELLED" if cancelled else "NODE_FAIL", why, started_at=start.at)
+    if cancelled:
+        return LocalState("CANCELLED", "cancelled before it started")
+    if queue_pid is not None and is_alive(queue_pid, "queue.sh"):
+        return LocalState("PENDING", "waits for the jobs before it")
+    return LocalState("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
+
+
+def is_alive(pid: int, marker: str) -> bool:
+    """Whether this process runs and is ours: its command line has `marker`, so a reused pid is not mistaken."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return False
+    return state != "Z" and marker.encode() in command
+
+
+def _ended(end: Record, start: Record | None, cancelled: bool) -> LocalState:
+    began = start.at if start else None
+    if end.exit_code == 0:
+        return LocalState("COMPLETED", None, 0, began, end.at)
+    if cancelled:
+        return LocalState("CANCELLED", "cancelled", end.exit_code, began, end.at)
+    if end.exit_code == TIMED_OUT:
+        return LocalState("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
+    return LocalState("FAILED", None, end.exit_code, began, end.at)
+
+
+def find_process(marker: str) -> str | None:
+    """The id of a process whose command line has `marker`."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and is_alive(int(folder.name), marker):
+            return folder.name
+    return None

@@ -1,0 +1,167 @@
+"""Opens the ledger: makes it on first use, migrates an older one, refuses what it cannot read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from orchestrator.errors import Problem, ReproError, Unreachable
+
+SCHEMA = "0001"
+"""The newest migration; alembic is loaded only when a ledger is not there yet or older."""
+
+BUSY_TIMEOUT_S = 15.0
+
+
+def now() -> datetime:
+    """UTC, without a zone: what the ledger keeps."""
+    return datetime.now(timezone.utc).replace(tzinfo=None)
+
+
+class Ledger:
+    """A database that is known to have today's schema."""
+
+    def __init__(self, url: str, engine: sa.Engine) -> None:
+        self.url = url
+        self.engine = engine
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
+        with _explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
+            if self.engine.dialect.name == "sqlite":
+                session.execute(sa.text("BEGIN IMMEDIATE"))
+            yield session
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        with _explained(self.url), Session(self.engine) as session:
+            yield session
+
+
+def ledger_url(given: str | None, home: Path) -> str:
+    """`--database` as a SQLAlchemy URL: a URL stays, a path is a SQLite file, nothing is results.db at home."""
+    if given and "://" in given:
+        return given
+    return f"sqlite:///{Path(given).expanduser().resolve() if given else home / 'results.db'}"
+
+
+def open_ledger(url: str, *, create: bool = True) -> Ledger | None:
+    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false."""
+    file = _sqlite_file(url)
+    if file is not None and not file.exists():
+        if not create:
+            return None
+        if not file.parent.is_dir():
+            raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", mend="make it first"))
+    engine = _engine(url)
+    with _explained(url):
+        version = _version(engine)
+        if version is not None and version > SCHEMA:
+            raise ReproError(
+                Problem(f"{_shown(url)}: made by a newer repro (schema {version}, this knows {SCHEMA})", mend="upgrade")
+            )
+        if version != SCHEMA:
+            _migrate(engine, file, version)
+    return Ledger(url, engine)
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        made = sa.make_url(url)
+        options = {"connect_args": {"timeout": BUSY_TIMEOUT_S}} if made.get_backend_name() == "sqlite" else {}
+        engine = sa.create_engine(made, **options)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
+        mend = "for example sqlite:////path/results.db"
+        raise ReproError(Problem(f"--database {url}: {_first_line(error)}", mend=mend)) from None
+    except ModuleNotFoundError as error:
+        mend = f"pip install {error.name}"
+        raise ReproError(Problem(f"--database {_shown(url)}: needs {error.name}", mend=mend)) from None
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _on_connect)
+    return engine
+
+
+def _on_connect(connection: object, _record: object) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]  # we say BEGIN ourselves
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _version(engine: sa.Engine) -> str | None:
+    with engine.connect() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return None
+        return connection.execute(sa.text("select version_num from alembic_version")).scalar()
+
+
+def _migrate(engine: sa.Engine, file: Path | None, version: str | None) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    if file is not None and version is not None:
+        shutil.copy2(file, file.with_name(f"{file.name}.before-{SCHEMA}"))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.execute(sa.text("BEGIN IMMEDIATE"))  # of two first users one makes the tables
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def _sqlite_file(url: str) -> Path | None:
+    prefix = "sqlite:///"
+    return Path(url[len(prefix) :]) if url.startswith(prefix) and len(url) > len(prefix) else None
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Every fault of the database as one line that says what to do."""
+    try:
+        yield
+    except (OperationalError, DatabaseError) as error:
+        raise _explanation(url, str(error.orig)) from error
+    except SQLAlchemyError as error:
+        raise ReproError(Problem(f"{_shown(url)}: {_first_line(error)}")) from error
+
+
+def _explanation(url: str, said: str) -> ReproError:
+    name, low = _shown(url), said.lower()
+    if "locked" in low or "busy" in low:
+        mend = "another repro is writing; repeat the command"
+        return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", mend=mend))
+    if "malformed" in low or "not a database" in low or "corrupt" in low:
+        mend = f"it was left as it is; move it away to start anew, or recover it with: sqlite3 {name} .recover"
+        return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", mend=mend))
+    if "full" in low or "no space" in low:
+        return ReproError(Problem(f"{name}: the disk is full", mend="make room and repeat the command"))
+    if "readonly" in low or "read-only" in low or "permission" in low:
+        return ReproError(Problem(f"{name}: cannot be written ({said})", mend="check its owner and permissions"))
+    if "unable to open" in low:
+        return ReproError(Problem(f"{name}: cannot be opened", mend="check the path and its permissions"))
+    if "connect" in low or "refused" in low:
+        return Unreachable(Problem(f"{name}: does not answer ({said.splitlines()[0]})"))
+    return ReproError(Problem(f"{name}: {said.splitlines()[0]}"))
+
+
+def _shown(url: str) -> str:
+    file = _sqlite_file(url)
+    if file is not None:
+        return str(file)
+    try:
+        return sa.make_url(url).render_as_string(hide_password=True)
+    except sa.exc.ArgumentError:
+        return url
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,96 @@
+"""Verdicts, iterations and metrics: what was read back from the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredIteration:
+    """One interval line; `elapsed_ms` is the average of an iteration in it."""
+
+    iteration: int
+    elapsed_ms: float
+    loss: float | None
+    grad_norm: float | None
+    used: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMetric:
+    """`spread` is half the range of the middle half of `count` samples, in the metric's unit."""
+
+    name: str
+    value: float
+    unit: str
+    spread: float | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What reading an attempt's log gave. `verdict` stays None while the attempt is under way."""
+
+    attempt_id: int
+    iteration: int | None
+    verdict: str | None
+    verdict_reason: str | None
+    iterations: tuple[MeasuredIteration, ...]
+    metrics: tuple[MeasuredMetric, ...]
+
+
+def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> None:
+    """Replace what was known about these attempts; reading a log again changes nothing else."""
+    if not measurements:
+        return
+    with ledger.writing() as session:
+        for measured in measurements:
+            attempt = session.get_one(Attempt, measured.attempt_id)
+            if attempt.verdict != measured.verdict:
+                detail = f"{measured.verdict}: {measured.verdict_reason or 'every check passed'}"
+                session.add(
+                    Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind="verdict", detail=detail)
+                )
+            attempt.iteration = measured.iteration
+            attempt.verdict, attempt.verdict_reason = measured.verdict, measured.verdict_reason
+            for table in (Iteration, Metric):
+                session.execute(sa.delete(table).where(table.attempt_id == attempt.id))
+            session.add_all(
+                Iteration(
+                    attempt_id=attempt.id,
+                    iteration=line.iteration,
+                    elapsed_ms=line.elapsed_ms,
+                    loss=line.loss,
+                    grad_norm=line.grad_norm,
+                    used=line.used,
+                )
+                for line in measured.iterations
+            )
+            session.add_all(
+                Metric(
+                    attempt_id=attempt.id,
+                    name=metric.name,
+                    value=metric.value,
+                    unit=metric.unit,
+                    spread=metric.spread,
+                    count=metric.count,
+                )
+                for metric in measured.metrics
+            )
+
+
+def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, MeasuredMetric]]:
+    """Attempt id -> metric name -> metric."""
+    query = sa.select(Metric.attempt_id, Metric.name, Metric.value, Metric.unit, Metric.spread, Metric.count)
+    found: dict[int, dict[str, MeasuredMetric]] = {}
+    with ledger.reading() as session:
+        for row in session.execute(query.where(Metric.attempt_id.in_(attempt_ids))).tuples():
+            metric = MeasuredMetric(*row[1:])
+            found.setdefault(row[0], {})[metric.name] = metric
+    return found

@@ -1,0 +1,149 @@
+"""The ledger's tables. What the scheduler says and what we verified are two columns, never one.
+
+Times are UTC without a zone, as SQLite keeps them. A run is one `repro submit`; a job is what is run, found again by
+the hash of its configuration; an attempt is one submission of a job.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Table(DeclarativeBase):
+    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON, float: Double}
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+class Run(Table):
+    """One `repro submit`: who, when, from which code, with which profile."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    experiment: Mapped[str] = mapped_column(index=True)
+    scale: Mapped[str]
+    cluster: Mapped[str]
+    created_at: Mapped[datetime]
+    user: Mapped[str]
+    host: Mapped[str]
+    pid: Mapped[int]
+    command: Mapped[list[str]]
+    git_commit: Mapped[str | None]
+    git_dirty: Mapped[bool | None]
+    versions: Mapped[dict[str, Any]]
+    profile: Mapped[dict[str, Any]]
+
+
+class Job(Table):
+    """What is run. `id` is the hash of its non-default configuration, image and code."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    cluster: Mapped[str]
+    workload: Mapped[str]
+    code: Mapped[str]
+    image: Mapped[str | None]
+    configuration: Mapped[dict[str, Any]]
+    gpus: Mapped[int]
+    iterations: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class RunJob(Table):
+    """Which jobs a run asked for, new or found, and under which name: two figures may share a job."""
+
+    __tablename__ = "run_jobs"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True, index=True)
+    position: Mapped[int]
+    case_name: Mapped[str]
+
+
+class Attempt(Table):
+    """One submission of a job.
+
+    `state` is the scheduler's word (or `SUBMITTING` before it has one, `NEVER_SUBMITTED` when it never got it);
+    `phase` is what that means: submitting, waiting, running, ended. `verdict` is ours: verified, failed, or empty
+    while nothing can be said.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (UniqueConstraint("job_id", "number"), Index("ix_attempts_phase", "phase"))
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    number: Mapped[int]
+    scheduler: Mapped[str]
+    token: Mapped[str] = mapped_column(index=True)
+    array_index: Mapped[int | None]
+    scheduler_id: Mapped[str | None] = mapped_column(index=True)
+    state: Mapped[str]
+    phase: Mapped[str]
+    reason: Mapped[str | None]
+    nodes: Mapped[str | None]
+    exit_code: Mapped[int | None]
+    signal: Mapped[int | None]
+    folder: Mapped[str]
+    script: Mapped[str]
+    script_sha256: Mapped[str]
+    created_at: Mapped[datetime]
+    submitted_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    refreshed_at: Mapped[datetime | None]
+    iteration: Mapped[int | None]
+    verdict: Mapped[str | None]
+    verdict_reason: Mapped[str | None]
+
+
+class Metric(Table):
+    """A number about an attempt. `spread` is half the range of the middle half of `count` samples."""
+
+    __tablename__ = "metrics"
+
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[float]
+    unit: Mapped[str]
+    spread: Mapped[float | None]
+    count: Mapped[int | None]
+
+
+class Iteration(Table):
+    """One interval line of a log; `used` says whether it is part of the metrics."""
+
+    __tablename__ = "iterations"
+
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
+    iteration: Mapped[int] = mapped_column(primary_key=True)
+    elapsed_ms: Mapped[float]
+    loss: Mapped[float | None]
+    grad_norm: Mapped[float | None]
+    used: Mapped[bool]
+
+
+class Event(Table):
+    """Something that happened, in the order it did."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime]
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), index=True)
+    attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"), index=True)
+    kind: Mapped[str]
+    detail: Mapped[str | None]

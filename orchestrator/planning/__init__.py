@@ -1,0 +1,1 @@
+"""Case + cluster -> Plan: refused with every reason, or ready to be rendered."""

@@ -1,0 +1,43 @@
+"""A job's identity: the hash of what it runs, so that submitting twice finds it again.
+
+Only what differs from a default is hashed: a field that is added later, with a default, changes no old identity.
+What only says how a result is read or queued (warm-up, time limit, names) is no part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from orchestrator.catalog.expand import Case
+from orchestrator.workloads.program import Program
+
+_NOT_WHAT_RUNS = {"warmup_iterations"}
+
+
+def identity(case: Case, program: Program, cluster: str) -> str:
+    """Twelve hexadecimal digits."""
+    what = {
+        "cluster": cluster,
+        "workload": case.workload,
+        "device": case.device,
+        "model": non_default(case.model),
+        "layout": non_default(case.layout),
+        "training": non_default(case.training),
+        "code": program.code,
+        "image": program.image,
+    }
+    given = {name: value for name, value in what.items() if value is not None}
+    text = json.dumps(given, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def non_default(value: Any) -> dict[str, Any]:
+    """The fields of a flat dataclass whose value is not the field's default."""
+    return {
+        field.name: getattr(value, field.name)
+        for field in dataclasses.fields(value)
+        if field.name not in _NOT_WHAT_RUNS and getattr(value, field.name) != field.default
+    }

@@ -1,0 +1,4 @@
+"""A GPT training run on Megatron-Core with Megatron-LM's log lines; started as `python -m orchestrator.pretrain`.
+
+The package imports nothing of the rest of `orchestrator`, so a container with torch and megatron-core can run it.
+"""

@@ -1,0 +1,168 @@
+"""The flags of a training run: Megatron-LM's own names for the subset that runs here, and one of ours, `--record`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Recompute = Literal["full", "selective"]
+RecomputeMethod = Literal["uniform", "block"]
+AttentionBackend = Literal["auto", "flash", "fused", "unfused"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+# Megatron-LM's default for --make-vocab-size-divisible-by, used where the flag stands without a number.
+VOCABULARY_MULTIPLE = 128
+
+
+@dataclass(frozen=True)
+class TrainingArguments:
+    """One training run, named as Megatron-LM names it; lengths in tokens, batch sizes in sequences."""
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    seq_length: int
+    vocab_size: int
+    micro_batch_size: int
+    global_batch_size: int
+    train_iters: int
+    ffn_hidden_size: int | None = None
+    make_vocab_size_divisible_by: int | None = None
+    untie_embeddings_and_output_weights: bool = False
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    attention_backend: AttentionBackend = "auto"
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    num_virtual_stages_per_pipeline_rank: int | None = None
+    context_parallel_size: int = 1
+    sequence_parallel: bool = False
+    use_distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    recompute_granularity: Recompute | None = None
+    recompute_method: RecomputeMethod | None = None
+    recompute_num_layers: int | None = None
+    bf16: bool = False
+    fp16: bool = False
+    loss_scale: float | None = None
+    lr: float = 1e-4
+    clip_grad: float = 1.0
+    seed: int = 1234
+    no_bias_gelu_fusion: bool = False
+    no_bias_dropout_fusion: bool = False
+    no_cross_entropy_fusion: bool = False
+    no_gradient_accumulation_fusion: bool = False
+    log_interval: int = 1
+    record: Path | None = None
+
+    @property
+    def precision(self) -> Precision:
+        """Type of the weights and activations; gradients are accumulated in fp32 in every case."""
+        return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
+
+    @property
+    def virtual_stages(self) -> int:
+        """Model chunks on each pipeline rank; more than one selects the interleaved schedule."""
+        return self.num_virtual_stages_per_pipeline_rank or 1
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding over all tensor-parallel ranks; the vocabulary as given unless padding is asked for."""
+        if self.make_vocab_size_divisible_by is None:
+            return self.vocab_size
+        multiple = self.make_vocab_size_divisible_by * self.tensor_model_parallel_size
+        return -(-self.vocab_size // multiple) * multiple
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> TrainingArguments:
+    """Read the command line (`sys.argv` when `argv` is None); what argparse refuses ends the process, exit code 2."""
+    return TrainingArguments(**vars(_parser().parse_args(argv)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.pretrain",
+        description="Train a GPT on mock data with Megatron-Core.",
+        allow_abbrev=False,  # a shortened flag would change meaning when a longer one is added
+    )
+    _add_model(parser.add_argument_group("model"))
+    _add_layout(parser.add_argument_group("layout"))
+    _add_memory(parser.add_argument_group("recomputation"))
+    _add_training(parser.add_argument_group("training"))
+    _add_kernels(parser.add_argument_group("kernels"))
+    _add_logging(parser.add_argument_group("logging"))
+    return parser
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    for flag in ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--vocab-size"):
+        group.add_argument(flag, type=_positive, required=True)
+    group.add_argument("--ffn-hidden-size", type=_positive, help="4 times the hidden size unless given")
+    group.add_argument(
+        "--make-vocab-size-divisible-by",
+        type=_positive,
+        nargs="?",
+        const=VOCABULARY_MULTIPLE,
+        help="pad the vocabulary to a multiple of this times the tensor-parallel size; no padding unless given",
+    )
+    group.add_argument("--untie-embeddings-and-output-weights", action="store_true")
+    group.add_argument("--hidden-dropout", type=_probability, default=0.1)
+    group.add_argument("--attention-dropout", type=_probability, default=0.1)
+
+
+def _add_layout(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--tensor-model-parallel-size", type=_positive, default=1)
+    group.add_argument("--pipeline-model-parallel-size", type=_positive, default=1)
+    group.add_argument("--num-virtual-stages-per-pipeline-rank", type=_positive, help="interleaved schedule if over 1")
+    group.add_argument("--context-parallel-size", type=_positive, default=1)
+    group.add_argument("--sequence-parallel", action="store_true", help="no effect without tensor parallelism")
+    group.add_argument("--use-distributed-optimizer", action="store_true")
+    group.add_argument("--overlap-grad-reduce", action="store_true")
+    group.add_argument("--overlap-param-gather", action="store_true")
+
+
+def _add_memory(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--recompute-granularity", choices=["full", "selective"], help="nothing is recomputed without")
+    group.add_argument("--recompute-method", choices=["uniform", "block"], help="with full; uniform unless given")
+    group.add_argument("--recompute-num-layers", type=_positive, help="with full; 1 unless given")
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    for flag in ("--micro-batch-size", "--global-batch-size", "--train-iters"):
+        group.add_argument(flag, type=_positive, required=True)
+    precision = group.add_mutually_exclusive_group()
+    precision.add_argument("--bf16", action="store_true")
+    precision.add_argument("--fp16", action="store_true")
+    group.add_argument("--loss-scale", type=float, help="static loss scale of --fp16")
+    group.add_argument("--lr", type=float, default=1e-4, help="constant learning rate")
+    group.add_argument("--clip-grad", type=float, default=1.0, help="largest gradient norm; 0 turns clipping off")
+    group.add_argument("--seed", type=int, default=1234)
+
+
+def _add_kernels(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"], default="auto")
+    for what in ("bias-gelu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
+        group.add_argument(f"--no-{what}-fusion", action="store_true", help="on a GPU; never fused on CPU")
+
+
+def _add_logging(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--log-interval", type=_positive, default=1, help="iterations per printed line")
+    group.add_argument("--record", type=Path, help="also write each interval as a JSON line with unrounded numbers")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value
+
+
+def _probability(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a probability below 1")
+    return value

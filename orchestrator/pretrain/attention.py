@@ -1,0 +1,120 @@
+"""Causal attention through torch's scaled_dot_product_attention; context parallelism over gathered keys and values.
+
+It stands in for Megatron-Core's own unfused attention, which refuses context parallelism and keeps the score matrices.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import get_cuda_rng_tracker
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from orchestrator.pretrain.arguments import AttentionBackend
+from orchestrator.pretrain.sequence import join_shares, pieces_of
+
+# `unfused` keeps the score matrices for the backward pass, as training programs before flash attention did.
+_KERNELS: dict[AttentionBackend, list[SDPBackend]] = {
+    "flash": [SDPBackend.FLASH_ATTENTION],
+    "fused": [SDPBackend.CUDNN_ATTENTION],
+    "unfused": [SDPBackend.MATH],
+}
+
+
+class CausalAttention(torch.nn.Module):
+    """Core attention of a Megatron-Core layer spec.
+
+    Query [s, b, n, d], key and value [s, b, n_kv, d], all local to the rank: s the sequence length over the
+    context-parallel size, n the heads over the tensor-parallel size. Returns [s, b, n * d].
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *_: Any,
+        backend: AttentionBackend = "auto",
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        **__: Any,
+    ) -> None:
+        super().__init__()
+        self.context_parallel: int = config.context_parallel_size
+        self.context_group: Any = parallel_state.get_context_parallel_group() if self.context_parallel > 1 else None
+        self.dropout: float = config.attention_dropout if attention_dropout is None else attention_dropout
+        self.scale = softmax_scale
+        self.backend: AttentionBackend = backend
+        # Under sequence parallelism the layer draws from the tensor-parallel random state already.
+        self.forks_random_state = not config.sequence_parallel
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        length, batch, heads, width = query.shape
+        dropout = self.dropout if self.training else 0.0
+        with ExitStack() as stack:
+            if dropout > 0 and self.forks_random_state:
+                stack.enter_context(get_cuda_rng_tracker().fork())
+            if self.backend != "auto":
+                stack.enter_context(sdpa_kernel(_KERNELS[self.backend]))
+            attend = self._attend if self.context_group is None else self._attend_across_ranks
+            context = attend(query, key, value, dropout)
+        return context.permute(2, 0, 1, 3).reshape(length, batch, heads * width)
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
+        query, key, value = _heads_first(query), _heads_first(key), _heads_first(value)
+        return scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale)
+
+    def _attend_across_ranks(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
+    ) -> torch.Tensor:
+        """Each of the rank's two pieces of queries sees all keys up to its own end. Returns [b, n, s, d]."""
+        keys = join_shares(_gather_sequence(key, self.context_group), self.context_parallel)
+        values = join_shares(_gather_sequence(value, self.context_group), self.context_parallel)
+        piece_length = query.size(0) // 2
+        pieces = pieces_of(self.context_group.rank(), self.context_parallel)
+        contexts = []
+        for i, queries in zip(pieces, query.chunk(2, 0), strict=True):
+            end = (i + 1) * piece_length
+            contexts.append(
+                scaled_dot_product_attention(
+                    _heads_first(queries),
+                    _heads_first(keys[:end]),
+                    _heads_first(values[:end]),
+                    attn_mask=causal_lower_right(piece_length, end),
+                    dropout_p=dropout,
+                    scale=self.scale,
+                )
+            )
+        return torch.cat(contexts, 2)
+
+
+def _heads_first(x: torch.Tensor) -> torch.Tensor:
+    """[s, b, n, d] as [b, n, s, d], without a copy."""
+    return x.permute(1, 2, 0, 3)
+
+
+def _gather_sequence(share: torch.Tensor, group: Any) -> torch.Tensor:
+    shares: torch.Tensor = _GatherSequence.apply(share, group)  # type: ignore[no-untyped-call]
+    return shares
+
+
+class _GatherSequence(torch.autograd.Function):
+    """Gather shares of the sequence (dimension 0) in rank order; backward sums each rank's gradient of a share."""
+
+    @staticmethod
+    def forward(ctx: Any, share: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        shares = share.new_empty(group.size() * share.size(0), *share.shape[1:])
+        dist.all_gather_into_tensor(shares, share.contiguous(), group=group)
+        return shares
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = gradients
+        share = gradient.new_empty(gradient.size(0) // ctx.group.size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(share, gradient.contiguous(), group=ctx.group)
+        return share, None

@@ -1,0 +1,118 @@
+"""What a run trains: the model's chunks inside Megatron-Core's data parallelism, and the optimizer that steps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from orchestrator.pretrain import model
+from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.layout import Layout
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """The model's chunks on this rank (Megatron-Core DistributedDataParallel), their optimizer and configuration."""
+
+    chunks: list[Any]
+    optimizer: Any
+    config: Any
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters on this rank, over all its chunks."""
+        return sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
+
+
+def start_model_parallel(layout: Layout, seed: int) -> None:
+    """Make the layout's process groups and seed the random states of this rank."""
+    parallel_state.initialize_model_parallel(
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.virtual_stages if layout.virtual_stages > 1 else None,
+        context_parallel_size=layout.context_parallel,
+        create_gloo_process_groups=False,
+    )
+    torch.manual_seed(seed)
+    # Dropout differs between pipeline stages, as Megatron-LM seeds it.
+    model_parallel_cuda_manual_seed(seed + 100 * parallel_state.get_pipeline_model_parallel_rank())
+
+
+def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Trainee:
+    """Build model, data parallelism and optimizer in the process groups of `start_model_parallel`."""
+    config = model.transformer_config(arguments, layout, device)
+    chunks = _wrap(arguments, config, model.build_chunks(arguments, layout, config, device))
+    optimizer = _build_optimizer(arguments, config, chunks, device)
+    config.grad_scale_func = optimizer.scale_loss
+    config.finalize_model_grads_func = finalize_model_grads
+    _connect_overlap(arguments, config, chunks)
+    return Trainee(chunks=chunks, optimizer=optimizer, config=config)
+
+
+def _wrap(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=arguments.use_distributed_optimizer,
+        overlap_grad_reduce=arguments.overlap_grad_reduce,
+        overlap_param_gather=arguments.overlap_param_gather,
+    )
+    # Only the first chunk's reduction overlaps with compute in buckets: the others finish before its backward pass.
+    wrapped = [
+        DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)
+    ]
+    for chunk in wrapped:
+        chunk.train()
+    return wrapped
+
+
+def _build_optimizer(arguments: TrainingArguments, config: Any, chunks: list[Any], device: torch.device) -> Any:
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam",
+            lr=arguments.lr,
+            clip_grad=arguments.clip_grad,
+            bf16=arguments.bf16,
+            fp16=arguments.fp16,
+            loss_scale=arguments.loss_scale,
+            params_dtype=config.params_dtype,
+            use_distributed_optimizer=arguments.use_distributed_optimizer,
+            overlap_param_gather=arguments.overlap_param_gather,
+        ),
+        chunks,
+        use_gloo_process_groups=False,
+    )
+    if device.type == "cuda":
+        _fuse_adam(optimizer)
+    return optimizer
+
+
+def _fuse_adam(optimizer: Any) -> None:
+    """One kernel for each group of parameters, as apex's Adam has; torch's own takes the flag in its groups."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if isinstance(part.optimizer, torch.optim.AdamW):
+            for group in part.optimizer.param_groups:
+                group["fused"], group["foreach"] = True, False
+
+
+def _connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]) -> None:
+    """Tell the pipeline schedule how to hold back and start each chunk's gradient and parameter communication."""
+    if arguments.overlap_grad_reduce:
+        config.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])
+        config.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
+    if arguments.overlap_param_gather:
+        config.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
+
+
+def _one_or_all(functions: list[Any]) -> Any:
+    """The interleaved schedule takes a list, the others a single function."""
+    return functions if len(functions) > 1 else functions[0]

@@ -1,0 +1,57 @@
+"""Mock data that depends on the seed and the iteration alone, so every layout trains on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from megatron.core import parallel_state
+
+from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.sequence import take_share
+
+_LARGEST_STRIDE = 3
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Token numbers, positions and the tokens to predict, each [micro batch, sequence / context parallel] of int64."""
+
+    tokens: torch.Tensor
+    position_ids: torch.Tensor
+    labels: torch.Tensor
+
+
+def microbatches(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Iterator[Microbatch]:
+    """This rank's microbatches, iteration after iteration, without an end."""
+    size, count = arguments.micro_batch_size, layout.num_microbatches
+    first = int(parallel_state.get_data_parallel_rank()) * size * count
+    positions = torch.arange(arguments.seq_length + 1, device=device)
+    iteration = 0
+    while True:
+        start, stride = (column.to(device) for column in _samples(arguments, iteration))
+        for begin in range(first, first + size * count, size):
+            rows = slice(begin, begin + size)
+            sequences = (start[rows] + stride[rows] * positions) % arguments.vocab_size
+            yield _microbatch(sequences, positions[:-1].expand(size, -1), layout)
+        iteration += 1
+
+
+def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """First token and stride of each sequence of a global batch, [batch, 1]; arithmetic, so that the loss can fall."""
+    generator = torch.Generator().manual_seed(arguments.seed * 1_000_003 + iteration)
+    column = (arguments.global_batch_size, 1)
+    start = torch.randint(0, arguments.vocab_size, column, generator=generator)
+    return start, torch.randint(1, _LARGEST_STRIDE + 1, column, generator=generator)
+
+
+def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout) -> Microbatch:
+    """This context-parallel rank's share of sequences [micro batch, sequence + 1]."""
+    rank = parallel_state.get_context_parallel_rank()
+
+    def share(whole: torch.Tensor) -> torch.Tensor:
+        return take_share(whole, rank, layout.context_parallel, dim=1).contiguous()
+
+    return Microbatch(tokens=share(sequences[:, :-1]), position_ids=share(positions), labels=share(sequences[:, 1:]))

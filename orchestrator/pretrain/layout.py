@@ -1,0 +1,122 @@
+"""How a run is spread over its processes, and every reason why a given spread cannot work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orchestrator.pretrain.arguments import TrainingArguments
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the parallel groups of a run; their product is the world size."""
+
+    world_size: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    virtual_stages: int
+    context_parallel: int
+    data_parallel: int
+    num_microbatches: int
+    sequence_parallel: bool
+
+    @classmethod
+    def of(cls, arguments: TrainingArguments, world_size: int) -> Layout:
+        """The layout of a run that `refusals` has nothing against."""
+        data_parallel = world_size // model_parallel_size(arguments)
+        return cls(
+            world_size=world_size,
+            tensor_parallel=arguments.tensor_model_parallel_size,
+            pipeline_parallel=arguments.pipeline_model_parallel_size,
+            virtual_stages=arguments.virtual_stages,
+            context_parallel=arguments.context_parallel_size,
+            data_parallel=data_parallel,
+            num_microbatches=arguments.global_batch_size // (arguments.micro_batch_size * data_parallel),
+            sequence_parallel=arguments.sequence_parallel and arguments.tensor_model_parallel_size > 1,
+        )
+
+
+def model_parallel_size(arguments: TrainingArguments) -> int:
+    """Processes that hold one replica of the model."""
+    return (
+        arguments.tensor_model_parallel_size * arguments.pipeline_model_parallel_size * arguments.context_parallel_size
+    )
+
+
+def refusals(arguments: TrainingArguments, world_size: int, *, on_gpu: bool) -> list[str]:
+    """Every reason why the run cannot start, one line each; empty when it can."""
+    return [
+        *_model_refusals(arguments),
+        *_pipeline_refusals(arguments),
+        *_batch_refusals(arguments, world_size),
+        *_switch_refusals(arguments, on_gpu=on_gpu),
+    ]
+
+
+def _model_refusals(arguments: TrainingArguments) -> Iterator[str]:
+    tensor, context = arguments.tensor_model_parallel_size, arguments.context_parallel_size
+    heads, length = arguments.num_attention_heads, arguments.seq_length
+    if arguments.hidden_size % heads:
+        yield f"hidden size {arguments.hidden_size} is not a multiple of the {heads} attention heads"
+    if heads % tensor:
+        yield f"{heads} attention heads do not divide over tensor-model-parallel size {tensor}"
+    ffn_hidden_size = arguments.ffn_hidden_size or 4 * arguments.hidden_size
+    if ffn_hidden_size % tensor:
+        yield f"ffn hidden size {ffn_hidden_size} does not divide over tensor-model-parallel size {tensor}"
+    if arguments.padded_vocab_size % tensor:
+        yield (
+            f"vocabulary of {arguments.vocab_size} does not divide over tensor-model-parallel size {tensor}"
+            " (--make-vocab-size-divisible-by pads it)"
+        )
+    # Each context-parallel rank takes two pieces, one early and one late, so that all have equal work.
+    if context > 1 and length % (2 * context):
+        yield f"sequence length {length} is not a multiple of twice the context-parallel size {context}"
+    elif arguments.sequence_parallel and (length // context) % tensor:
+        yield (
+            f"sequence length {length} over context-parallel size {context} does not divide"
+            f" over tensor-model-parallel size {tensor}, as sequence parallelism needs"
+        )
+
+
+def _pipeline_refusals(arguments: TrainingArguments) -> Iterator[str]:
+    stages, chunks = arguments.pipeline_model_parallel_size, arguments.virtual_stages
+    if arguments.num_layers % (stages * chunks):
+        by = f"{stages} pipeline stages" + (f" of {chunks} virtual stages" if chunks > 1 else "")
+        yield f"{arguments.num_layers} layers do not divide over {by}"
+    if chunks > 1 and stages == 1:
+        yield f"{chunks} virtual stages need a pipeline-model-parallel size over 1"
+
+
+def _batch_refusals(arguments: TrainingArguments, world_size: int) -> Iterator[str]:
+    replica = model_parallel_size(arguments)
+    if world_size % replica:
+        yield f"world size {world_size} is not a multiple of tensor x pipeline x context parallel size {replica}"
+        return
+    data_parallel = world_size // replica
+    if arguments.global_batch_size % (arguments.micro_batch_size * data_parallel):
+        yield (
+            f"global batch size {arguments.global_batch_size} is not a multiple of micro batch size"
+            f" {arguments.micro_batch_size} times data-parallel size {data_parallel}"
+        )
+        return
+    num_microbatches = arguments.global_batch_size // (arguments.micro_batch_size * data_parallel)
+    stages = arguments.pipeline_model_parallel_size
+    if arguments.virtual_stages > 1 and num_microbatches % stages:
+        yield (
+            f"the interleaved schedule needs a multiple of pipeline-model-parallel size {stages} microbatches"
+            f" per data-parallel rank, and there are {num_microbatches}"
+        )
+
+
+def _switch_refusals(arguments: TrainingArguments, *, on_gpu: bool) -> Iterator[str]:
+    if arguments.fp16 and not on_gpu:
+        yield "--fp16 needs a GPU; on CPU fp32 and --bf16 work"
+    if arguments.fp16 and arguments.loss_scale is None:
+        yield "--fp16 needs a static --loss-scale"
+    if arguments.loss_scale is not None and not arguments.fp16:
+        yield "--loss-scale goes with --fp16 only"
+    if arguments.overlap_param_gather and not (arguments.use_distributed_optimizer and arguments.overlap_grad_reduce):
+        yield "--overlap-param-gather needs --use-distributed-optimizer and --overlap-grad-reduce"
+    if arguments.recompute_granularity != "full" and (arguments.recompute_method or arguments.recompute_num_layers):
+        yield "--recompute-method and --recompute-num-layers go with --recompute-granularity full only"

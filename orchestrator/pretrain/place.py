@@ -1,0 +1,65 @@
+"""Which process of the run this one is, read from torchrun, srun or plain environment variables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_DEFAULT_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Place:
+    """Number of this process in the run and on its node."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def find_place(environ: Mapping[str, str]) -> Place:
+    """RANK and WORLD_SIZE (torchrun, or set by hand) win over srun's variables; a lone process has neither."""
+    if "RANK" in environ and "WORLD_SIZE" in environ:
+        rank, world_size, local_rank = environ["RANK"], environ["WORLD_SIZE"], environ.get("LOCAL_RANK", "0")
+    elif "SLURM_PROCID" in environ and "SLURM_NTASKS" in environ:
+        rank, world_size = environ["SLURM_PROCID"], environ["SLURM_NTASKS"]
+        local_rank = environ.get("SLURM_LOCALID", "0")
+    else:
+        return Place(rank=0, world_size=1, local_rank=0)
+    return Place(rank=int(rank), world_size=int(world_size), local_rank=int(local_rank))
+
+
+def set_environment(environ: MutableMapping[str, str], place: Place) -> None:
+    """Set what torch.distributed, NCCL, CUDA and gloo read when they start; what is set already stays.
+
+    Must run before torch is imported: the CUDA allocator reads its settings then.
+    """
+    environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
+    for name, value in _defaults(environ).items():
+        environ.setdefault(name, value)
+    if environ["MASTER_ADDR"] in _LOOPBACK and sys.platform == "linux":
+        # All ranks are on this host, whose name need not resolve quickly or at all.
+        environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        # srun's own host is the first node of a batch job, where rank 0 runs.
+        "MASTER_ADDR": environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"),
+        "MASTER_PORT": str(_rendezvous_port(environ)),
+        # The overlap of tensor-parallel communication with compute relies on kernels starting in launch order.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        # NVLink multicast needs a fabric manager that not every node or container has; without it NCCL fails to start.
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }
+
+
+def _rendezvous_port(environ: Mapping[str, str]) -> int:
+    """A port below the ephemeral range, its own for each Slurm job so that jobs on one node do not meet."""
+    job_id = environ.get("SLURM_JOB_ID", "")
+    return 10000 + int(job_id) % 20000 if job_id.isdigit() else _DEFAULT_PORT

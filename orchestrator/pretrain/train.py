@@ -1,0 +1,182 @@
+"""The training loop: forward, backward and step over the layout's schedule, and the log lines of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import megatron.core
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from orchestrator.pretrain import log_lines
+from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.build import Trainee, build, start_model_parallel
+from orchestrator.pretrain.data import Microbatch, microbatches
+from orchestrator.pretrain.devices import device_name, synchronize
+from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
+from orchestrator.pretrain.layout import Layout
+
+# Memory is printed with this many first log lines: after the first step and once optimizer states exist.
+_MEMORY_LINES = 2
+_MIB = 2**20
+
+Losses = list[torch.Tensor]
+
+
+def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
+    """Train once in the process group that is there; Megatron-Core's process groups last as long as the run."""
+    layout = Layout.of(arguments, dist.get_world_size())
+    start_model_parallel(layout, arguments.seed)
+    try:
+        _say_layout(arguments, layout, device)
+        trainee = build(arguments, layout, device)
+        _say_parameters(trainee)
+        train(arguments, layout, trainee, device)
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device: torch.device) -> None:
+    """Run all iterations and print a line for each interval."""
+    data = [microbatches(arguments, layout, device) for _ in trainee.chunks]
+    forward_backward = _schedule(arguments, layout, trainee, data)
+    with ExitStack() as stack:
+        record = None
+        if arguments.record and _is_last_rank():
+            arguments.record.parent.mkdir(parents=True, exist_ok=True)
+            record = stack.enter_context(arguments.record.open("w"))
+        _say_first(log_lines.moment("before the start of training step", datetime.now()))
+        interval = Interval(partial(synchronize, device), partial(_largest, device))
+        lines = 0
+        for iteration in range(1, arguments.train_iters + 1):
+            interval.add(train_step(trainee, forward_backward))
+            if iteration % arguments.log_interval and iteration != arguments.train_iters:
+                continue
+            summary = interval.finish(iteration, float(trainee.optimizer.get_loss_scale()))
+            lines += 1
+            _say_interval(arguments, summary, device, with_memory=lines <= _MEMORY_LINES)
+            if record:
+                print(summary.as_json(), file=record, flush=True)
+            interval.restart()
+    _say_first(log_lines.moment("after training is done", datetime.now()))
+
+
+def train_step(trainee: Trainee, forward_backward: Callable[[], Losses]) -> StepResult:
+    """One iteration over the global batch: gradients reduced over the data-parallel ranks, then Adam."""
+    for chunk in trainee.chunks:
+        chunk.zero_grad_buffer()
+    trainee.optimizer.zero_grad()
+    losses = forward_backward()
+    updated, grad_norm, _ = trainee.optimizer.step()
+    return StepResult(
+        loss=_mean_over_data(losses) if losses else None,
+        grad_norm=None if grad_norm is None else float(grad_norm),
+        updated=bool(updated),
+    )
+
+
+def _schedule(
+    arguments: TrainingArguments, layout: Layout, trainee: Trainee, data: list[Iterator[Microbatch]]
+) -> Callable[[], Losses]:
+    """Megatron-Core's schedule for this layout; a call runs one iteration and gives the microbatches' losses."""
+    interleaved = len(trainee.chunks) > 1
+    return partial(
+        get_forward_backward_func(),
+        forward_step_func=forward_step,
+        data_iterator=data if interleaved else data[0],
+        model=trainee.chunks if interleaved else trainee.chunks[0],
+        num_microbatches=layout.num_microbatches,
+        seq_length=arguments.seq_length,
+        micro_batch_size=arguments.micro_batch_size,
+        forward_only=False,
+    )
+
+
+def forward_step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+    """Run one microbatch through one chunk; the schedule calls the loss function on the last stage."""
+    microbatch = next(data)
+    output = chunk(microbatch.tokens, microbatch.position_ids, None, labels=microbatch.labels)
+    return output, sum_of_losses
+
+
+def sum_of_losses(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sum of the tokens' losses [b, s], the number of tokens, and the mean for the log."""
+    losses = losses.float()
+    num_tokens = torch.full((), losses.numel(), dtype=torch.int, device=losses.device)
+    # Two outputs (a mean and the log's) would have the schedule multiply gradients by the context-parallel size.
+    return losses.sum(), num_tokens, losses.detach().mean()
+
+
+def _mean_over_data(losses: Losses) -> float:
+    """Mean loss of the global batch; every rank of a data- and context-parallel group on the last stage calls it."""
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+    mean = torch.stack(losses).mean()
+    dist.all_reduce(mean, group=group)
+    return mean.item() / dist.get_world_size(group)
+
+
+def _largest(device: torch.device, value: float) -> float:
+    tensor = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor.item()
+
+
+def _say_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+    _say_first(log_lines.world(layout))
+    versions = torch.__version__, megatron.core.__version__
+    _say_first(log_lines.software(*versions, dist.get_backend(), device_name(device)))
+    _say_first(log_lines.vocabulary(arguments))
+
+
+def _say_parameters(trainee: Trainee) -> None:
+    if _holds_first_replica():
+        ranks = (
+            parallel_state.get_tensor_model_parallel_rank(),
+            parallel_state.get_pipeline_model_parallel_rank(),
+        )
+        _say(log_lines.parameters(*ranks, trainee.num_parameters))
+
+
+def _say_interval(
+    arguments: TrainingArguments, summary: IntervalSummary, device: torch.device, *, with_memory: bool
+) -> None:
+    if _is_last_rank():
+        _say(log_lines.iteration(summary, arguments, datetime.now()))
+    if with_memory and device.type == "cuda" and _holds_first_replica():
+        _say(log_lines.memory(dist.get_rank(), summary.iteration, _memory_mb()))
+
+
+def _memory_mb() -> dict[str, float]:
+    return {
+        "allocated": torch.cuda.memory_allocated() / _MIB,
+        "max allocated": torch.cuda.max_memory_allocated() / _MIB,
+        "reserved": torch.cuda.memory_reserved() / _MIB,
+        "max reserved": torch.cuda.max_memory_reserved() / _MIB,
+    }
+
+
+def _say_first(line: str) -> None:
+    if dist.get_rank() == 0:
+        _say(line)
+
+
+def _say(line: str) -> None:
+    """Print the line and its end in one write, so that those of two ranks on one pipe do not mix."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _is_last_rank() -> bool:
+    return dist.get_rank() == dist.get_world_size() - 1
+
+
+def _holds_first_replica() -> bool:
+    """Whether this rank has data- and context-parallel rank 0, as the ranks that print for their model share do."""
+    return bool(parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0)

@@ -1,0 +1,1 @@
+"""Logs and the ledger -> metrics and verdicts -> comparison, claims, files and pictures."""

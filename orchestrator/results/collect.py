@@ -1,0 +1,39 @@
+"""Reads the logs of everything that is under way or not yet judged, and records verdicts and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import FAILED, NEVER_SUBMITTED, VERIFIED, JobRow, job_rows
+from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.results.outcome import Ending, Expected, judge
+from orchestrator.results.read import log_bytes, read_log
+from orchestrator.results.statistics import measured_iterations, metrics
+
+
+def collect(ledger: Ledger, rows: Sequence[JobRow] | None = None) -> None:
+    """Bring verdicts and metrics up to date, for `rows` or for every job that has no verdict yet."""
+    wanted = job_rows(ledger, unjudged=True) if rows is None else rows
+    unique = {row.attempt_id: row for row in wanted if row.state != NEVER_SUBMITTED}
+    measured = [(row, measure(row)) for row in unique.values()]
+    record_measurements(ledger, [found for row, found in measured if _is_news(row, found)])
+
+
+def _is_news(row: JobRow, found: Measurement) -> bool:
+    return found.iteration != row.iteration or found.verdict != row.verdict
+
+
+def measure(row: JobRow) -> Measurement:
+    """What the log of this attempt says now."""
+    report = read_log(log_bytes(Path(row.folder)))
+    layout = row.configuration["layout"]
+    expected = Expected(row.gpus, layout["tensor_parallel"], layout["pipeline_parallel"], row.iterations)
+    ending = Ending(row.phase, row.state, row.exit_code, row.reason)
+    iterations = measured_iterations(report.iterations, row.configuration["training"]["warmup_iterations"])
+    numbers = metrics(iterations, row.configuration)
+    verdict, reason = judge(report, expected, ending)
+    if verdict == VERIFIED and not numbers:
+        verdict, reason = FAILED, "no iteration is left after the warm-up"
+    return Measurement(row.attempt_id, report.last_iteration, verdict, reason, tuple(iterations), tuple(numbers))

@@ -1,0 +1,54 @@
+"""The cases of a figure beside what was measured and what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.expand import PAPER, Case
+from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.library import Entry
+from orchestrator.ledger.jobs import VERIFIED, JobRow
+from orchestrator.ledger.measurements import MeasuredMetric
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case: its job and metrics when there are any, and the published number for the figure's own metric."""
+
+    case: Case
+    row: JobRow | None
+    metrics: Mapping[str, MeasuredMetric]
+    published: PublishedPoint | None
+
+    @property
+    def is_verified(self) -> bool:
+        return self.row is not None and self.row.verdict == VERIFIED
+
+    def value(self, metric: str) -> float | None:
+        """The measured value; None unless the job is verified."""
+        return self.metrics[metric].value if self.is_verified and metric in self.metrics else None
+
+
+def results(
+    entry: Entry, cases: Sequence[Case], rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]
+) -> list[Result]:
+    """Every case of the scale, measured or not; a case that ran more than once counts as it did last."""
+    by_name = {row.case_name: row for row in rows}
+    found: list[Result] = []
+    for case in cases:
+        row = by_name.get(case.name)
+        measured = metrics.get(row.attempt_id, {}) if row else {}
+        found.append(Result(case, row, measured, published_for(entry, case)))
+    return found
+
+
+def published_for(entry: Entry, case: Case) -> PublishedPoint | None:
+    """The published number of a case; published numbers belong to the scale `paper` alone."""
+    if case.scale != PAPER:
+        return None
+    metric, point = entry.experiment.axes.y.metric, dict(case.point)
+    for published in entry.experiment.published:
+        if published.metric == metric and published.where.given().items() <= point.items():
+            return published
+    return None

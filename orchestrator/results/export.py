@@ -1,0 +1,68 @@
+"""Results as files for others: one row per case, the same rows in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from orchestrator.catalog.library import Entry
+from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.compare import Result
+
+_METRICS = ("iteration_ms", "tflops_per_gpu", "percent_of_peak", "sequences_per_s")
+
+
+def export_rows(entry: Entry, found: Sequence[Result]) -> list[dict[str, Any]]:
+    """Plain values, None where there is nothing; a number of an unverified job is not given out as a result."""
+    return [_row(entry, result) for result in found]
+
+
+def _row(entry: Entry, result: Result) -> dict[str, Any]:
+    case, row = result.case, result.row
+    known: dict[str, Any] = {"experiment": entry.name, "scale": case.scale, "case": case.name, **dict(case.point)}
+    known |= {
+        "gpus": case.layout.gpus,
+        "microbatches": case.layout.microbatches,
+        "cluster": row.cluster if row else None,
+        "job": row.job_id if row else None,
+        "run": row.run_id if row else None,
+        "attempt": row.number if row else None,
+        "scheduler_id": row.scheduler_id if row else None,
+        "state": row.state if row else None,
+        "verdict": row.verdict if row else None,
+        "verdict_reason": row.verdict_reason if row else None,
+        "nodes": row.nodes if row else None,
+    }
+    for name in _METRICS:
+        known[name] = result.value(name)
+    timing = result.metrics.get("iteration_ms") if result.is_verified else None
+    known["iteration_ms_spread"] = timing.spread if timing else None
+    known["iterations_used"] = timing.count if timing else None
+    known["published"] = result.published.value if result.published else None
+    known["published_how"] = result.published.how if result.published else None
+    known["published_confirmed"] = result.published.confirmed if result.published else None
+    return known
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """CSV by RFC 4180; an empty field is a value that is not there."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
+    return [
+        {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
+        | {"verdict": verdict.verdict, "because": verdict.because}
+        for verdict in claims
+    ]
+
+
+def as_json(rows: Sequence[dict[str, Any]], claims: Sequence[ClaimVerdict]) -> str:
+    return json.dumps({"cases": list(rows), "claims": claim_rows(claims)}, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,135 @@
+"""The one way to run a Slurm command, and the one place that knows what an unreachable scheduler looks like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.errors import Problem, Unreachable
+
+_LOGIN_NODE = "run this on a login node of the cluster"
+
+# Variables by which a user changes what a command prints, or which jobs it prints. The variables that choose the
+# cluster (SLURM_CONF, SLURM_CLUSTERS) and sbatch's own (SBATCH_*) say what the user wants, and stay.
+_OUTPUT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SPRIO_", "SSTAT_")
+_OUTPUT_VARIABLES = frozenset({"SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_DEBUG_FLAGS"})
+
+# Said by the clients on stderr, in lower case.
+_CONTROLLER_AWAY = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "unable to establish controller machine",
+    "slurm_load_jobs error: connection refused",
+    "munge encode failed",
+    "protocol authentication error",
+    "invalid authentication credential",
+)
+_ACCOUNTING_OFF = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
+_ACCOUNTING_AWAY = (
+    "slurm_persist_conn_open",
+    "sending persistinit msg",
+    "problem talking to the database",
+    "unable to contact slurm database",
+    "database is busy or waiting for lock",
+    "slurmdbd: connection",
+)
+_NO_CONFIGURATION = (
+    "unable to process configuration file",
+    "could not establish a configuration source",
+    "s_p_parse_file: cannot stat file",
+)
+
+
+class AccountingUnreachable(Unreachable):
+    """Accounting (slurmdbd) is off or does not answer; the queue itself may be fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command that ran to its end said."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_slurm(
+    argv: Sequence[str], *, timeout_s: float = 60.0, variables: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run a Slurm command without a shell, in the C locale, with Slurm's own output formats.
+
+    `variables` are added to its environment. A command that ran and failed is a result, not an error. Raises
+    AccountingUnreachable when stderr says that accounting is off or away, and Unreachable when the command is not
+    on this machine, does not end within `timeout_s` seconds, or cannot reach slurmctld.
+    """
+    name = argv[0]
+    try:
+        done = subprocess.run(
+            list(argv),
+            env={**_environment(os.environ), **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        raise Unreachable(Problem(f"{name}: there is no such command on this machine", mend=_LOGIN_NODE)) from None
+    except subprocess.TimeoutExpired as late:
+        said = _decoded(late.stderr or b"")
+        raise _timed_out(name, timeout_s, said) from None
+    result = CommandResult(tuple(argv), done.returncode, _decoded(done.stdout), _decoded(done.stderr))
+    if result.returncode != 0 and (away := unreachable_from(name, result.stderr)):
+        raise away
+    return result
+
+
+def unreachable_from(name: str, stderr: str) -> Unreachable | None:
+    """The error that a failed command's stderr stands for when the scheduler is out of reach; None otherwise."""
+    text = stderr.lower()
+    words = f"{name}: {last_words(stderr)}"
+    if any(phrase in text for phrase in _ACCOUNTING_OFF):
+        return AccountingUnreachable(Problem(words, mend="only the queue can be asked on this cluster"))
+    if any(phrase in text for phrase in _ACCOUNTING_AWAY):
+        return AccountingUnreachable(Problem(words, mend="try again when slurmdbd answers"))
+    if any(phrase in text for phrase in _NO_CONFIGURATION):
+        return Unreachable(Problem(words, mend=f"{_LOGIN_NODE}, or set SLURM_CONF to its slurm.conf"))
+    if any(phrase in text for phrase in _CONTROLLER_AWAY):
+        return Unreachable(Problem(words, mend="try again when slurmctld answers; `scontrol ping` asks it"))
+    return None
+
+
+def last_words(stderr: str) -> str:
+    """The last line of stderr that says something, without `command: error:` in front; "" when there is none."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    head, mark, tail = lines[-1].partition(": error: ")
+    return tail if mark and " " not in head else lines[-1]
+
+
+def _timed_out(name: str, timeout_s: float, said: str) -> Unreachable:
+    known = unreachable_from(name, said)
+    words = f"{name}: no answer within {timeout_s:g} s"
+    if tail := last_words(said):
+        words += f" ({tail})"
+    mend = known.problems[0].mend if known else "try again when the scheduler answers"
+    kind = type(known) if known else (AccountingUnreachable if name in ("sacct", "sacctmgr") else Unreachable)
+    return kind(Problem(words, mend=mend))
+
+
+def _environment(mine: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what changes the form of Slurm's output."""
+    kept = {
+        name: value
+        for name, value in mine.items()
+        if not name.startswith(_OUTPUT_PREFIXES) and name not in _OUTPUT_VARIABLES
+    }
+    return {**kept, "LC_ALL": "C"}
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode("utf-8", errors="replace")

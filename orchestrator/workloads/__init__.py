@@ -1,0 +1,1 @@
+"""A case -> the program that runs it: one module per argument dialect."""

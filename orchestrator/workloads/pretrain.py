@@ -1,0 +1,54 @@
+"""A case in the arguments of our own `orchestrator.pretrain`, which speaks today's Megatron-LM for what it knows."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from orchestrator.catalog.expand import Case
+
+
+def arguments(case: Case) -> list[str]:
+    """The argument list of a case; defaults are left out where the program's own is the same."""
+    model, layout, training = case.model, case.layout, case.training
+    result = [
+        *_pair("--tensor-model-parallel-size", layout.tensor_parallel),
+        *_pair("--pipeline-model-parallel-size", layout.pipeline_parallel),
+        *_pair("--micro-batch-size", layout.micro_batch_size),
+        *_pair("--global-batch-size", layout.global_batch_size),
+        *_pair("--num-layers", model.layers),
+        *_pair("--hidden-size", model.hidden),
+        *_pair("--num-attention-heads", model.heads),
+        *_pair("--seq-length", model.seq),
+        *_pair("--vocab-size", model.vocab),
+        *_pair("--train-iters", training.iterations),
+        *_pair("--log-interval", training.log_interval),
+        *_pair("--hidden-dropout", training.dropout),
+        *_pair("--attention-dropout", training.dropout),
+    ]
+    if layout.virtual_stages > 1:
+        result += _pair("--num-virtual-stages-per-pipeline-rank", layout.virtual_stages)
+    if layout.context_parallel > 1:
+        result += _pair("--context-parallel-size", layout.context_parallel)
+    if layout.sequence_parallel:
+        result.append("--sequence-parallel")
+    if training.recompute != "none":
+        result += _pair("--recompute-granularity", training.recompute)
+    if training.dtype in ("bf16", "fp16"):
+        result.append(f"--{training.dtype}")
+    if training.dtype == "fp16" and training.loss_scale:
+        result += _pair("--loss-scale", training.loss_scale)
+    return [*result, "--use-distributed-optimizer"]
+
+
+def code_version() -> str:
+    """A digest of the program's own sources: another version is another job."""
+    folder = Path(__file__).resolve().parent.parent / "pretrain"
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.py")):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return f"pretrain-{digest.hexdigest()[:12]}"
+
+
+def _pair(flag: str, value: object) -> list[str]:
+    return [flag, str(value)]

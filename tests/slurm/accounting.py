@@ -1,0 +1,116 @@
+"""The accounting half of the cluster: its own MariaDB, slurmdbd, and the accounts, users and QOS in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.slurm.configuration import CLUSTER_NAME, Shape, slurmdbd_conf
+from tests.slurm.host import ClusterUnavailable, Daemon, run, wait_until
+
+OTHER_USER = "nobody"
+"""A user besides root who may submit."""
+
+_RIGHTS = """
+CREATE DATABASE IF NOT EXISTS slurm_acct;
+CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';
+GRANT ALL ON slurm_acct.* TO 'slurm'@'127.0.0.1';
+"""
+
+_INSTALL_OPTIONS = ("--no-defaults", "--user=mysql", "--auth-root-authentication-method=socket", "--skip-test-db")
+_SERVER_OPTIONS = (
+    "--no-defaults",
+    "--user=mysql",
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--performance-schema=off",
+    "--innodb-buffer-pool-size=128M",
+    "--innodb-lock-wait-timeout=900",
+    "--innodb-flush-log-at-trx-commit=0",
+)
+
+# After slurmctld: it is slurmctld that registers the gres/gpu TRES which an account's limit names.
+_ACCOUNTS = (
+    "add account research Description=research Organization=org",
+    "add account small Description=small Organization=org MaxJobs=2 GrpTRES=gres/gpu=16",
+    "modify qos normal set Priority=100",
+    "add qos low Priority=1 PreemptMode=requeue GraceTime=10",
+    "add qos high Priority=1000 Preempt=low,normal",
+    "add qos limited MaxTRESPerJob=node=2 MaxSubmitJobsPerUser=3 Flags=DenyOnLimit",
+    "add user root Account=research,small DefaultAccount=research QOS=normal,low,high,limited DefaultQOS=normal",
+    f"add user {OTHER_USER} Account=research DefaultAccount=research QOS=normal,low,high DefaultQOS=normal",
+)
+
+
+def database(folder: Path) -> Daemon:
+    """The MariaDB server of the cluster in this folder."""
+    return Daemon("mariadbd", folder / "pid/mariadbd.pid")
+
+
+def slurmdbd(folder: Path) -> Daemon:
+    """The slurmdbd of the cluster in this folder."""
+    return Daemon("slurmdbd", folder / "pid/slurmdbd.pid")
+
+
+def start_database(folder: Path, shape: Shape) -> None:
+    """Start the database, made on first use; returns once slurmdbd's user exists in it."""
+    if database(folder).pid() is not None:
+        return
+    data, sockets, log = folder / "mysql", folder / "mysqlrun", folder / "log/mariadbd.log"
+    for owned in (data, sockets):
+        owned.mkdir(exist_ok=True)
+        shutil.chown(owned, "mysql", "mysql")
+    if not (data / "mysql").is_dir():
+        run(["mariadb-install-db", *_INSTALL_OPTIONS, f"--datadir={data}"], timeout_s=120)
+    places = (f"--datadir={data}", f"--socket={sockets}/my.sock", f"--port={shape.database_port}")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            ["mariadbd", *_SERVER_OPTIONS, *places],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    (folder / "pid/mariadbd.pid").write_text(str(process.pid))
+    client = ["mariadb", "--no-defaults", "-S", str(sockets / "my.sock"), "-e"]
+    wait_until(lambda: _succeeds([*client, "SELECT 1"], {}), seconds=60, what="mariadbd answers")
+    run([*client, _RIGHTS])
+
+
+def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
+    """Start slurmdbd and wait until it knows the cluster."""
+    if slurmdbd(folder).pid() is None:
+        conf = folder / "etc/slurmdbd.conf"
+        conf.touch(mode=0o600)
+        conf.chmod(0o600)
+        conf.write_text(slurmdbd_conf(folder, shape))
+        run(["slurmdbd"], env=env)
+    wait_until(lambda: _succeeds(["sacctmgr", "-n", "show", "cluster"], env), seconds=60, what="slurmdbd answers")
+    known = run(["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"], env=env).stdout.split()
+    if CLUSTER_NAME not in known:
+        run(["sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER_NAME], env=env)
+
+
+def make_accounts(env: dict[str, str]) -> None:
+    """Accounts research and small; QOS normal, low, high (preempts) and limited (2 nodes, 3 jobs, refused beyond)."""
+
+    def gpus_are_counted() -> bool:
+        return "gres|gpu" in run(["sacctmgr", "-n", "-P", "show", "tres", "format=type,name"], env=env).stdout.split()
+
+    if run(["sacctmgr", "-n", "-P", "show", "user", OTHER_USER], env=env).stdout.strip():
+        return
+    wait_until(gpus_are_counted, seconds=20, what="slurmctld registers its GPUs with slurmdbd")
+    for line in _ACCOUNTS:
+        # A second start after an interrupted first one finds some of them there: sacctmgr then says so and fails.
+        with contextlib.suppress(ClusterUnavailable):
+            run(["sacctmgr", "-i", "-Q", *line.split()], env=env)
+    if not run(["sacctmgr", "-n", "-P", "show", "user", OTHER_USER], env=env).stdout.strip():
+        raise ClusterUnavailable("sacctmgr did not make the accounts")
+
+
+def _succeeds(argv: list[str], env: dict[str, str]) -> bool:
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, check=False, timeout=60)
+    return done.returncode == 0

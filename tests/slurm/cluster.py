@@ -1,0 +1,299 @@
+"""A real Slurm on one Debian or Ubuntu machine, as root, without systemd and cgroups.
+
+By hand:
+    python -m tests.slurm.cluster up DIR [--nodes N] [--gpus N] [--no-accounting]   # prints `export SLURM_CONF=...`
+    python -m tests.slurm.cluster down DIR
+
+Everything it makes lies in DIR, except lines of /etc/hosts that name the nodes and are marked with DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.slurm import accounting
+from tests.slurm.configuration import Shape, gres_conf, slurm_conf
+from tests.slurm.host import (
+    ClusterUnavailable,
+    Daemon,
+    end_processes,
+    free_ports,
+    install_packages,
+    make_device,
+    name_hosts,
+    parent_of,
+    processes_with,
+    require_root_on_debian,
+    run,
+    wait_until,
+)
+
+_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
+_ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
+_FOLDERS = ("etc", "log", "pid", "spool", "state", "munge", "dev")
+_UP_STATES = ("idle", "mix", "alloc", "comp", "drain", "drng")
+"""A drained node counts as up: somebody wanted that."""
+_REMEMBERED = "cluster.json"
+_LONGEST_FOLDER = 80
+"""Characters: a Unix socket's whole path is limited to 107."""
+
+
+@dataclass
+class SlurmCluster:
+    """One cluster in one folder; `up` and `down` may be called any number of times, from any process."""
+
+    folder: Path
+    shape: Shape = field(default_factory=Shape)
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "etc/slurm.conf"
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return self.shape.node_names
+
+    def environment(self) -> dict[str, str]:
+        """The variables that point Slurm's commands at this cluster."""
+        return {"SLURM_CONF": str(self.conf)}
+
+    def run(self, *argv: str, timeout_s: float = 60.0) -> str:
+        """Run a Slurm command on this cluster; its stdout, stripped. Raises ClusterUnavailable when it fails."""
+        return run(argv, env=self._env(), timeout_s=timeout_s).stdout.strip()
+
+    # ---- up and down -----------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Install, configure and start what is not running yet; returns when every node is idle or at work.
+
+        Raises ClusterUnavailable, with the reason in one line, where that cannot be.
+        """
+        require_root_on_debian()
+        if len(str(self.folder)) > _LONGEST_FOLDER:
+            raise ClusterUnavailable(f"the folder's name is longer than {_LONGEST_FOLDER} characters: {self.folder}")
+        install_packages([*_PACKAGES, *(_ACCOUNTING_PACKAGES if self.shape.accounting else ())])
+        self._make_folders()
+        self._start_munge()
+        changed = self._write_configuration()
+        name_hosts(self.node_names, self._hosts_tag)
+        if self.shape.accounting:
+            self.start_accounting()
+        was_running = self._controller.pid() is not None
+        self.start_controller()
+        if was_running and changed:
+            self.run("scontrol", "reconfigure")
+        if self.shape.accounting:
+            accounting.make_accounts(self._env())
+        self._start_nodes(self.node_names)
+
+    def down(self) -> None:
+        """End every process of this cluster and remove its lines from /etc/hosts; the folder stays."""
+        self._end_jobs()
+        for name in self.node_names:
+            self._node(name).kill()
+        end_processes(pid for name in self.node_names for pid in self._processes_of(name))
+        self._controller.stop()
+        accounting.slurmdbd(self.folder).stop()
+        accounting.database(self.folder).stop(patience_s=30)
+        Daemon("munged", self.folder / "pid/munged.pid").stop(patience_s=5)
+        name_hosts((), self._hosts_tag)
+
+    # ---- breaking it -----------------------------------------------------------------------------------------
+
+    def kill_node(self, name: str) -> None:
+        """The node loses its power: its slurmd and everything that ran on it are gone at once.
+
+        slurmctld finds out after SlurmdTimeout, about 30 s later; `start_node` brings the node back.
+        """
+        self._node(name).kill()
+        end_processes(self._processes_of(name))
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of a node that was killed, and wait until Slurm uses the node again."""
+        self._start_nodes([name])
+
+    def set_node(self, name: str, state: str, reason: str = "test") -> None:
+        """`scontrol update` the node: drain, down (its jobs end in NODE_FAIL at once), resume, ...
+
+        A live node that was set down may come back by itself; resuming it then is no error.
+        """
+        if state.lower() == "resume" and self._in_use([name], ("idle", "mix", "alloc", "comp")):
+            return
+        self.run("scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
+
+    def stop_controller(self) -> None:
+        """Stop slurmctld; jobs run on, commands answer "Unable to contact slurm controller" after 9 s."""
+        self._controller.stop()
+
+    def start_controller(self) -> None:
+        """Start slurmctld unless it runs, and wait until it answers."""
+        if self._controller.pid() is None:
+            run(["slurmctld"], env=self._env())
+        wait_until(lambda: self._says("UP", "scontrol", "ping"), seconds=30, what="slurmctld answers")
+
+    def stop_accounting(self) -> None:
+        """Stop slurmdbd; the queue works on, sacct fails."""
+        accounting.slurmdbd(self.folder).stop()
+
+    def start_accounting(self) -> None:
+        """Start the database and slurmdbd unless they run, and wait until slurmdbd answers."""
+        accounting.start_database(self.folder, self.shape)
+        accounting.start_slurmdbd(self.folder, self.shape, self._env())
+
+    @contextlib.contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """slurmctld is stopped inside the block and answers again after it."""
+        self.stop_controller()
+        try:
+            yield
+        finally:
+            self.start_controller()
+
+    @contextlib.contextmanager
+    def without_accounting(self) -> Iterator[None]:
+        """slurmdbd is stopped inside the block and answers again after it."""
+        self.stop_accounting()
+        try:
+            yield
+        finally:
+            self.start_accounting()
+
+    # ---- parts -----------------------------------------------------------------------------------------------
+
+    @property
+    def _controller(self) -> Daemon:
+        return Daemon("slurmctld", self.folder / "pid/slurmctld.pid")
+
+    @property
+    def _hosts_tag(self) -> str:
+        return f"slurm test cluster {self.folder}"
+
+    def _node(self, name: str) -> Daemon:
+        return Daemon("slurmd", self.folder / f"pid/slurmd.{name}.pid")
+
+    def _env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+        return {**kept, **self.environment(), "LC_ALL": "C"}
+
+    def _says(self, word: str, *argv: str) -> bool:
+        asked = subprocess.run(argv, env=self._env(), capture_output=True, text=True, check=False, timeout=60)
+        return word in asked.stdout.split()
+
+    def _make_folders(self) -> None:
+        """Make the folders, and remember the shape with its ports for whoever comes back to this folder."""
+        for name in ("", *_FOLDERS):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+            (self.folder / name).chmod(0o755)
+        file = self.folder / _REMEMBERED
+        if file.exists():
+            before = remembered_cluster(self.folder).shape
+            if dataclasses.replace(self.shape, first_port=before.first_port) != before:
+                raise ClusterUnavailable(f"{self.folder} holds a cluster of another shape; take another folder")
+            self.shape = before
+        elif not self.shape.first_port:
+            self.shape = dataclasses.replace(self.shape, first_port=free_ports(self.shape.ports_needed))
+        file.write_text(json.dumps(dataclasses.asdict(self.shape)))
+
+    def _start_munge(self) -> None:
+        munged = Daemon("munged", self.folder / "pid/munged.pid")
+        home = self.folder / "munge"
+        if munged.pid() is None:
+            key = home / "munge.key"
+            if not key.exists():
+                key.write_bytes(os.urandom(128))
+                key.chmod(0o400)
+            places = (f"--key-file={key}", f"--socket={home}/munge.sock", f"--seed-file={home}/munged.seed")
+            log = f"--log-file={self.folder}/log/munged.log"
+            run(["munged", "--force", *places, log, f"--pid-file={munged.pid_file}", "--num-threads=10"])
+        wait_until((home / "munge.sock").exists, seconds=10, what="munged starts")
+
+    def _write_configuration(self) -> bool:
+        """Write the configuration; whether slurm.conf differs from what was there."""
+        for gpu in range(self.shape.gpus_per_node):
+            make_device(self.folder / f"dev/nvidia{gpu}")
+        etc = self.folder / "etc"
+        if not (etc / "plugstack.conf").exists():
+            (etc / "plugstack.conf").write_text("# no SPANK plug-ins\n")
+        (etc / "gres.conf").write_text(gres_conf(self.folder, self.shape))
+        text = slurm_conf(self.folder, self.shape, socket.gethostname().split(".")[0])
+        changed = not self.conf.exists() or self.conf.read_text() != text
+        self.conf.write_text(text)
+        return changed
+
+    def _start_nodes(self, names: Sequence[str]) -> None:
+        starting = []
+        for name in names:
+            if self._node(name).pid() is None:
+                (self.folder / "spool" / name).mkdir(exist_ok=True)
+                starting.append(subprocess.Popen(["slurmd", "-N", name], env=self._env(), stdin=subprocess.DEVNULL))
+        for process in starting:
+            process.wait(timeout=60)
+        wait_until(lambda: self._in_use(names), seconds=60, what=f"the nodes {', '.join(names)} are up")
+
+    def _in_use(self, names: Sequence[str], good: Sequence[str] = _UP_STATES) -> bool:
+        """Whether all these nodes answer and are in one of these states."""
+        rows = self.run("sinfo", "-h", "-N", "-p", "batch", "-n", ",".join(names), "-o", "%N %t").splitlines()
+        return len(rows) == len(names) and all(row.split()[1] in good for row in rows)
+
+    def _processes_of(self, node: str) -> list[int]:
+        """The processes of the jobs on a node, and the slurmstepd above them."""
+        found = set(processes_with({"SLURMD_NODENAME": node, **self.environment()}))
+        above = {parent for parent, program in map(parent_of, found) if program == "slurmstepd"}
+        return sorted(found | above)
+
+    def _end_jobs(self) -> None:
+        """Cancel what runs, so that no job outlives its cluster; a controller that is gone is no obstacle."""
+        if self._controller.pid() is None:
+            return
+        with contextlib.suppress(ClusterUnavailable, subprocess.TimeoutExpired):
+            if jobs := set(self.run("squeue", "-h", "-o", "%A", timeout_s=5).split()):
+                self.run("scancel", *jobs, timeout_s=5)
+            end = time.monotonic() + 3
+            while time.monotonic() < end and self.run("squeue", "-h", "-t", "running,completing", timeout_s=5):
+                time.sleep(0.1)
+
+
+def remembered_cluster(folder: Path) -> SlurmCluster:
+    """The cluster that was brought up in this folder; raises ClusterUnavailable when there was none."""
+    file = folder / _REMEMBERED
+    if not file.exists():
+        raise ClusterUnavailable(f"no cluster was brought up in {folder}")
+    return SlurmCluster(folder, Shape(**json.loads(file.read_text())))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`up DIR` and `down DIR`."""
+    parser = argparse.ArgumentParser(prog="python -m tests.slurm.cluster", description="A real Slurm on this machine.")
+    parser.add_argument("verb", choices=("up", "down"))
+    parser.add_argument("folder", type=lambda text: Path(text).resolve(), metavar="DIR")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=4, help="fake GPUs of each node")
+    parser.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct says it is disabled")
+    asked = parser.parse_args(argv)
+    shape = Shape(nodes=asked.nodes, gpus_per_node=asked.gpus, accounting=not asked.no_accounting)
+    try:
+        if asked.verb == "down":
+            remembered_cluster(asked.folder).down()
+        else:
+            cluster = SlurmCluster(asked.folder, shape)
+            cluster.up()
+            print(f"export SLURM_CONF={cluster.conf}")
+    except ClusterUnavailable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

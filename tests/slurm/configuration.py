@@ -1,0 +1,165 @@
+"""The texts of slurm.conf, gres.conf and slurmdbd.conf for many nodes on one machine; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CLUSTER_NAME = "ci"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the cluster claims to be; the machine below it may be much smaller."""
+
+    nodes: int = 4
+    cpus_per_node: int = 16
+    gpus_per_node: int = 4
+    gpu_type: str = "h100"
+    memory_mb: int = 256_000
+    accounting: bool = True
+    min_job_age_s: int = 300
+    """How long squeue remembers a job that has ended (seconds)."""
+    first_port: int = 0
+    """slurmctld, slurmdbd and the database take the first three ports, the nodes those after; 0: not chosen yet."""
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def ports_needed(self) -> int:
+        return 3 + self.nodes
+
+    @property
+    def controller_port(self) -> int:
+        return self.first_port
+
+    @property
+    def accounting_port(self) -> int:
+        return self.first_port + 1
+
+    @property
+    def database_port(self) -> int:
+        return self.first_port + 2
+
+
+def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
+    """slurm.conf; every path lies inside the folder."""
+    parts = (_daemons(folder, shape, hostname), _scheduling(shape), _accounting(folder, shape), _nodes(shape, hostname))
+    return "".join(parts)
+
+
+def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
+    # cred_expire: a requeued job waits that long before it runs again; a step launch must finish within it.
+    return f"""\
+ClusterName={CLUSTER_NAME}
+SlurmctldHost={hostname}(127.0.0.1)
+SlurmctldPort={shape.controller_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/munge.sock,cred_expire=15
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/pid/slurmctld.pid
+SlurmdPidFile={folder}/pid/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+PlugStackConfig={folder}/etc/plugstack.conf
+SwitchType=switch/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=5
+SlurmdParameters=config_overrides
+ReturnToService=2
+RebootProgram=/bin/true
+SlurmctldTimeout=30
+SlurmdTimeout=20
+KillWait=5
+MinJobAge={shape.min_job_age_s}
+InactiveLimit=0
+Waittime=0
+CompleteWait=0
+"""
+
+
+def _scheduling(shape: Shape) -> str:
+    preemption = "preempt/qos" if shape.accounting else "preempt/partition_prio"
+    return f"""\
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=2,sched_interval=5,sched_min_interval=100000,batch_sched_delay=0,requeue_delay=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+PriorityType=priority/multifactor
+PriorityWeightQOS=10000
+PriorityWeightPartition=1000
+PreemptType={preemption}
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+MaxJobCount=50000
+MaxArraySize=1001
+DefMemPerCPU=1000
+GresTypes=gpu
+JobRequeue=1
+EnforcePartLimits=ALL
+"""
+
+
+def _accounting(folder: Path, shape: Shape) -> str:
+    if not shape.accounting:
+        return "AccountingStorageType=accounting_storage/none\nJobCompType=jobcomp/none\n"
+    return f"""\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={shape.accounting_port}
+AccountingStoragePass={folder}/munge/munge.sock
+AccountingStorageEnforce=associations,limits,qos
+AccountingStorageTRES=gres/gpu
+AccountingStoreFlags=job_comment,job_script,job_env
+JobCompType=jobcomp/none
+"""
+
+
+def _nodes(shape: Shape, hostname: str) -> str:
+    first = shape.first_port + 3
+    names = f"n[1-{shape.nodes}]"
+    return f"""\
+NodeName={names} NodeHostname={hostname} NodeAddr=127.0.0.1 Port=[{first}-{first + shape.nodes - 1}] \
+CPUs={shape.cpus_per_node} Boards=1 SocketsPerBoard=1 CoresPerSocket={shape.cpus_per_node} ThreadsPerCore=1 \
+RealMemory={shape.memory_mb} Gres=gpu:{shape.gpu_type}:{shape.gpus_per_node} Feature={shape.gpu_type} State=UNKNOWN
+PartitionName=batch Nodes={names} Default=YES MaxTime=04:00:00 DefaultTime=00:30:00 PriorityTier=10 State=UP
+PartitionName=short Nodes={names} MaxTime=00:10:00 DefaultTime=00:02:00 MaxNodes=2 PriorityTier=10 State=UP
+PartitionName=hi Nodes={names} MaxTime=INFINITE PriorityTier=100 State=UP
+PartitionName=lo Nodes={names} MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 State=UP
+"""
+
+
+def gres_conf(folder: Path, shape: Shape) -> str:
+    """gres.conf: each GPU is a file, since without File= a job is given no *_VISIBLE_DEVICES."""
+    files = f"{folder}/dev/nvidia[0-{shape.gpus_per_node - 1}]"
+    return f"AutoDetect=off\nNodeName=n[1-{shape.nodes}] Name=gpu Type={shape.gpu_type} File={files}\n"
+
+
+def slurmdbd_conf(folder: Path, shape: Shape) -> str:
+    """slurmdbd.conf; the database is the cluster's own, on its own port of the loopback interface."""
+    return f"""\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/munge.sock
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={shape.accounting_port}
+SlurmUser=root
+PidFile={folder}/pid/slurmdbd.pid
+LogFile={folder}/log/slurmdbd.log
+DebugLevel=info
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={shape.database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct
+"""

@@ -1,0 +1,61 @@
+"""The test cluster itself: what the other tests on Slurm rely on. Its breakages come last and are mended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import Unreachable
+from orchestrator.slurm.query import find_by_comment, query_jobs
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.host import wait_until
+
+
+def test_tasks_on_several_nodes_start_and_the_first_node_resolves(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = (
+        "#!/bin/bash\n"
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -1)\n'
+        'getent hosts "$first" > /dev/null && echo "first $first"\n'
+        "srun bash -c 'echo $SLURMD_NODENAME $SLURM_LOCALID $CUDA_VISIBLE_DEVICES'\n"
+    )
+    (tmp_path / "job.sh").write_text(script)
+    options = ("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", "--wait", f"--output={out}")
+    slurm_cluster.run("sbatch", "-w", "n1,n2", *options, str(tmp_path / "job.sh"))
+    assert sorted(out.read_text().splitlines()) == ["first n1", "n1 0 0,1", "n1 1 0,1", "n2 0 0,1", "n2 1 0,1"]
+
+
+def test_bringing_it_up_again_changes_nothing(slurm_cluster: SlurmCluster) -> None:
+    started = slurm_cluster.run("scontrol", "show", "config").splitlines()
+    slurm_cluster.up()
+    again = slurm_cluster.run("scontrol", "show", "config").splitlines()
+    boot = [line for line in started if line.startswith("BOOT_TIME")]
+    assert boot == [line for line in again if line.startswith("BOOT_TIME")]
+
+
+def test_a_killed_node_loses_its_processes_and_comes_back(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    job = slurm_cluster.run(
+        "sbatch", "--parsable", "-wn3", "-o/dev/null", "--wrap", f"while :; do date +%N > {beat}; sleep 0.1; done"
+    )
+    wait_until(beat.exists, seconds=10, what="the job runs")
+    slurm_cluster.kill_node("n3")
+    last = beat.read_text()
+    time.sleep(0.4)
+    assert beat.read_text() == last
+    assert query_jobs([job]).records[job].state == "RUNNING", "slurmctld has not noticed yet"
+    slurm_cluster.run("scancel", job)
+    slurm_cluster.start_node("n3")
+
+
+def test_without_controller_nothing_is_concluded_within_bounded_time(slurm_cluster: SlurmCluster) -> None:
+    with slurm_cluster.without_controller():
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="slurmctld"):
+            query_jobs(["1", "2"])
+        with pytest.raises(Unreachable, match="slurmctld"):
+            find_by_comment("token")
+        assert time.monotonic() - began < 40
+    assert query_jobs(["1"]).complaints == ()

@@ -1,0 +1,132 @@
+"""Every layout trains the same model as one process: losses and gradient norms over three iterations, fp32, CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.training.launching import (
+    SMALL_MODEL,
+    Step,
+    plain_environments,
+    read_record,
+    run_together,
+)
+
+TOLERANCE = 1e-5  # relative; sums in another order differ by some 1e-7
+
+# Name -> flags that are added to the small model's. "+untied" in a name is held against the untied reference.
+DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1 "
+ONE_PROCESS = {
+    "reference": "",
+    "reference+untied": "--untie-embeddings-and-output-weights",
+    "recompute_full": "--recompute-granularity full",
+    "recompute_block": "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+    "recompute_selective": "--recompute-granularity selective",
+    "unfused_attention": "--attention-backend unfused",
+    "micro_batch_4": "--micro-batch-size 4",
+    "dropout": DROPOUT,
+    "dropout_full": DROPOUT + "--recompute-granularity full",
+    "dropout_selective": DROPOUT + "--recompute-granularity selective",
+    "bf16": "--bf16",
+    "learning": "--lr 1e-2 --train-iters 20",
+    "diverging": "--lr 1e30",
+}
+SAME_MODEL = ("recompute_full", "recompute_block", "recompute_selective", "unfused_attention", "micro_batch_4")
+TP2, TP4 = "--tensor-model-parallel-size 2 ", "--tensor-model-parallel-size 4 "
+PP2, PP4 = "--pipeline-model-parallel-size 2 ", "--pipeline-model-parallel-size 4 "
+CP2, CP4 = "--context-parallel-size 2 ", "--context-parallel-size 4 "
+SP, VPP2 = "--sequence-parallel ", "--num-virtual-stages-per-pipeline-rank 2 "
+SHARDED = "--use-distributed-optimizer "
+OVERLAP = SHARDED + "--overlap-grad-reduce --overlap-param-gather "
+FULL, SELECTIVE = "--recompute-granularity full ", "--recompute-granularity selective "
+FOUR_PROCESSES = {
+    "dp4": "",
+    "dp4_sharded_overlap": OVERLAP,
+    "tp2_dp2": TP2,
+    "tp4_sp": TP4 + SP,
+    "tp2_sp_dp2_selective": TP2 + SP + SELECTIVE,
+    "pp2_dp2": PP2,
+    "pp2_dp2+untied": PP2 + "--untie-embeddings-and-output-weights",
+    "pp4_full": PP4 + FULL,
+    "pp2_vpp2_dp2": PP2 + VPP2,
+    "pp2_vpp2_dp2_sharded_overlap": PP2 + VPP2 + OVERLAP,
+    "tp2_pp2": TP2 + PP2,
+    "tp2_sp_pp2_vpp2_full": TP2 + SP + PP2 + VPP2 + FULL,
+    "cp4": CP4,
+    "cp2_dp2_sharded": CP2 + SHARDED,
+    "cp2_tp2_sp": CP2 + TP2 + SP,
+    "cp2_pp2_vpp2_selective": CP2 + PP2 + VPP2 + SELECTIVE,
+}
+FAULTY = {
+    "batched_interleaved": PP2 + VPP2,
+    "two_loss_outputs": CP2,
+}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
+    """All runs, by name: one process for the first, one group of four for the rest."""
+    folder = tmp_path_factory.mktemp("agreement")
+    _train(ONE_PROCESS, 1, folder)
+    _train(FOUR_PROCESSES | FAULTY, 4, folder)
+    return {name: read_record(folder / f"{name}.jsonl") for name in (*ONE_PROCESS, *FOUR_PROCESSES, *FAULTY)}
+
+
+def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
+    """Train all runs in one group of processes; each leaves a record of its name in the folder."""
+    plan = folder / f"runs_of_{world_size}.json"
+    entries = {
+        name: {"flags": [*SMALL_MODEL, *flags.split()], "fault": name if name in FAULTY else None}
+        for name, flags in runs.items()
+    }
+    plan.write_text(json.dumps(entries))
+    command = ["-m", "tests.training.worker", str(plan), str(folder)]
+    for rank, finished in enumerate(run_together([command] * world_size, plain_environments(world_size))):
+        assert finished.exit_code == 0, f"rank {rank}: {finished.stderr}"
+
+
+def _differences(steps: list[Step], reference: list[Step]) -> list[float]:
+    """Relative differences of every loss and gradient norm."""
+    pairs = [
+        pair
+        for step, expected in zip(steps, reference, strict=True)
+        for pair in ((step.loss, expected.loss), (step.grad_norm, expected.grad_norm))
+    ]
+    return [abs(value - expected) / abs(expected) for value, expected in pairs]
+
+
+@pytest.mark.parametrize("name", [*FOUR_PROCESSES, *SAME_MODEL])
+def test_layout_trains_the_model_that_one_process_trains(name: str, records: dict[str, list[Step]]) -> None:
+    reference = records["reference+untied" if name.endswith("+untied") else "reference"]
+    assert max(_differences(records[name], reference)) < TOLERANCE
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_agreement_would_notice_settings_that_make_gradients_wrong(fault: str, records: dict[str, list[Step]]) -> None:
+    assert max(_differences(records[fault], records["reference"])) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_recomputation_repeats_the_dropout_of_the_forward_pass(recompute: str, records: dict[str, list[Step]]) -> None:
+    assert max(_differences(records[f"dropout_{recompute}"], records["dropout"])) < TOLERANCE
+    assert max(_differences(records["dropout"], records["reference"])) > 100 * TOLERANCE
+
+
+def test_training_lowers_the_loss(records: dict[str, list[Step]]) -> None:
+    losses = [step.loss for step in records["learning"]]
+    assert losses[-1] < losses[0] - 0.2
+
+
+def test_bf16_trains_close_to_fp32_and_is_not_fp32(records: dict[str, list[Step]]) -> None:
+    differences = _differences(records["bf16"], records["reference"])
+    assert 0 < max(differences) < 0.05
+
+
+def test_a_diverging_run_counts_nan_iterations_and_goes_on(records: dict[str, list[Step]]) -> None:
+    first, *later = records["diverging"]
+    assert math.isfinite(first.loss) and first.nan == 0
+    assert len(later) == 2 and all(step.nan == 1 for step in later)

@@ -1,0 +1,89 @@
+"""The program starts under each launcher and prints the lines that a reader of Megatron-LM's logs looks for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.training.launching import (
+    SMALL_MODEL,
+    Finished,
+    clean_environment,
+    free_port,
+    plain_environments,
+    run_alone,
+    run_together,
+)
+
+PIPELINE = ["--pipeline-model-parallel-size", "2"]
+COMMAND = ["-m", "orchestrator.pretrain", *SMALL_MODEL, *PIPELINE]
+
+MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
+WORLD = re.compile(
+    r"^using world size: 2, data-parallel size: 1, context-parallel size: 1, "
+    r"hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 2$"
+)
+PARAMETERS = re.compile(r"^ > number of parameters on \(tensor, pipeline\) model parallel rank \(0, ([01])\): (\d+)$")
+VOCABULARY = re.compile(r"^ > padded vocab \(size: 64\) with 0 dummy tokens \(new size: 64\)$")
+SOFTWARE = re.compile(r"^ > software: torch \S+ \| megatron-core \S+ \| backend gloo \| device cpu$")
+BEFORE = re.compile(rf"^\[before the start of training step\] datetime: {MOMENT} $")
+AFTER = re.compile(rf"^\[after training is done\] datetime: {MOMENT} $")
+ITERATION = re.compile(
+    rf"^ \[{MOMENT}\] iteration {{8}}(\d)/ {{7}}3 \| consumed samples: [ \d]{{12}} \| "
+    rf"elapsed time per iteration \(ms\): \d+\.\d \| learning rate: 1\.000000E-03 \| global batch size:     8 \| "
+    rf"lm loss: \d\.\d{{6}}E[+-]\d\d \| loss scale: 1\.0 \| grad norm: \d+\.\d{{3}} \| "
+    rf"number of skipped iterations:   0 \| number of nan iterations:   0 \|$"
+)
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    return [match for line in text.split("\n") if (match := pattern.match(line))]
+
+
+def _check_lines(stdout: str) -> None:
+    for pattern in (WORLD, VOCABULARY, SOFTWARE, BEFORE, AFTER):
+        assert len(_matches(pattern, stdout)) == 1, pattern.pattern
+    assert {match[1] for match in _matches(PARAMETERS, stdout)} == {"0", "1"}
+    assert [match[1] for match in _matches(ITERATION, stdout)] == ["1", "2", "3"]
+
+
+def _check_ranks(first: Finished, last: Finished) -> None:
+    assert (first.exit_code, last.exit_code) == (0, 0), first.stderr + last.stderr
+    _check_lines(first.stdout + last.stdout)
+    assert not _matches(ITERATION, first.stdout), "Megatron-LM prints iterations on the last rank"
+    assert not _matches(WORLD, last.stdout), "Megatron-LM prints the world on rank 0"
+
+
+@pytest.mark.parametrize("launcher", ["plain", "srun"])
+def test_ranks_find_each_other_and_print_their_lines(launcher: str) -> None:
+    environments = plain_environments(2) if launcher == "plain" else _slurm_environments(2)
+    first, last = run_together([COMMAND] * 2, environments)
+    _check_ranks(first, last)
+    assert first.stderr == last.stderr == "", "a log is read by people too"
+
+
+def _slurm_environments(tasks: int) -> list[dict[str, str]]:
+    """srun's variables, with the address of the meeting point that only srun gives."""
+    shared = {"SLURM_NTASKS": str(tasks), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    shared["MASTER_PORT"] = str(free_port())
+    return [shared | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(tasks)]
+
+
+def test_torchrun_starts_it_and_lines_of_two_ranks_do_not_mix() -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    (finished,) = run_together([[*torchrun, *COMMAND]], [{}])
+    assert finished.exit_code == 0, finished.stderr
+    _check_lines(finished.stdout)
+
+
+def test_log_interval_prints_every_nth_and_the_last_iteration() -> None:
+    finished = run_alone(*SMALL_MODEL, "--log-interval", "2")
+    assert finished.exit_code == 0, finished.stderr
+    assert re.findall(r"iteration +(\d)/", finished.stdout) == ["2", "3"]
+
+
+def test_tests_start_without_variables_of_a_surrounding_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "64")
+    monkeypatch.setenv("RANK", "3")
+    assert not {"SLURM_NTASKS", "RANK"} & set(clean_environment())

@@ -1,0 +1,168 @@
+"""The parts that need no Megatron-Core: flags, place, layout, log lines, the cut of a sequence, weight gradients."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.pretrain import log_lines
+from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
+from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.pipeline import communication_options
+from orchestrator.pretrain.place import Place, find_place, set_environment
+from orchestrator.pretrain.sequence import join_shares, take_share
+from orchestrator.pretrain.weight_gradient import accumulate_weight_gradient
+from tests.training.launching import SMALL_MODEL
+
+
+def _arguments(flags: str = "") -> TrainingArguments:
+    return parse_arguments([*SMALL_MODEL, *flags.split()])
+
+
+def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
+    required = "--num-layers 1 --hidden-size 2 --num-attention-heads 3 --seq-length 4 --vocab-size 5"
+    parsed = parse_arguments(f"{required} --micro-batch-size 6 --global-batch-size 7 --train-iters 8".split())
+    assert parsed == TrainingArguments(1, 2, 3, 4, 5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("flags", ["--num-layer 4", "--train-iters 0", "--hidden-dropout 1", "--bf16 --fp16"])
+def test_a_shortened_or_senseless_flag_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        _arguments(flags)
+    assert refused.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "padded"),
+    [
+        ("--vocab-size 50257", 50257),
+        ("--vocab-size 50257 --make-vocab-size-divisible-by", 50304),
+        ("--vocab-size 50257 --make-vocab-size-divisible-by 128 --tensor-model-parallel-size 8", 51200),
+        ("--vocab-size 51200 --make-vocab-size-divisible-by 128 --tensor-model-parallel-size 32", 53248),
+    ],
+)
+def test_vocabulary_is_padded_as_megatron_pads_it(flags: str, padded: int) -> None:
+    assert _arguments(flags).padded_vocab_size == padded
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, Place(0, 1, 0)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, Place(5, 8, 1)),
+        ({"RANK": "5", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Place(5, 8, 0)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, Place(3, 4, 1)),
+    ],
+)
+def test_rank_is_read_from_the_launcher_that_set_it(environ: dict[str, str], place: Place) -> None:
+    assert find_place(environ) == place
+
+
+def test_settings_of_the_user_win_over_our_defaults() -> None:
+    environ = {"NCCL_NVLS_ENABLE": "1", "MASTER_ADDR": "node7", "SLURM_JOB_ID": "4012345"}
+    set_environment(environ, Place(1, 2, 1))
+    assert (environ["NCCL_NVLS_ENABLE"], environ["MASTER_ADDR"]) == ("1", "node7")
+    assert (environ["RANK"], environ["WORLD_SIZE"], environ["LOCAL_RANK"]) == ("1", "2", "1")
+    assert environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert 1024 < int(environ["MASTER_PORT"]) < 32768
+    assert "GLOO_SOCKET_IFNAME" not in environ, "the loopback device reaches no other node"
+
+
+@pytest.mark.parametrize("virtual_stages", [1, 2])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_pipeline_never_uses_the_settings_that_make_gradients_wrong(virtual_stages: int, on_gpu: bool) -> None:
+    flags = f"--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank {virtual_stages}"
+    options = communication_options(Layout.of(_arguments(flags), 2), on_gpu=on_gpu)
+    assert not (virtual_stages > 1 and options["batch_p2p_comm"])
+    assert options["overlap_p2p_comm"] != options["batch_p2p_comm"], "Megatron-Core refuses both"
+    assert not (options["deallocate_pipeline_outputs"] and not on_gpu)
+
+
+def test_layout_gives_the_rest_of_the_world_to_data_parallelism() -> None:
+    layout = Layout.of(_arguments("--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"), 16)
+    assert (layout.data_parallel, layout.num_microbatches, layout.sequence_parallel) == (4, 2, True)
+
+
+@given(st.integers(1, 5), st.integers(1, 3))
+def test_shares_of_a_sequence_join_to_the_whole(context_parallel: int, piece_length: int) -> None:
+    whole = torch.arange(2 * context_parallel * piece_length)
+    shares = [take_share(whole, rank, context_parallel, dim=0) for rank in range(context_parallel)]
+    assert torch.equal(join_shares(torch.cat(shares), context_parallel), whole)
+
+
+def test_weight_gradients_are_added_to_what_is_there() -> None:
+    inputs, grad_output, before = torch.randn(3, 2, 5), torch.randn(3, 2, 4), torch.randn(4, 5)
+    main_grad = before.clone()
+    accumulate_weight_gradient(inputs, grad_output, main_grad)
+    torch.testing.assert_close(main_grad, before + torch.einsum("sbo,sbi->oi", grad_output, inputs))
+
+
+def _interval() -> Interval:
+    return Interval(synchronize=lambda: None, largest=lambda value: value)
+
+
+def test_interval_counts_skipped_and_nan_iterations_apart() -> None:
+    interval = _interval()
+    interval.add(StepResult(loss=4.0, grad_norm=1.0, updated=True))
+    interval.add(StepResult(loss=2.0, grad_norm=math.inf, updated=True))
+    interval.add(StepResult(loss=9.0, grad_norm=None, updated=False))
+    summary = interval.finish(iteration=3, loss_scale=8192.0)
+    assert (summary.loss, summary.grad_norm, summary.skipped, summary.nan) == (3.0, None, 1, 1)
+
+
+def test_interval_starts_anew_after_a_line() -> None:
+    interval = _interval()
+    interval.add(StepResult(loss=math.nan, grad_norm=math.nan, updated=True))
+    interval.restart()
+    interval.add(StepResult(loss=2.0, grad_norm=1.0, updated=True))
+    summary = interval.finish(iteration=2, loss_scale=1.0)
+    assert (summary.loss, summary.nan) == (2.0, 0)
+
+
+def test_record_keeps_every_digit() -> None:
+    summary = IntervalSummary(1, 0.1 + 0.2, 4.1481404304504395, 1.0, math.nan, 0, 1)
+    line = json.loads(summary.as_json())
+    assert (line["elapsed_ms"], line["loss"]) == (0.1 + 0.2, 4.1481404304504395)
+    assert math.isnan(line["grad_norm"])
+
+
+NOW = datetime(2026, 8, 22, 15, 22, 22, 123456)
+
+
+def test_iteration_line_is_megatrons_to_the_letter() -> None:
+    arguments = _arguments("--train-iters 500 --global-batch-size 512 --lr 1e-4 --fp16 --loss-scale 8192")
+    summary = IntervalSummary(10, 3520.1234, 9.912345, 8192.0, 2.3104, 0, 0)
+    assert log_lines.iteration(summary, arguments, NOW) == (
+        " [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"
+        " elapsed time per iteration (ms): 3520.1 | learning rate: 1.000000E-04 | global batch size:   512 |"
+        " lm loss: 9.912345E+00 | loss scale: 8192.0 | grad norm: 2.310 | number of skipped iterations:   0 |"
+        " number of nan iterations:   0 |"
+    )
+
+
+@pytest.mark.parametrize("loss", [None, math.nan])
+def test_iteration_line_leaves_out_a_loss_that_is_none(loss: float | None) -> None:
+    line = log_lines.iteration(IntervalSummary(1, 1.0, loss, 1.0, None, 1, 1), _arguments(), NOW)
+    assert "lm loss" not in line and "grad norm" not in line
+    assert line.endswith("| number of skipped iterations:   1 | number of nan iterations:   1 |")
+
+
+def test_memory_line_is_megatrons() -> None:
+    sizes_mb = {"allocated": 28123.5, "max allocated": 51234.25, "reserved": 60012.0, "max reserved": 60012.0}
+    assert log_lines.memory(8, 2, sizes_mb) == (
+        "[Rank 8] (after 2 iterations) memory (MB) | allocated: 28123.50 | max allocated: 51234.25"
+        " | reserved: 60012.00 | max reserved: 60012.00"
+    )
+
+
+def test_vocabulary_line_tells_the_padding() -> None:
+    arguments = _arguments("--vocab-size 50257 --make-vocab-size-divisible-by 128 --tensor-model-parallel-size 8")
+    assert log_lines.vocabulary(arguments) == " > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)"

@@ -1,0 +1,67 @@
+"""One rank that trains one layout after another in the same processes: `python worker.py RUNS.json FOLDER`.
+
+RUNS.json maps a name to {"flags": [...], "fault": name or null}; each run leaves FOLDER/NAME.jsonl. Faults put back the
+settings that give wrong gradients, so that a test can see that it would notice them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
+from orchestrator.pretrain.layout import Layout, refusals
+from orchestrator.pretrain.pipeline import communication_options
+from orchestrator.pretrain.place import find_place, set_environment
+
+
+def main(runs_file: str, folder: str) -> None:
+    place = find_place(os.environ)
+    set_environment(os.environ, place)
+    device = start_processes(place)
+    prepare_megatron(device)
+    from orchestrator.pretrain.train import pretrain
+
+    for name, run in json.loads(Path(runs_file).read_text()).items():
+        arguments = parse_arguments([*run["flags"], "--record", str(Path(folder) / f"{name}.jsonl")])
+        reasons = refusals(arguments, place.world_size, on_gpu=False)
+        if reasons:
+            raise SystemExit(f"{name}: {reasons}")
+        with _fault(run["fault"]):
+            pretrain(arguments, device)
+    stop_processes(device)
+
+
+@contextmanager
+def _fault(name: str | None) -> Iterator[None]:
+    from orchestrator.pretrain import model, train
+
+    if name is None:
+        yield
+    elif name == "two_loss_outputs":
+        with mock.patch.object(train, "sum_of_losses", _two_outputs):
+            yield
+    else:
+        assert name == "batched_interleaved"
+        with mock.patch.object(model, "communication_options", _batched):
+            yield
+
+
+def _two_outputs(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return losses.float().mean(), losses.detach().float().mean()
+
+
+def _batched(layout: Layout, *, on_gpu: bool) -> dict[str, bool]:
+    return communication_options(layout, on_gpu=on_gpu) | {"batch_p2p_comm": True, "overlap_p2p_comm": False}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

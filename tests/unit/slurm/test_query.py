@@ -1,0 +1,139 @@
+"""How the two sources are put together; the commands are replaced by what they would say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.slurm import query
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult
+from tests.unit.slurm.test_records import accounting_row, queue_row
+
+
+@dataclass
+class FakeSlurm:
+    """Answers of squeue, sacct and scontrol, and what they were asked."""
+
+    squeue: str = ""
+    sacct: str | Unreachable = ""
+    config: str = "AccountingStoreFlags    = job_comment,job_env\n"
+    squeue_error: str = ""
+    calls: list[Sequence[str]] = field(default_factory=list)
+
+    def __call__(self, argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
+        self.calls.append(argv)
+        said = {"squeue": self.squeue, "sacct": self.sacct, "scontrol": self.config}[argv[0]]
+        if isinstance(said, Unreachable):
+            raise said
+        assert argv[0] == "scontrol" or variables == {"SLURM_TIME_FORMAT": "%s"}, "local times are ambiguous"
+        error = self.squeue_error if argv[0] == "squeue" else ""
+        return CommandResult(tuple(argv), 1 if error else 0, said, error)
+
+    def asked(self, command: str) -> list[str]:
+        return [word for argv in self.calls if argv[0] == command for word in argv if word.startswith("--jobs=")]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm()
+    monkeypatch.setattr(query, "run_slurm", fake)
+    return fake
+
+
+def test_no_ids_ask_nothing(slurm: FakeSlurm) -> None:
+    assert query.query_jobs([]) == query.QueryAnswer({}, ()) and slurm.calls == []
+
+
+def test_accounting_is_not_asked_for_what_the_queue_knows(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7") + queue_row("8_0")
+    assert set(query.query_jobs(["7", "8"]).records) == {"7", "8_0"}
+    assert len(slurm.calls) == 1
+
+
+def test_accounting_is_asked_once_and_only_for_the_rest(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", state="RUNNING")
+    slurm.sacct = accounting_row("7", state="NODE_FAIL") + accounting_row("5") + accounting_row("6_[0-2]")
+    answer = query.query_jobs(["5", "6_1", "7", "9"])
+    assert {job: record.source for job, record in answer.records.items()} == {
+        "7": "squeue",
+        "5": "sacct",
+        "6_1": "sacct",
+    }
+    assert slurm.asked("sacct") == ["--jobs=5,6,9"]
+
+
+def test_an_older_run_in_accounting_does_not_end_a_job_that_is_queued_again(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", state="PENDING")
+    slurm.sacct = accounting_row("7", state="NODE_FAIL")
+    assert query.query_jobs(["7", "8"]).records["7"].state == "PENDING"
+
+
+def test_a_job_id_that_slurm_does_not_know_is_absent_and_no_error(slurm: FakeSlurm) -> None:
+    slurm.squeue_error = "slurm_load_jobs error: Invalid job id specified"
+    assert query.query_jobs(["7"]) == query.QueryAnswer({}, ())
+
+
+def test_any_other_failure_of_squeue_is_never_an_empty_answer(slurm: FakeSlurm) -> None:
+    slurm.squeue_error = "squeue: error: Something new"
+    with pytest.raises(Unreachable, match="squeue: Something new"):
+        query.query_jobs(["7"])
+
+
+def test_accounting_away_is_a_complaint_next_to_what_the_queue_knows(slurm: FakeSlurm) -> None:
+    slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: away"))
+    assert query.query_jobs(["7", "8"]).complaints == ("sacct: away",)
+
+
+def test_thousands_of_ids_are_one_call_and_a_list_too_long_for_an_argument_is_split(slurm: FakeSlurm) -> None:
+    query.query_jobs([str(10_000_000 + number) for number in range(8_000)])
+    assert len(slurm.asked("squeue")) == 1
+    slurm.calls.clear()
+    query.query_jobs([str(10_000_000 + number) for number in range(40_000)])
+    lists = slurm.asked("squeue")
+    assert max(map(len, lists)) < 128 * 1024
+    assert sum(len(text.split(",")) for text in lists) == 40_000
+
+
+def test_the_tasks_of_an_array_are_asked_for_as_one(slurm: FakeSlurm) -> None:
+    query.query_jobs([f"7_{task}" for task in range(1000)])
+    assert slurm.asked("squeue") == ["--jobs=7"]
+
+
+@pytest.mark.parametrize("wrong", ["abc", "7_x", "7;rm", "-7", "7,8", "٣"])
+def test_what_is_no_job_id_is_refused_before_slurm_sees_it(slurm: FakeSlurm, wrong: str) -> None:
+    with pytest.raises(ReproError, match="not a Slurm job id"):
+        query.query_jobs(["7", wrong])
+    assert slurm.calls == []
+
+
+def test_a_comment_is_looked_for_in_the_queue_first_and_matched_whole(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", comment="token1") + queue_row("8", comment="token")
+    assert list(query.find_by_comment("token").records) == ["8"]
+    assert [argv[0] for argv in slurm.calls] == ["squeue"]
+
+
+def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) -> None:
+    slurm.sacct = accounting_row("7")
+    assert list(query.find_by_comment("token", days_back=9).records) == ["7"]
+    assert "--starttime=now-9days" in slurm.calls[1]
+
+
+@pytest.mark.parametrize("config", ["", "AccountingStoreFlags = (null)\n", "AccountingStoreFlags = job_env\n"])
+def test_not_found_proves_nothing_where_accounting_keeps_no_comments(slurm: FakeSlurm, config: str) -> None:
+    slurm.config = config
+    assert query.find_by_comment("token").complaints
+    slurm.config = "AccountingStoreFlags    = job_comment,job_script\n"
+    assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+
+
+def test_not_found_proves_nothing_where_accounting_is_away(slurm: FakeSlurm) -> None:
+    slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
+    assert query.find_by_comment("token").complaints == ("sacct: off",)
+
+
+def test_comments_kept_is_read_in_the_words_of_old_releases_too() -> None:
+    assert query.keeps_comments("AccountingStoreJobComment = Yes\n")
+    assert not query.keeps_comments("AccountingStoreJobComment = No\nAccountingStorageType = none\n")
