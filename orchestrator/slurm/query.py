@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, last_words, run_slurm
@@ -20,6 +20,7 @@ from orchestrator.slurm.records import (
     parse_accounting,
     parse_queue,
 )
+from orchestrator.slurm.states import Phase
 
 __all__ = ["JobRecord", "QueryAnswer", "ask_accounting", "find_by_comment", "keeps_comments", "query_jobs"]
 
@@ -138,9 +139,17 @@ def _id_lists(job_ids: Collection[str]) -> Iterator[str]:
 
 
 def _wanted(found: Mapping[str, JobRecord], asked: Collection[str]) -> dict[str, JobRecord]:
-    """Of the tasks of an array only those asked for, by themselves or by the array's id."""
+    """Of the tasks of an array only those asked for, by themselves or by the array's id.
+
+    Tasks that were cancelled before they started have no row of their own: the array's, under its bare id, is theirs.
+    """
     wanted = set(asked)
-    return {job_id: job for job_id, job in found.items() if job_id in wanted or _base(job_id) in wanted}
+    result = {job_id: job for job_id, job in found.items() if job_id in wanted or _base(job_id) in wanted}
+    for job_id in wanted - set(result):
+        whole = found.get(_base(job_id))
+        if whole is not None and whole.phase is Phase.ENDED:
+            result[job_id] = replace(whole, job_id=job_id)
+    return result
 
 
 def _base(job_id: str) -> str:

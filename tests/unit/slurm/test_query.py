@@ -102,6 +102,21 @@ def test_the_tasks_of_an_array_are_asked_for_as_one(slurm: FakeSlurm) -> None:
     assert slurm.asked("squeue") == ["--jobs=7"]
 
 
+def test_tasks_cancelled_before_they_started_end_with_their_array(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("10", state="CANCELLED") + queue_row("10_0", state="COMPLETED")
+    records = query.query_jobs(["10_0", "10_1", "10_2"]).records
+    assert {job: record.state for job, record in records.items()} == {
+        "10_0": "COMPLETED",
+        "10_1": "CANCELLED",
+        "10_2": "CANCELLED",
+    }
+
+
+def test_a_waiting_array_does_not_answer_for_a_task_it_does_not_list(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("10", state="PENDING")
+    assert query.query_jobs(["10_1"]).records == {}
+
+
 @pytest.mark.parametrize("wrong", ["abc", "7_x", "7;rm", "-7", "7,8", "٣"])
 def test_what_is_no_job_id_is_refused_before_slurm_sees_it(slurm: FakeSlurm, wrong: str) -> None:
     with pytest.raises(ReproError, match="not a Slurm job id"):

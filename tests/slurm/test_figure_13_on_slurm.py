@@ -1,0 +1,153 @@
+"""Figure 13 on a real Slurm: megatron-core really trains inside the jobs, over several nodes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.site import Site
+
+
+@pytest.fixture
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Site:  # noqa: ARG001  needs it up
+    made = Site(tmp_path)
+    made.write_profile()
+    return made
+
+
+@pytest.fixture(scope="module")
+def trained(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:  # noqa: ARG001  needs it up
+    """The whole figure, submitted and waited for once."""
+    site = Site(tmp_path_factory.mktemp("trained"))
+    site.write_profile()
+    answer = site.submit("--wait", timeout_s=400)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return site
+
+
+def test_every_case_trains_over_two_nodes_and_is_verified(trained: Site, slurm_cluster: SlurmCluster) -> None:
+    rows = trained.status()
+    assert [row["case"] for row in rows] == [
+        f"pp={pp},tp={tp},gbs={gbs}" for pp, tp in ((1, 4), (2, 2), (4, 1)) for gbs in (4, 16)
+    ]
+    assert {(row["state"], row["verdict"], row["iteration"]) for row in rows} == {("COMPLETED", "verified", "8/8")}
+    ids = ",".join(row["id"] for row in rows)
+    nodes = slurm_cluster.run("sacct", "-X", "-n", "-P", "-o", "NNodes,ReqTRES", "-j", ids).splitlines()
+    assert len(nodes) == 6 and all(line.startswith("2|") for line in nodes), nodes
+
+
+def test_the_cases_went_as_one_array_that_runs_one_at_a_time(trained: Site, slurm_cluster: SlurmCluster) -> None:
+    array = {row["id"].partition("_")[0] for row in trained.status()}
+    assert len(array) == 1
+    spans = slurm_cluster.run("sacct", "-X", "-n", "-P", "-o", "Start,End", "-j", array.pop()).splitlines()
+    ordered = sorted(tuple(line.split("|")) for line in spans)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered)), spans
+
+
+def test_collect_exports_throughput_and_the_claims_are_judged(trained: Site) -> None:
+    answer = trained.repro("collect", "figure-13", "--export", "csv")
+    assert answer.returncode == 0, answer.stderr
+    rows = list(csv.DictReader(io.StringIO(answer.stdout)))
+    assert len(rows) == 6 and all(float(row["tflops_per_gpu"]) > 0 for row in rows)
+    assert answer.stderr.count("holds") == 2 and answer.stderr.count("not judged") == 1
+
+
+def test_the_log_names_the_rank_of_each_line_and_has_every_iteration(trained: Site) -> None:
+    first = trained.status()[0]
+    log = trained.repro("logs", first["job"][:8]).stdout
+    assert "0: using world size: 4" in log
+    assert log.count("lm loss") == 8 and "3:" in log
+
+
+def test_submitting_again_finds_everything_and_asks_slurm_for_nothing(
+    trained: Site, slurm_cluster: SlurmCluster
+) -> None:
+    before = slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split()
+    answer = trained.submit()
+    assert answer.returncode == 0 and "6 already verified, 0 submitted" in answer.stderr
+    assert slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split() == before
+
+
+def test_a_cancelled_job_is_cancelled_in_slurm_and_never_called_good(site: Site, slurm_cluster: SlurmCluster) -> None:
+    assert site.submit("--where", "gbs=16").returncode == 0
+    assert len(site.status()) == 3
+    answer = site.repro("cancel", "figure-13")
+    assert answer.returncode == 0 and "3 jobs asked to end" in answer.stderr
+    rows = _wait_until_ended(site)
+    assert {row["state"] for row in rows} == {"CANCELLED"} and {row["verdict"] for row in rows} == {"failed"}
+    assert slurm_cluster.run("squeue", "-h", "--states=PENDING,RUNNING", "-o", "%i").split() == []
+
+
+def test_a_refusal_is_slurms_words_with_the_mend_and_can_be_repeated(site: Site) -> None:
+    site.write_profile(partition="nosuch")
+    refused = site.submit("--where", "pp=4,gbs=4")
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "invalid partition specified: nosuch" in refused.stderr.lower()
+    assert [row["state"] for row in site.status()] == ["NEVER_SUBMITTED"]
+    site.write_profile()
+    again = site.submit("--where", "pp=4,gbs=4", "--wait", timeout_s=120)
+    assert [row["verdict"] for row in site.status()] == ["verified"], again.stdout + again.stderr
+
+
+def test_a_submitter_killed_after_slurm_took_the_job_loses_and_doubles_nothing(
+    site: Site, slurm_cluster: SlurmCluster
+) -> None:
+    _replace_sbatch(site, '/usr/bin/sbatch --hold "$@"; kill -9 $PPID')
+    assert site.submit("--where", "gbs=4").returncode == -9
+    site.variables.clear()
+    rows = site.status()
+    assert [row["state"] for row in rows] == ["PENDING"] * 3 and all("_" in row["id"] for row in rows)
+    assert "3 under way, 0 submitted" in site.submit("--where", "gbs=4").stderr
+    ids = slurm_cluster.run("squeue", "-h", "-r", "--states=PENDING,RUNNING", "-o", "%i").split()
+    assert sorted(ids) == sorted(row["id"] for row in rows)
+    site.repro("cancel", "figure-13")
+
+
+def test_a_submitter_killed_before_slurm_had_the_job_is_submitted_by_the_next(site: Site) -> None:
+    _replace_sbatch(site, "kill -9 $PPID")
+    assert site.submit("--where", "pp=4,gbs=4").returncode == -9
+    site.variables.clear()
+    assert [row["state"] for row in site.status()] == ["NEVER_SUBMITTED"]
+    assert "1 submitted" in site.submit("--where", "pp=4,gbs=4").stderr
+    site.repro("cancel", "figure-13")
+
+
+def test_with_the_controller_down_status_keeps_what_it_knew_and_submit_exits_3(
+    site: Site, slurm_cluster: SlurmCluster
+) -> None:
+    assert site.submit("--where", "gbs=16").returncode == 0
+    with slurm_cluster.without_controller():
+        answer = site.repro("status")
+        assert answer.returncode == 0 and "states are as last seen" in answer.stderr
+        away = site.submit("--where", "gbs=4")
+        assert away.returncode == 3 and "Traceback" not in away.stderr, away.stderr
+    site.repro("cancel", "figure-13", "--yes")
+    states = {row["case"]: row["state"] for row in _wait_until_ended(site)}
+    assert all(state in ("CANCELLED", "NEVER_SUBMITTED") for state in states.values()), states
+
+
+def _replace_sbatch(site: Site, body: str) -> None:
+    """Put a script of this name before the real sbatch."""
+    folder = site.folder / "bin"
+    folder.mkdir()
+    script = folder / "sbatch"
+    script.write_text(f"#!/bin/bash\n{body}\n")
+    script.chmod(0o755)
+    site.variables["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+def _wait_until_ended(site: Site, seconds: float = 60.0) -> list[dict[str, str]]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        rows = site.status()
+        if all(row["state"] not in ("PENDING", "RUNNING", "COMPLETING", "SUBMITTING") for row in rows):
+            return rows
+        time.sleep(1)
+    raise AssertionError(f"still under way: {rows}")
