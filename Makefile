@@ -1,0 +1,35 @@
+# Two commands: `make run` reproduces a figure on this machine, `make test` runs all tests.
+SHELL := /bin/bash
+PYTHON ?= python3
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: run test
+.DELETE_ON_ERROR:
+
+# The commands a user would type, printed as they go.
+run: .venv/installed-run
+	repro submit figure-13 --cluster local --wait
+	repro status figure-13
+	repro collect --export csv
+	repro plot figure-13
+
+# tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot.
+test: .venv/installed-test
+	ruff check .
+	ruff format --check .
+	mypy
+	python -m pytest
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "repro needs Python 3.10 or newer; say which with: make PYTHON=python3.11" >&2; exit 2; }
+	$(PYTHON) -m venv .venv || \
+	  { rm -rf .venv; echo "no virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+
+.venv/installed-run: .venv/bin/python pyproject.toml
+	pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
+	@touch $@
+
+.venv/installed-test: .venv/bin/python pyproject.toml
+	pip install --quiet --disable-pip-version-check --editable '.[local,plot,test]'
+	@touch $@
