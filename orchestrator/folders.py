@@ -63,10 +63,11 @@ class Folders:
 
 def find_folders() -> Folders:
     """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db."""
-    checkout = _PACKAGE.parent
+    checkout, given = _PACKAGE.parent, os.environ.get("REPRO_HOME")
+    wanted = Path(given).expanduser().absolute() if given else None
     if (checkout / "experiments").is_dir() and (checkout / "clusters").is_dir():
-        return Folders(shipped=checkout, home=Path(os.environ.get("REPRO_HOME", checkout)))
-    return Folders(shipped=_PACKAGE / "shipped", home=Path(os.environ.get("REPRO_HOME") or _nearest_home()))
+        return Folders(shipped=checkout, home=wanted or checkout)
+    return Folders(shipped=_PACKAGE / "shipped", home=wanted or _nearest_home())
 
 
 def _nearest_home() -> Path:

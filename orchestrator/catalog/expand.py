@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.catalog import consistency
 from orchestrator.catalog.experiment import AXES, AxisRules, Experiment, ScaleFields
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.rules import RuleError, evaluate
@@ -15,6 +17,8 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 
 PAPER = "paper"
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Every case of the experiment at this scale; ReproError names every rule that gives no whole number."""
     fields = scale_fields(entry, scale)
     assert fields.gpus and fields.model and fields.matrix and fields.workload
+    disagreements = list(consistency.problems(entry.document, entry.experiment, scale, fields))
+    if disagreements:
+        raise ReproError(*disagreements)
+    own_rules = ("scales", scale, "rules")
+    rules_place = str(entry.document.place(own_rules if own_rules in entry.document.keys else ("rules",)))
     shape = ModelShape(**fields.model.model_dump())
     training = Training(**_training(fields))
     matrix = fields.matrix.given()
@@ -81,7 +90,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
             layout = _layout(fields, {**fields.fixed.given(), **varied, **derived})
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in varied.items())
-            problems.append(Problem(f"{entry.short_name} {at}: {error}", str(entry.document.place(("rules",)))))
+            problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
             continue
         shown = {axis: (varied | derived)[axis] for axis in AXES if axis in varied or axis in derived}
         cases.append(
@@ -129,8 +138,10 @@ def parse_where(text: str | None) -> dict[str, int]:
         if name not in AXES:
             mend = did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
             raise ReproError(Problem(f"--where {part.strip()}: no such axis", mend=mend))
-        if not equals or not value.isdecimal():
+        if not equals or not _NUMBER.fullmatch(value):
             raise ReproError(Problem(f"--where {part.strip()}: must be axis=number", mend="for example pp=8,gbs=32"))
+        if wanted.get(name, int(value)) != int(value):
+            raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", mend="one value for each axis"))
         wanted[name] = int(value)
     return wanted
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from orchestrator.documents.model import Count, NonNegative, Strict, Text
+from orchestrator.documents.model import Count, NonNegative, Strict, Text, TimeLimit
 
 AXES = ("pp", "tp", "dp", "cp", "vp", "mbs", "gbs")
 """Names of what a case may vary: pipeline-, tensor-, data- and context-parallel size, virtual stages, microbatch and
@@ -50,6 +50,8 @@ class AxisValues(Strict):
 
     @model_validator(mode="after")
     def _has_values(self) -> AxisValues:
+        if not self.given():
+            raise ValueError("names no axis")
         for name, values in self.given().items():
             if not values:
                 raise ValueError(f"{name} has no values")
@@ -107,7 +109,7 @@ class ScaleFields(Strict):
     fixed: AxisValue = AxisValue()
     matrix: AxisValues | None = None
     rules: AxisRules | None = None
-    time_limit: Annotated[str, Field(pattern=r"^(\d+-)?\d{1,2}:\d{2}:\d{2}$")] | None = None
+    time_limit: TimeLimit | None = None
 
 
 class XAxis(Strict):

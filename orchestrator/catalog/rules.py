@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+_LONGEST = 200  # so that neither depth nor numbers can grow out of hand
+
 
 class RuleError(ValueError):
     """The rule cannot be read, or its result is not a whole positive number."""
@@ -12,6 +14,8 @@ class RuleError(ValueError):
 
 def evaluate(text: str, names: Mapping[str, int]) -> int:
     """The value of a rule; a division must come out whole."""
+    if len(text) > _LONGEST:
+        raise RuleError(f"rule `{text[:40]}...` is longer than {_LONGEST} characters")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import typer
 
@@ -50,13 +51,13 @@ def main() -> None:
         app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except ReproError as error:
         if debug:
-            raise
+            traceback.print_exc()
         for problem in error.problems:
             say(f"repro: {problem}")
         sys.exit(error.exit_code)
     except OSError as error:
         if debug:
-            raise
+            traceback.print_exc()
         place = f"{error.filename}: " if error.filename else ""
         say(f"repro: {place}{error.strerror or error}")
         sys.exit(ReproError.exit_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import sys
 import time
@@ -89,6 +90,7 @@ def logs(job: JobName, follow: Follow = False, database: Database = None) -> Non
     # What the script itself printed: empty unless something went wrong around the program.
     if position + _print_from(Path(row.folder) / "batch.txt", 0) == 0:
         say(f"{row.job_id} ({row.case_name}) has written nothing yet; it is {rows[0].state}")
+    next_command(f"repro status {row.experiment.rpartition('/')[2]}", "how it stands among the others")
 
 
 def collect(
@@ -166,6 +168,8 @@ def _show_status(
     counts = experiment_counts(ledger)
     if clear:
         typer.echo("\033[2J\033[H", nl=False)
+    for complaint in complaints:
+        say(f"note: {complaint}")
     if experiment is None and where is None and sum(count.cases for count in counts) > MOST_ROWS:
         rows: list[dict[str, Any]] = [{name: getattr(count, name) for name in count.__slots__} for count in counts]
         _print(rows, json)
@@ -177,8 +181,6 @@ def _show_status(
         _print(_status_rows(ledger, jobs), json)
         still_open = any(row.phase in OPEN for row in jobs)
         _suggest(jobs, still_open)
-    for complaint in complaints:
-        say(f"note: {complaint}")
     return still_open
 
 
@@ -254,9 +256,10 @@ def _suggest(jobs: list[JobRow], still_open: bool) -> None:
     elif still_open:
         next_command("repro status --watch", "until they have ended")
     elif jobs:
-        next_command(
-            f"repro collect {jobs[-1].experiment.rpartition('/')[2]} --export csv", "the numbers and the claims"
-        )
+        name = jobs[-1].experiment.rpartition("/")[2]
+        next_command(f"repro collect {name} --export csv", "the numbers and the claims")
+    else:
+        next_command("repro list", "what there is to run")
 
 
 def _print_from(file: Path, position: int) -> int:
@@ -279,4 +282,6 @@ def _write(file: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(file)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None

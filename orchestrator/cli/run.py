@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -50,35 +51,44 @@ def submit(
         return
     from orchestrator.cli.waiting import outcome, wait_for
     from orchestrator.launch.refresh import refresh
+    from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.jobs import OPEN, job_rows
     from orchestrator.results.collect import collect
 
     for warning in sorted({warning for plan in plans for warning in plan.warnings}):
         say(f"warning: {warning}")
+    require_scheduler(profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))
     assert ledger is not None
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
     collect(ledger)
-    done = submit_plans(plans, profile, ledger, folders, sys.argv)
+    try:
+        done = submit_plans(plans, profile, ledger, folders, sys.argv)
+    except KeyboardInterrupt:
+        say("interrupted; what was submitted until then is recorded and goes on")
+        next_command(f"repro status {entry.short_name}", f"or: repro cancel {entry.short_name}")
+        raise
     found = done.recorded
     counts = [f"{len(found.verified)} already verified"] if found.verified else []
     counts += [f"{len(found.open)} under way"] if found.open else []
     counts += [f"{len(found.to_submit)} submitted"]
     say(f"{entry.short_name} at scale {plans[0].case.scale} on {profile.name}: {len(plans)} cases, {', '.join(counts)}")
     if wait:
-        wait_for(ledger, done.run_id)
+        wait_for(ledger, done.run_id, entry.short_name)
         raise typer.Exit(outcome(ledger, folders, entry, plans[0].case.scale, profile.name, json))
-    rows = [
-        _job(row.job_id, row.case_name, row.state, row.scheduler_id) for row in job_rows(ledger, run_id=done.run_id)
-    ]
+    jobs = job_rows(ledger, run_id=done.run_id)
+    rows = [_job(row.job_id, row.case_name, row.state, row.scheduler_id) for row in jobs]
     if json:
         as_json(rows)
     else:
         table(rows, ["job", "case", "state", "id"])
-    next_command(f"repro status {entry.short_name} --watch", "until they have ended")
+    if any(row.phase in OPEN for row in jobs):
+        next_command(f"repro status {entry.short_name} --watch", "until they have ended")
+    else:
+        next_command(f"repro collect {entry.short_name} --export csv", "the numbers and the claims")
 
 
 def render(
@@ -94,29 +104,25 @@ def render(
 
     folders = find_folders()
     entry, profile, plans = _planned(folders, experiment, cluster, scale, where)
-    base = (output or Path("repro-jobs")).resolve()
-    texts = {
-        f"{entry.short_name}-{plan.case.slug}": render_job(
-            plan, profile, base / f"{entry.short_name}-{plan.case.slug}", folders.templates
-        )
-        for plan in plans
-    }
+    base = (output or Path()).resolve()
+    texts: dict[str, str] = {}
+    for plan in plans:
+        name = f"{entry.short_name}-{plan.case.slug}"
+        texts[name] = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
     launcher = "bash" if profile.profile.scheduler == "local" else "sbatch"
     if output is None:
         for text in texts.values():
             data(text.rstrip("\n"))
-        example = f"repro render {entry.short_name} --cluster {cluster} -o {base.name}"
+        example = f"repro render {entry.short_name} --cluster {cluster} -o jobs"
         next_command(example, f"write {len(texts)} script{'s' if len(texts) > 1 else ''}, to {launcher} by hand")
         return
     base.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         path = base / f"{name}.sh"
-        # Slurm opens a job's output before its script runs: the folder has to be there.
-        (base / name).mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(0o750)
         data(str(path))
-    next_command(f"{launcher} {base / next(iter(texts))}.sh", "or any other of them")
+    next_command(f"{launcher} {shlex.quote(f'{base / next(iter(texts))}.sh')}", "or any other of them")
 
 
 def cancel(
@@ -137,9 +143,10 @@ def cancel(
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
     ledger, rows = chosen_rows(folders, database, targets, where)
-    live = [row for row in rows if row.phase in OPEN]
+    live = [row for row in rows if row.phase in OPEN and row.scheduler_id is not None]
     if not live:
         say("nothing to cancel: no such job is under way")
+        next_command("repro status", "how they stand")
         return
     if len(live) > ASK_ABOVE and not yes:
         if not sys.stdin.isatty():

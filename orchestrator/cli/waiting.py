@@ -24,7 +24,7 @@ SLURM_POLL_S = 5.0
 Show = Callable[[list[JobRow]], None]
 
 
-def wait_for(ledger: Ledger, run_id: str) -> None:
+def wait_for(ledger: Ledger, run_id: str, experiment: str) -> None:
     """Return when every job of the run has ended; Ctrl-C leaves the jobs running."""
     said: set[str] = set()
     try:
@@ -42,7 +42,7 @@ def wait_for(ledger: Ledger, run_id: str) -> None:
                 time.sleep(LOCAL_POLL_S if all(row.scheduler == "local" for row in rows) else SLURM_POLL_S)
     except KeyboardInterrupt:
         say("no longer waiting; the jobs go on")
-        next_command("repro status --watch", "or: repro cancel")
+        next_command(f"repro status {experiment} --watch", f"or: repro cancel {experiment}")
         raise
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -15,10 +14,10 @@ from orchestrator.clusters.profile import HardwareFields
 # Dense peaks in TFLOP/s from the vendor's data sheets (they often print the doubled, sparse number). The first name
 # that is part of what the driver calls the GPU decides.
 PEAKS: Mapping[str, Mapping[str, float]] = {
+    "GH200": {"bf16": 989, "fp16": 989, "fp32": 67},
     "H200": {"bf16": 989, "fp16": 989, "fp32": 67},
     "H100 PCIe": {"bf16": 756, "fp16": 756, "fp32": 51},
     "H100": {"bf16": 989, "fp16": 989, "fp32": 67},
-    "GH200": {"bf16": 989, "fp16": 989, "fp32": 67},
     "A100": {"bf16": 312, "fp16": 312, "fp32": 19.5},
     "A800": {"bf16": 312, "fp16": 312, "fp32": 19.5},
     "V100": {"fp16": 125, "fp32": 15.7},
@@ -34,13 +33,18 @@ class Machine:
     gpu: str | None = None
     gpu_memory_gb: int | None = None
 
+    @property
+    def processes(self) -> int:
+        """Places for processes on CPU cores; four even on a small machine, which then takes its time."""
+        return max(4, self.cpus)
+
     def hardware(self) -> HardwareFields:
         """This machine as a cluster of one node; without GPUs its places are CPU processes."""
         peaks = next((peaks for name, peaks in PEAKS.items() if self.gpu and name in self.gpu), {})
         return HardwareFields.model_validate(
             {
                 "nodes": 1,
-                "gpus_per_node": self.gpus or max(4, self.cpus),
+                "gpus_per_node": self.gpus or self.processes,
                 "gpu": self.gpu,
                 "gpu_memory_gb": self.gpu_memory_gb,
                 "peak_tflops": dict(peaks),
@@ -55,16 +59,16 @@ def this_machine() -> Machine:
         return Machine(cpus)
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(query, capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Machine(cpus)
-    return parse_nvidia_smi(answer.stdout, cpus) if answer.returncode == 0 else Machine(cpus)
+    return parse_nvidia_smi(answer.stdout.decode(errors="replace"), cpus) if answer.returncode == 0 else Machine(cpus)
 
 
 def parse_nvidia_smi(text: str, cpus: int) -> Machine:
     """One `name, memory in MiB` row per GPU."""
-    rows = [row for row in csv.reader(io.StringIO(text), skipinitialspace=True) if len(row) == 2]
-    sizes = [int(row[1]) * 2**20 // 10**9 for row in rows if row[1].isdecimal()]
-    if not sizes:
+    rows = re.findall(r"^ *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
+    if not rows:
         return Machine(cpus)
-    return Machine(cpus, gpus=len(sizes), gpu=rows[0][0], gpu_memory_gb=min(sizes))
+    smallest = min(int(memory) * 2**20 // 10**9 for _, memory in rows)
+    return Machine(cpus, gpus=len(rows), gpu=rows[0][0], gpu_memory_gb=max(1, smallest))

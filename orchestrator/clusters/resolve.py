@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,8 +15,6 @@ from orchestrator.documents.model import placeholders, read_model
 from orchestrator.documents.source import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import Folders
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +61,43 @@ def cluster_names(folders: Folders) -> dict[str, Path]:
 def find_cluster(folders: Folders, name: str) -> Cluster:
     """Read the profile of this name, or at this path; ReproError has every fault of the file and its overlay."""
     file = _profile_file(folders, name)
-    overlay = file.with_name(f"{file.stem}.local.yaml")
-    documents = [read_document(file)]
-    if overlay.is_file():
-        documents.append(read_document(overlay))
+    overlay = _overlay(folders, file)
+    documents: list[Document] = []
+    problems: list[Problem] = []
+    has_overlay = os.path.isfile(overlay)  # noqa: PTH113  False, too, for a name that no file can have
+    for path in (file, overlay) if has_overlay else (file,):
+        try:
+            documents.append(read_document(path))
+        except ReproError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ReproError(*problems)
     merged = _Merged(documents)
     profile = read_model(ClusterProfile, Document(documents[0].file, merged.value), merged.where)
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
     blanks = tuple(Unfilled(path, text, merged.where(path)) for path, text in placeholders(merged.value))
-    return Cluster(file.stem, profile, hardware, machine, merged.value, blanks, overlay, overlay.is_file())
+    return Cluster(file.stem, profile, hardware, machine, merged.value, blanks, overlay, has_overlay)
 
 
 def _profile_file(folders: Folders, name: str) -> Path:
     if "/" in name or name.endswith(".yaml"):
-        path = Path(name)
-        if not path.is_file():
-            raise ReproError(Problem("no such cluster profile", name))
-        return path
+        return Path(name)
     names = cluster_names(folders)
-    if name in names and _NAME.fullmatch(name):
+    if name in names:
         return names[name]
     mend = did_you_mean(name, names) or f"there are: {', '.join(sorted(names)) or 'none'}"
     raise ReproError(Problem(f"{name}: no such cluster", mend=mend))
+
+
+def _overlay(folders: Folders, file: Path) -> Path:
+    """Where the private values of a profile are, or belong: never into an installed package."""
+    name = f"{file.stem}.local.yaml"
+    if file.parent != folders.shipped / "clusters":
+        return file.with_name(name)
+    places = [base / "clusters" / name for base in (Path.cwd(), folders.home, folders.shipped)]
+    return next((path for path in places if path.is_file()), folders.home / "clusters" / name)
 
 
 class _Merged:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from orchestrator.documents.source import Document, Path_
 from orchestrator.errors import Problem, ReproError, did_you_mean
@@ -15,17 +16,25 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 class Strict(BaseModel):
     """What every model read from YAML is: unknown fields refused, never changed once read."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+def _time(value: str) -> str:
+    if not value.strip("0:-"):
+        raise ValueError("a time limit of nothing would be no limit at all")
+    return value
 
 
 # Numbers are numbers: "08" or true are not counts, whatever pydantic would make of them.
 Count = Annotated[int, Field(strict=True, ge=1)]
 NonNegative = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, Field(min_length=1)]
+TimeLimit = Annotated[str, Field(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
+"""`[D-]H:MM:SS`, as Slurm reads it."""
 
 M = TypeVar("M", bound=BaseModel)
 
-_PLACEHOLDER = re.compile(r"<[^<>]*>")
+_PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # and not the redirections of `sort <in >out`
 
 
 def read_model(model: type[M], document: Document, at: Callable[[Path_], str] | None = None) -> M:
@@ -67,9 +76,10 @@ def _problem(
         return Problem(f"{name}: missing", place(path), f"add {name}:")
     said = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     said = said[:1].lower() + said[1:]
-    shown = _shown_value(document.value, path)
     dotted = ".".join(str(part) for part in path) or "file"
-    return Problem(f"{dotted}: {said}{shown}", place(path))
+    if name == "[key]":  # pydantic's mark for a mapping's key
+        return Problem(f"{dotted}: not a name for this: {said}", at(path) if at else str(document.key_place(path)))
+    return Problem(f"{dotted}: {said}{_shown_value(document.value, path)}", place(path))
 
 
 def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
@@ -103,14 +113,16 @@ def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
         if any(tag == part for candidate in current for tag in _tags(candidate)):
             current = [candidate for candidate in current if part in _tags(candidate)]
             continue
-        below = [candidate.model_fields[part] for candidate in current if part in candidate.model_fields]
+        below = [field for candidate in current for name, field in _named_fields(candidate) if name == part]
         if below:
             current = [found for field in below for found in _models_in(field.annotation)]
-    names: list[str] = []
-    for candidate in current:
-        for name, field in candidate.model_fields.items():
-            names.append(field.alias or name)
-    return sorted(dict.fromkeys(names))
+    return sorted({name for candidate in current for name, _ in _named_fields(candidate)})
+
+
+def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The fields by the names that stand in the file."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field
 
 
 def _tags(model: type[BaseModel]) -> tuple[Any, ...]:

@@ -1,13 +1,14 @@
 """YAML text -> plain values that remember where they stood.
 
-The values follow YAML 1.2's core schema, not 1.1: `no` and `1:30:00` stay text, `08` is text and not octal, so that
-a time limit is a time limit and a Norwegian partition is a partition.
+The values follow YAML 1.2's core schema, not 1.1, and where even that guesses they stay text: `no`, `1:30:00`, `08`
+and `0x10` are what was typed, so that a time limit is a time limit and a Norwegian partition is a partition.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ Path_ = tuple[str | int, ...]
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
+
+# Far beyond any file a person writes; what is past them is a mistake or an attack ("billion laughs").
+_DEEPEST = 64
+_MOST_VALUES = 100_000
+_LONGEST_NUMBER = 400
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -90,7 +96,8 @@ def parse_document(text: str, name: str) -> Document:
     """As `read_document`, for text already in hand; `name` is what the places call the file."""
     loader = _Loader(text)
     try:
-        root = loader.get_single_node()
+        refused = list(_unread_features(text, name))
+        root = None if refused else loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
@@ -99,9 +106,37 @@ def parse_document(text: str, name: str) -> Document:
         raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", name)) from None
     finally:
         loader.dispose()
+    if refused:
+        raise ReproError(*refused)
     if root is None:
         return Document(name, {})
     return _Builder(name).document(root)
+
+
+def _unread_features(text: str, name: str) -> Iterator[Problem]:
+    """What is YAML and not read here, found before a tree is built: the C library builds one by recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        where = str(_place(name, event))
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            yield Problem(f"the tag {tag} is not read here", where, "leave it out; quotes make a text")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            yield Problem(f"nested more than {_DEEPEST} deep", where)
+            return
+
+
+def _place(file: str, marked: yaml.Node | yaml.Event) -> Place:
+    mark = marked.start_mark
+    return Place(file, mark.line + 1, mark.column + 1) if mark is not None else Place(file, 1, 1)
+
+
+class _TooManyValues(Exception):
+    """Aliases of aliases have grown beyond all bounds."""
 
 
 class _Builder:
@@ -114,18 +149,20 @@ class _Builder:
         self.problems: list[Problem] = []
 
     def document(self, root: yaml.Node) -> Document:
-        value = self.build(root, (), frozenset())
+        try:
+            value = self.build(root, (), frozenset())
+        except _TooManyValues:
+            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", self.file)) from None
         if self.problems:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
 
-    def place(self, node: yaml.Node) -> Place:
-        return Place(self.file, node.start_mark.line + 1, node.start_mark.column + 1)
-
     def build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
-        self.values[path] = self.place(node)
+        self.values[path] = _place(self.file, node)
+        if len(self.values) > _MOST_VALUES:
+            raise _TooManyValues
         if id(node) in above:
-            self.problems.append(Problem("an alias refers to itself", str(self.place(node))))
+            self.problems.append(Problem("an alias refers to itself", str(self.values[path])))
             return None
         above = above | {id(node)}
         if isinstance(node, yaml.MappingNode):
@@ -138,7 +175,7 @@ class _Builder:
     def mapping(self, node: yaml.MappingNode, path: Path_, above: frozenset[int]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            where = self.place(key_node)
+            where = _place(self.file, key_node)
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem("a field's name must be a word", str(where)))
                 continue
@@ -162,8 +199,10 @@ def scalar(text: str, plain: bool = True) -> object:
         return text
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER:
+        return text
     if _INT.fullmatch(text):
         return int(text)
-    if _FLOAT.fullmatch(text):
+    if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
     return text

@@ -6,12 +6,14 @@ submitted and how a state is read. `SlurmScriptExecutor` is registered as a subm
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from orchestrator.slurm.command import run_slurm, unreachable_from
 from orchestrator.slurm.query import JobRecord, query_jobs
 from orchestrator.slurm.rejections import explain_rejection
 from orchestrator.slurm.states import Phase, phase_of
+
+# They choose the cluster and prove who asks, for squeue and scancel as for sbatch.
+_WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 class ScriptWatcher(SlurmInfoWatcher):
@@ -90,13 +95,16 @@ class SlurmScriptExecutor(SlurmExecutor):
         self._text, self._comment = text, comment
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         try:
-            job: core.Job[Any] = self._submit_command("")
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
+                job: core.Job[Any] = self._submit_command("")
         except FileNotFoundError:
             mend = "run this on a login node of the cluster"
             raise Unreachable(Problem("sbatch is not on this machine", mend=mend)) from None
         except utils.FailedJobError as error:
             said = str(error)
             raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
+        except utils.FailedSubmissionError as error:  # it ended well: the job may be in the queue
+            raise Unreachable(Problem(str(error), mend="`repro status` looks for it in the queue")) from None
         return job.job_id
 
     def _num_tasks(self) -> int:
@@ -107,7 +115,7 @@ class SlurmScriptExecutor(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # SBATCH_ and SLURM_ variables of the shell would win over the script's own #SBATCH lines.
-        strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM)_", name) and name != "SLURM_CONF"]
+        strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM)_", name) and name not in _WHICH_CLUSTER]
         clean = ["env", *(f"--unset={name}" for name in sorted(strays))]
         # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
         clean += ["setsid", "--wait"]
@@ -120,12 +128,22 @@ class SlurmScriptExecutor(SlurmExecutor):
         lines = text.strip().splitlines()
         match = re.fullmatch(r"(\d+)(;\S+)?", lines[-1].strip()) if lines else None
         if match is None:
-            raise utils.FailedSubmissionError(f"sbatch gave no job id: {text.strip()[-200:]}")
+            raise utils.FailedSubmissionError(f"sbatch gave no job id: {' '.join(text.split())[-200:]}")
         return match[1]
 
 
 class LocalScriptJob(LocalJob[int]):
     """A job of a local queue, `QUEUE-PID_INDEX`; its folder says what became of it, also to another terminal."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        job_id: str,
+        tasks: Sequence[int] = (0,),
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        super().__init__(folder, job_id, tasks, process)
+        self._folder = Path(folder)  # submitit's own `paths` would read a %j in it as the job's id
 
     def get_info(self, mode: str = "force") -> dict[str, str]:  # noqa: ARG002  submitit's signature
         return {"jobState": self.local_state().state}
@@ -135,15 +153,15 @@ class LocalScriptJob(LocalJob[int]):
 
     def local_state(self) -> LocalState:
         queue = self.job_id.partition("_")[0]
-        return local_state(Path(self.paths.folder), int(queue) if queue.isdecimal() else None)
+        return local_state(self._folder, int(queue) if queue.isdecimal() else None)
 
     def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
         """Keep it from starting, or end everything it started."""
-        folder = Path(self.paths.folder)
-        (folder / "cancelled").touch()
-        start = read_record(folder / "start")
-        if start is not None and is_alive(start.pid, str(folder)):
-            os.killpg(start.pid, signal.SIGTERM)
+        (self._folder / "cancelled").touch()
+        start = read_record(self._folder / "start")
+        if start is not None and is_alive(start.pid, str(self._folder)):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(start.pid, signal.SIGTERM)
 
 
 class LocalScriptExecutor(LocalExecutor):
@@ -166,4 +184,7 @@ class LocalScriptExecutor(LocalExecutor):
             start_new_session=True,
             env=dict(environment),
         )
+        # The kernel shows a program's command line some time after it has begun; until then nobody finds the queue.
+        while process.poll() is None and not is_alive(process.pid, queue.name):
+            time.sleep(0.001)
         return str(process.pid)

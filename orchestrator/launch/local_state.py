@@ -57,10 +57,14 @@ class LocalState:
 
 
 def local_state(folder: Path, queue_pid: int | None) -> LocalState:
-    """State of the job in `folder`, whose queue runs (or ran) as `queue_pid`."""
+    """State of the job in `folder`, whose queue runs (or ran) as `queue_pid`.
+
+    Each thing is looked at before the thing that follows it, so that a job which moves on meanwhile is not called lost.
+    """
+    queued = queue_pid is not None and is_alive(queue_pid, "queue.sh")
     start = read_record(folder / "start")
     running = start is not None and is_alive(start.pid, str(folder))
-    end = read_record(folder / "end")  # read after looking for the process: it may have ended in between
+    end = read_record(folder / "end")
     cancelled = (folder / "cancelled").exists()
     if end is not None:
         return _ended(end, start, cancelled)
@@ -75,7 +79,7 @@ def local_state(folder: Path, queue_pid: int | None) -> LocalState:
         return LocalState("CANCELLED" if cancelled else "NODE_FAIL", why, started_at=start.at)
     if cancelled:
         return LocalState("CANCELLED", "cancelled before it started")
-    if queue_pid is not None and is_alive(queue_pid, "queue.sh"):
+    if queued:
         return LocalState("PENDING", "waits for the jobs before it")
     return LocalState("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
 

@@ -60,7 +60,7 @@ def refresh(ledger: Ledger) -> Refreshed:
 
 def cancel(rows: Sequence[JobRow]) -> None:
     """Ask the scheduler to end these jobs; a later refresh sees whether it did."""
-    for row in rows:
+    for row in reversed(rows):  # the last first: what is freed must not start the next
         if row.scheduler_id is None:
             continue
         if row.scheduler == "local":

@@ -21,14 +21,19 @@ RANK_ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path) -> str:
-    """The complete script of one job; `folder` is where its log and records go."""
+def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None) -> str:
+    """The complete script of one job; `folder` is where its log and records go.
+
+    What the script itself prints goes to `output`, else to batch.txt in the folder; Slurm opens it before the script
+    runs, so its folder must be there already.
+    """
     shared = {
         "case": plan.case,
         "title": _title(plan),
         "folder": str(folder),
         "resources": plan.resources,
-        "environment": _environment(plan, cluster),
+        "environment": _environment(cluster),
+        "python_path": plan.program.python_path,
         "setup": cluster.profile.setup,
     }
     if cluster.profile.scheduler == "local":
@@ -44,7 +49,7 @@ def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path) -> s
         **shared,
         launcher="sbatch",
         needs=", Slurm and pyxis" if pyxis else " and Slurm",
-        directives=[*directives(plan, cluster), _directive("output", _pattern(folder / "batch.txt"))],
+        directives=[*directives(plan, cluster), _directive("output", _pattern(output or folder / "batch.txt"))],
         leftovers=["PYXIS_"] if pyxis else [],
         where_tasks_run=", inside the container" if pyxis else "",
         srun_options=_srun_options(plan, cluster),
@@ -121,6 +126,9 @@ def _container_options(plan: Plan, cluster: Cluster) -> list[str]:
         return []
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
+    for folder in plan.program.mounts:
+        if any(character in folder for character in ",:"):
+            raise ReproError(Problem(f"{folder!r} cannot be mounted: pyxis divides at , and :"))
     mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*plan.program.mounts, *container.mounts)]
     options = [f"--container-image={plan.program.image_path}", f"--container-mounts={','.join(mounts)}"]
     # Said either way: the default differs from site to site.
@@ -130,9 +138,9 @@ def _container_options(plan: Plan, cluster: Cluster) -> list[str]:
     return options
 
 
-def _environment(plan: Plan, cluster: Cluster) -> dict[str, str]:
+def _environment(cluster: Cluster) -> dict[str, str]:
     site = {name: str(value) for name, value in cluster.profile.environment.items()}
-    return {**RANK_ENVIRONMENT, **site, **plan.program.environment}
+    return {**RANK_ENVIRONMENT, **site}
 
 
 def _lines(argv: Sequence[str]) -> list[list[str]]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import secrets
+import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 
 from orchestrator.clusters.profile import HardwareFields
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
 from orchestrator.launch.provenance import provenance
@@ -55,6 +56,17 @@ class _Batch:
     plans: tuple[Plan, ...]
 
 
+def require_scheduler(cluster: Cluster, folders: Folders) -> None:
+    """Refuse what cannot be submitted from here at all, before anything is recorded."""
+    if cluster.profile.scheduler != "slurm":
+        return
+    if shutil.which("sbatch") is None:
+        mend = "run this on a login node of the cluster; --dry-run and `repro render` work here"
+        raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
+    if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
+        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
+
+
 def submit(
     plans: Sequence[Plan], cluster: Cluster, ledger: Ledger, folders: Folders, command: Sequence[str]
 ) -> Submitted:
@@ -74,12 +86,25 @@ def submit(
         recorded = record_run(
             ledger, _run(run_id, plans, cluster, folders, command), _jobs(plans, cluster), make_attempts
         )
-        ids = [_send(batch, run_id, cluster, ledger, folders) for batch in batches]
+        ids = _send_all(batches, run_id, cluster, ledger, folders)
     return Submitted(run_id, recorded, tuple(ids))
 
 
 def script_path(run_id: str, plan: Plan, folders: Folders) -> Path:
     return folders.job(run_id, plan.case.slug) / "job.sh"
+
+
+def _send_all(batches: Sequence[_Batch], run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders) -> list[str]:
+    """Send until one is refused; of those behind it is known that the scheduler never had them."""
+    ids: list[str] = []
+    for position, batch in enumerate(batches):
+        try:
+            ids.append(_send(batch, run_id, cluster, ledger, folders))
+        except ReproError:
+            for untried in batches[position + 1 :]:
+                record_never_submitted(ledger, untried.token, "not tried, as the submission before it failed")
+            raise
+    return ids
 
 
 def _send(batch: _Batch, run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders) -> str:

@@ -19,6 +19,8 @@ SCHEMA = "0001"
 
 BUSY_TIMEOUT_S = 15.0
 
+_URL_EXAMPLE = "for example sqlite:////path/results.db"
+
 
 def now() -> datetime:
     """UTC, without a zone: what the ledger keeps."""
@@ -28,7 +30,7 @@ def now() -> datetime:
 class Ledger:
     """A database that is known to have today's schema."""
 
-    def __init__(self, url: str, engine: sa.Engine) -> None:
+    def __init__(self, url: sa.URL, engine: sa.Engine) -> None:
         self.url = url
         self.engine = engine
 
@@ -46,14 +48,18 @@ class Ledger:
             yield session
 
 
-def ledger_url(given: str | None, home: Path) -> str:
+def ledger_url(given: str | None, home: Path) -> sa.URL:
     """`--database` as a SQLAlchemy URL: a URL stays, a path is a SQLite file, nothing is results.db at home."""
-    if given and "://" in given:
-        return given
-    return f"sqlite:///{Path(given).expanduser().resolve() if given else home / 'results.db'}"
+    if not given or "://" not in given:
+        file = Path(given).expanduser().resolve() if given else home / "results.db"
+        return sa.URL.create("sqlite", database=str(file))
+    try:
+        return sa.make_url(given)
+    except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+        raise ReproError(Problem(f"--database: no such URL ({_first_line(error)})", mend=_URL_EXAMPLE)) from None
 
 
-def open_ledger(url: str, *, create: bool = True) -> Ledger | None:
+def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
     """Open (and make or migrate) the ledger; None when it does not exist and `create` is false."""
     file = _sqlite_file(url)
     if file is not None and not file.exists():
@@ -73,14 +79,12 @@ def open_ledger(url: str, *, create: bool = True) -> Ledger | None:
     return Ledger(url, engine)
 
 
-def _engine(url: str) -> sa.Engine:
+def _engine(url: sa.URL) -> sa.Engine:
     try:
-        made = sa.make_url(url)
-        options = {"connect_args": {"timeout": BUSY_TIMEOUT_S}} if made.get_backend_name() == "sqlite" else {}
-        engine = sa.create_engine(made, **options)
+        options = {"connect_args": {"timeout": BUSY_TIMEOUT_S}} if url.get_backend_name() == "sqlite" else {}
+        engine = sa.create_engine(url, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
-        mend = "for example sqlite:////path/results.db"
-        raise ReproError(Problem(f"--database {url}: {_first_line(error)}", mend=mend)) from None
+        raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", mend=_URL_EXAMPLE)) from None
     except ModuleNotFoundError as error:
         mend = f"pip install {error.name}"
         raise ReproError(Problem(f"--database {_shown(url)}: needs {error.name}", mend=mend)) from None
@@ -118,13 +122,14 @@ def _migrate(engine: sa.Engine, file: Path | None, version: str | None) -> None:
         command.upgrade(config, "head")
 
 
-def _sqlite_file(url: str) -> Path | None:
-    prefix = "sqlite:///"
-    return Path(url[len(prefix) :]) if url.startswith(prefix) and len(url) > len(prefix) else None
+def _sqlite_file(url: sa.URL) -> Path | None:
+    if url.get_backend_name() != "sqlite" or url.host or "uri" in url.query:
+        return None
+    return Path(url.database) if url.database and url.database != ":memory:" else None
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _explained(url: sa.URL) -> Iterator[None]:
     """Every fault of the database as one line that says what to do."""
     try:
         yield
@@ -134,7 +139,7 @@ def _explained(url: str) -> Iterator[None]:
         raise ReproError(Problem(f"{_shown(url)}: {_first_line(error)}")) from error
 
 
-def _explanation(url: str, said: str) -> ReproError:
+def _explanation(url: sa.URL, said: str) -> ReproError:
     name, low = _shown(url), said.lower()
     if "locked" in low or "busy" in low:
         mend = "another repro is writing; repeat the command"
@@ -153,14 +158,8 @@ def _explanation(url: str, said: str) -> ReproError:
     return ReproError(Problem(f"{name}: {said.splitlines()[0]}"))
 
 
-def _shown(url: str) -> str:
-    file = _sqlite_file(url)
-    if file is not None:
-        return str(file)
-    try:
-        return sa.make_url(url).render_as_string(hide_password=True)
-    except sa.exc.ArgumentError:
-        return url
+def _shown(url: sa.URL) -> str:
+    return str(_sqlite_file(url) or url.render_as_string(hide_password=True))
 
 
 def _first_line(error: Exception) -> str:

@@ -116,13 +116,14 @@ def record_run(
 ) -> Recorded:
     """Store a run, its jobs, and an attempt for each job that is neither verified nor under way.
 
-    One transaction with the write lock held throughout, so of two terminals only one submits a job. `make_attempts`
-    is given job id -> attempt number and renders the scripts; when it raises, nothing is stored.
+    One transaction with the write lock held throughout, so of two terminals only one submits a job. An attempt that
+    has ended but was not judged yet counts as under way: it may have been good. `make_attempts` is given
+    job id -> attempt number and renders the scripts; when it raises, nothing is stored.
     """
     with ledger.writing() as session:
         latest = _latest_attempts(session, [job.id for job in jobs])
         verified = [j.id for j in jobs if j.id in latest and latest[j.id].verdict == VERIFIED]
-        under_way = [j.id for j in jobs if j.id in latest and latest[j.id].phase in OPEN]
+        under_way = [j.id for j in jobs if j.id in latest and latest[j.id].verdict is None]
         missing = {
             job.id: (latest[job.id].number if job.id in latest else 0) + 1
             for job in jobs
@@ -141,13 +142,19 @@ def record_run(
 
 
 def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
-    """The scheduler took the submission with this token; elements of an array get `ID_INDEX`."""
+    """The scheduler took the submission with this token; elements of an array get `ID_INDEX`.
+
+    What is known already stays: two terminals may find the same submission. But that it never arrived, which another
+    host may have concluded too early, is taken back.
+    """
+    open_or_denied = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == NEVER_SUBMITTED)
     with ledger.writing() as session:
-        for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token)):
+        for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token, open_or_denied)):
             index = "" if attempt.array_index is None else f"_{attempt.array_index}"
             attempt.scheduler_id = f"{scheduler_id}{index}"
             attempt.phase, attempt.state = WAITING, "PENDING"
-            attempt.submitted_at = now()
+            attempt.submitted_at, attempt.ended_at, attempt.reason = now(), None, None
+            attempt.verdict, attempt.verdict_reason = None, None
             _note(session, attempt, "submitted", attempt.scheduler_id)
 
 
@@ -233,7 +240,7 @@ def job_rows(
     only_open: bool = False,
     unjudged: bool = False,
 ) -> list[JobRow]:
-    """Jobs with their latest attempts, oldest run first; a job shared by two experiments has a row in each."""
+    """Jobs with their latest attempts, oldest run first; one that two experiments or scales share has a row in each."""
     newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
     query = (
         sa.select(*_ROW_COLUMNS)
@@ -255,7 +262,7 @@ def job_rows(
         query = query.where(sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None)))
     with ledger.reading() as session:
         rows = [JobRow(*row) for row in session.execute(query)]
-    latest = {(row.experiment, row.job_id): row for row in rows}
+    latest = {(row.experiment, row.scale, row.job_id): row for row in rows}
     return list(latest.values())
 
 

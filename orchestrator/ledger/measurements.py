@@ -46,12 +46,17 @@ class Measurement:
 
 
 def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> None:
-    """Replace what was known about these attempts; reading a log again changes nothing else."""
+    """Replace what was known about these attempts; reading a log again changes nothing else.
+
+    A look at a job under way that comes after its verdict, from a slower terminal, is dropped.
+    """
     if not measurements:
         return
     with ledger.writing() as session:
         for measured in measurements:
             attempt = session.get_one(Attempt, measured.attempt_id)
+            if measured.verdict is None and attempt.verdict is not None:
+                continue
             if attempt.verdict != measured.verdict:
                 detail = f"{measured.verdict}: {measured.verdict_reason or 'every check passed'}"
                 session.add(

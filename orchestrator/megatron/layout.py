@@ -1,7 +1,6 @@
 """How a model is spread over GPUs, and the rules a layout must keep, each said in the paper's terms.
 
-The rule numbers in the comments are those under which Megatron-LM's own checks are commonly listed: its
-arguments.py, transformer_config.py and schedules.py as of core_v0.16.
+The rules are Megatron-LM's own, from its arguments.py, transformer_config.py and schedules.py as of core_v0.16.
 """
 
 from __future__ import annotations

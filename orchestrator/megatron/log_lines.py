@@ -1,7 +1,7 @@
 """The lines Megatron-LM prints, from 2021 to today; `orchestrator.pretrain` prints the same.
 
-Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.16. Patterns work on bytes and
-start with a literal, so that a log of a gigabyte is one pass.
+Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.16. Patterns work on bytes, and
+those of the numbers start with a literal, so that a log of a gigabyte is one pass.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-NUMBER = rb"[-+]?(?:[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf)"
-
-ITERATION = re.compile(rb"iteration +([0-9]+)/ *([0-9]+) \|([^\r\n]*\|)")
-FIELD = re.compile(rb"([A-Za-z][^:|]*?): +(" + NUMBER + rb") *\|")
+# Counts of at most 18 digits: longer ones are no count, and Python refuses to read the very long ones.
+ITERATION = re.compile(rb"iteration +([0-9]{1,18})/ *([0-9]{1,18}) \|([^\r\n]*)\|")
+NUMBER = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|nan|inf)")
 WORLD = re.compile(
-    rb"using world size: ([0-9]+), data-parallel[- ]size: ([0-9]+)[^\r\n]*?"
-    rb"tensor-model-parallel size: ([0-9]+), pipeline-model-parallel size: ([0-9]+)"
+    rb"using world size: ([0-9]{1,18}), data-parallel[- ]size: ([0-9]{1,18})[^\r\n]*?"
+    rb"tensor-model-parallel size: ([0-9]{1,18}), pipeline-model-parallel size: ([0-9]{1,18})"
 )
 # Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
 CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
@@ -25,7 +24,7 @@ CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("argument error", re.compile(rb"error: (?:unrecognized arguments|argument )[^\r\n]*")),
     ("container", re.compile(rb"error: pyxis: [^\r\n]*")),
     ("time limit", re.compile(rb"DUE TO TIME LIMIT")),
-    ("out of host memory", re.compile(rb"oom_kill event[^\r\n]*|task [^\r\n]*: Out Of Memory")),
+    ("out of host memory", re.compile(rb"oom_kill event[^\r\n]*|task [^\r\n]{0,60}: Out Of Memory")),
     ("NCCL error", re.compile(rb"NCCL error in[^\r\n]*|Watchdog caught collective operation timeout[^\r\n]*")),
     ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*")),
     ("error", re.compile(rb"(?:slurmstepd|srun|pretrain|bash|timeout): [^\r\n]*")),
@@ -65,18 +64,18 @@ class WorldLine:
 def iteration_lines(log: bytes) -> Iterator[IterationLine]:
     """Every complete iteration line, in the order printed; a line cut short at the end is left for the next reading."""
     for match in ITERATION.finditer(log):
-        fields = {name.strip(): value for name, value in FIELD.findall(match[3])}
-        elapsed = fields.get(b"elapsed time per iteration (ms)")
-        if elapsed is None or b"number of nan iterations" not in fields:
+        fields = dict(_numbers(match[3]))
+        elapsed, nan = fields.get("elapsed time per iteration (ms)"), fields.get("number of nan iterations")
+        if not elapsed or nan is None:  # cut short, or no time that a rate could be computed from
             continue
         yield IterationLine(
             iteration=int(match[1]),
             train_iterations=int(match[2]),
-            elapsed_ms=float(elapsed),
-            loss=_optional(fields.get(b"lm loss")),
-            grad_norm=_optional(fields.get(b"grad norm")),
-            skipped=int(float(fields.get(b"number of skipped iterations", b"0"))),
-            nan=int(float(fields[b"number of nan iterations"])),
+            elapsed_ms=elapsed,
+            loss=fields.get("lm loss"),
+            grad_norm=fields.get("grad norm"),
+            skipped=_count(fields.get("number of skipped iterations", 0.0)),
+            nan=_count(nan),
         )
 
 
@@ -98,5 +97,13 @@ def cause(log: bytes) -> str | None:
     return None
 
 
-def _optional(value: bytes | None) -> float | None:
-    return None if value is None else float(value)
+def _numbers(fields: bytes) -> Iterator[tuple[str, float]]:
+    """The `name: number` pieces of a line; the others (a MoE's free text) are passed over."""
+    for piece in fields.split(b"|"):
+        name, _, value = piece.strip().rpartition(b": ")
+        if NUMBER.fullmatch(value.strip()):
+            yield name.decode("utf-8", errors="replace"), float(value)
+
+
+def _count(value: float) -> int:
+    return int(min(abs(value), 1e9)) if math.isfinite(value) else 1

@@ -84,8 +84,8 @@ def _plan(entry: Entry, case: Case, cluster: Cluster, folders: Folders) -> Plan:
 
 
 def resources_of(case: Case, cluster: Cluster) -> Resources:
-    """Whole nodes: as many tasks on each as it has GPUs (or, on CPU, as the profile's gpus_per_node says)."""
-    per_node = min(case.layout.gpus, cluster.hardware.gpus_per_node)
+    """Whole nodes, with as many tasks on each as it has places."""
+    per_node = min(case.layout.gpus, _places_per_node(case, cluster))
     slurm = cluster.profile.slurm
     return Resources(
         nodes=-(-case.layout.gpus // per_node),
@@ -95,21 +95,29 @@ def resources_of(case: Case, cluster: Cluster) -> Resources:
     )
 
 
+def _places_per_node(case: Case, cluster: Cluster) -> int:
+    """GPUs; for processes on CPU cores as many as the profile's gpus_per_node, or as this machine has places for."""
+    if case.device == "cpu" and cluster.machine is not None:
+        return cluster.machine.processes
+    return cluster.hardware.gpus_per_node
+
+
 def _fit_problems(case: Case, cluster: Cluster) -> Iterator[str]:
     """Why this cluster's hardware cannot hold the case."""
     hardware, machine = cluster.hardware, cluster.machine
-    if case.device == "cpu":
-        if case.layout.gpus > hardware.nodes * hardware.gpus_per_node:
-            yield f"needs {case.layout.gpus} processes, {cluster.name} has places for {hardware.gpus_per_node}"
-        return
-    if machine is not None and machine.gpus == 0:
+    if case.device == "gpu" and machine is not None and machine.gpus == 0:
         yield f"needs {case.layout.gpus} GPUs, {cluster.name} has none"
         return
-    there = hardware.nodes * hardware.gpus_per_node
+    needs = f"{case.layout.gpus} {'GPUs' if case.device == 'gpu' else 'processes'}"
+    per_node = _places_per_node(case, cluster)
+    there = hardware.nodes * per_node
     if case.layout.gpus > there:
-        yield f"needs {case.layout.gpus} GPUs, {cluster.name} has {hardware.nodes} x {hardware.gpus_per_node} = {there}"
-    elif case.layout.gpus > hardware.gpus_per_node and case.layout.gpus % hardware.gpus_per_node:
-        yield f"{case.layout.gpus} GPUs are no whole number of nodes of {hardware.gpus_per_node}"
+        what = "" if case.device == "gpu" else "places for "
+        yield f"needs {needs}, {cluster.name} has {what}{hardware.nodes} x {per_node} = {there}"
+    elif case.layout.gpus > per_node and case.layout.gpus % per_node:
+        yield f"{needs} are no whole number of nodes of {per_node}"
+    if case.device == "cpu":
+        return
     dtype = case.training.dtype
     if hardware.peak_tflops and dtype not in hardware.peak_tflops:
         has = ", ".join(sorted(hardware.peak_tflops))
@@ -142,6 +150,6 @@ def _site_problems(entry: Entry, case: Case, cluster: Cluster) -> list[Problem]:
         site = cluster.profile.workloads.pretrain
         absent = [m for m in ("torch", "megatron") if importlib.util.find_spec(m) is None]
         if absent and site.python in (None, sys.executable):
-            mend = "pip install 'repro-orchestrator[local]'"
+            mend = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
             problems.append(Problem(f"training here needs {' and '.join(absent)}", mend=mend))
     return problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def _pyplot(file: Path) -> Any:
     try:
         import matplotlib
     except ImportError:
-        mend = "pip install 'repro-orchestrator[plot]'"
+        mend = "pip install matplotlib"
         raise ReproError(Problem("drawing needs matplotlib", mend=mend)) from None
     matplotlib.use("agg")
     from matplotlib import pyplot
@@ -101,5 +102,6 @@ def _save(figure: Any, file: Path) -> None:
         figure.savefig(part)
         part.replace(file)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None

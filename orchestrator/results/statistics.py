@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +14,17 @@ from orchestrator.megatron.model import ModelShape
 
 
 def measured_iterations(lines: Sequence[IterationLine], warmup_iterations: int) -> list[MeasuredIteration]:
-    """Mark which lines count: not the first (it holds start-up), and none that ends within the warm-up."""
+    """Mark which lines count: not the first (it holds start-up), none within the warm-up, none without a time."""
     return [
         MeasuredIteration(
             iteration=line.iteration,
             elapsed_ms=line.elapsed_ms,
             loss=line.loss,
             grad_norm=line.grad_norm,
-            used=position > 0 and line.iteration > warmup_iterations and line.is_finite,
+            used=position > 0 and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0,
         )
         for position, line in enumerate(lines)
+        if not math.isnan(line.elapsed_ms)  # SQL has no such number
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.catalog.expand import Case
 from orchestrator.catalog.experiment import Paper
@@ -17,7 +17,7 @@ from orchestrator.workloads import megatron_2021, pretrain
 @dataclass(frozen=True, slots=True)
 class Program:
     """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
-    identity. `mounts` are the folders it needs inside a container.
+    identity. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH.
     """
 
     workload: str
@@ -27,7 +27,7 @@ class Program:
     code: str
     image: str | None = None
     image_path: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    python_path: str | None = None
     mounts: tuple[str, ...] = ()
 
     def per_rank(self) -> list[str]:
@@ -81,7 +81,7 @@ def _pretrain(binding: Binding) -> Program:
         code=pretrain.code_version(),
         image=image,
         image_path=image_path,
-        environment={"PYTHONPATH": package},
+        python_path=package,
         mounts=(package,),
     )
 

@@ -1,0 +1,164 @@
+"""Matrix, rules and scales -> cases; what a person may filter for."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.catalog.expand import expand, parse_where, select
+from orchestrator.errors import ReproError
+from tests.unit.catalog.entries import BASE, entry_of, shipped, short
+
+
+def said(folder: Path, text: str, scale: str = "paper") -> list[str]:
+    with pytest.raises(ReproError) as caught:
+        expand(entry_of(folder, text), scale)
+    return [short(problem) for problem in caught.value.problems]
+
+
+AXIS_VALUES = st.lists(st.integers(1, 500), min_size=1, max_size=4, unique=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(matrix=st.dictionaries(st.sampled_from(["pp", "tp", "cp", "vp", "gbs"]), AXIS_VALUES, min_size=1))
+def test_the_cases_are_the_product_in_a_stable_order_each_with_its_own_name(matrix: dict[str, list[int]]) -> None:
+    axis = next(iter(matrix))
+    lines = "".join(f"  {name}: {values}\n" for name, values in matrix.items())
+    gbs = "" if "gbs" in matrix else ", gbs: 8"
+    text = (
+        BASE.split("matrix:")[0] + f"matrix:\n{lines}fixed: {{mbs: 1{gbs}}}\naxes:\n  x: {{label: x, of: [{axis}]}}\n"
+    )
+    with TemporaryDirectory() as folder:
+        entry = entry_of(Path(folder), text + "  y: {label: y, metric: iteration_ms}\n")
+    cases = expand(entry)
+    assert len(cases) == prod(len(values) for values in matrix.values())
+    assert len({case.name for case in cases}) == len({case.slug for case in cases}) == len(cases)
+    assert cases == expand(entry)
+    assert all(dict(case.point)[name] in values for case in cases for name, values in matrix.items())
+
+
+def test_the_order_is_the_files_within_an_axis_and_the_axes_own_between_them(tmp_path: Path) -> None:
+    cases = expand(entry_of(tmp_path, BASE.replace("pp: [1, 2, 4]", "pp: [4, 1, 2]")))
+    assert [(case.value("pp"), case.value("gbs")) for case in cases[:3]] == [(4, 8), (4, 16), (1, 8)]
+
+
+def test_every_point_whose_rule_fails_is_named_at_the_rules(tmp_path: Path) -> None:
+    assert said(tmp_path, BASE.replace("pp: [1, 2, 4]", "pp: [1, 3, 5]").replace("[8, 16]", "[8]")) == [
+        "figure-1.yaml:10:3 figure-1 pp=3,gbs=8: 8 does not divide by 3 (rule `gpus / pp`)",
+        "figure-1.yaml:10:3 figure-1 pp=5,gbs=8: 8 does not divide by 5 (rule `gpus / pp`)",
+    ]
+
+
+def test_a_fault_in_a_scales_own_rule_is_shown_in_that_scale(tmp_path: Path) -> None:
+    text = BASE + "scales:\n  small:\n    gpus: 4\n    rules: {tp: gpu / pp}\n"
+    assert all(line.startswith("figure-1.yaml:19:12 ") for line in said(tmp_path, text, "small"))
+
+
+def test_rules_may_use_what_earlier_rules_gave_and_must_not_contradict_the_layout(tmp_path: Path) -> None:
+    rules = "rules:\n  tp: mbs + 1\n  dp: gpus / pp / tp\n"
+    cases = expand(entry_of(tmp_path, BASE.replace("rules:\n  tp: gpus / pp\n", rules)))
+    assert [(case.value("pp"), case.value("dp")) for case in cases[::2]] == [(1, 4), (2, 2), (4, 1)]
+    wrong = BASE.replace("rules:\n  tp: gpus / pp\n", "rules:\n  tp: mbs + 1\n  dp: mbs\n").replace("[8, 16]", "[8]")
+    assert said(tmp_path, wrong)[0].endswith("pp=1,gbs=8: dp=1 but 8 GPUs leave data-parallel 4")
+
+
+def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
+    lines = said(tmp_path, BASE.replace("fixed: {mbs: 1}\n", ""))
+    assert len(lines) == 6 and lines[0].endswith("mbs is neither in matrix, nor fixed, nor given by a rule")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            BASE.replace("{mbs: 1}", "{mbs: 1, pp: 2}"),
+            "11:17 pp: given by matrix and by fixed at scale paper; keep one",
+        ),
+        (BASE.replace("{mbs: 1}", "{mbs: 1, tp: 2}"), "10:3 tp: given by fixed and by rules at scale paper; keep one"),
+        (BASE.replace("  gbs: [8, 16]", "  gbs: [8, 16]\n  tp: [1]"), "11:3 tp: given by matrix and by rules at scale"),
+        (
+            BASE.replace("of: [pp, tp]", "of: [pp, vp]"),
+            "13:26 vp: neither in matrix nor given by a rule; there are: pp, ",
+        ),
+        (
+            BASE.replace("of: gbs", "of: mbs"),
+            "15:26 mbs: neither in matrix nor given by a rule; there are: pp, gbs, tp",
+        ),
+        (
+            BASE + "claims:\n- {id: a, kind: gain, says: s, source: s, stated: printed, judged_at: [papr], along: gbs, "
+            "where_largest: pp}\n",
+            '17:72 papr: no such scale; did you mean "paper"?',
+        ),
+    ],
+)
+def test_fields_that_contradict_one_another_are_refused_at_their_place(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    (only,) = said(tmp_path, text)
+    assert only.startswith(f"figure-1.yaml:{expected}"), only
+
+
+def test_an_unknown_scale_names_the_near_and_else_all() -> None:
+    for asked, mend in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, cpu")):
+        with pytest.raises(ReproError) as caught:
+            expand(shipped(), asked)
+        assert str(caught.value) == f"{asked}: no such scale; {mend}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pp=8,gbs=32", {"pp": 8, "gbs": 32}),
+        (" pp = 8 , gbs=32,", {"pp": 8, "gbs": 32}),
+        ("", {}),
+        (None, {}),
+        ("pp=08", {"pp": 8}),
+        ("pp=8,pp=8", {"pp": 8}),
+    ],
+)
+def test_where_is_read(text: str | None, expected: dict[str, int]) -> None:
+    assert parse_where(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ppp=8", '--where ppp=8: no such axis; did you mean "pp"?'),
+        ("layers=8", "--where layers=8: no such axis; known: pp, tp, dp, cp, vp, mbs, gbs"),
+        ("pp", "--where pp: must be axis=number; for example pp=8,gbs=32"),
+        ("pp=", "--where pp=: must be axis=number; for example pp=8,gbs=32"),
+        ("pp=-1", "--where pp=-1: must be axis=number; for example pp=8,gbs=32"),
+        ("pp=8|16", "--where pp=8|16: must be axis=number; for example pp=8,gbs=32"),
+        ("pp=" + "9" * 5000, None),
+        ("pp=8,pp=4", "--where pp=4: pp is given twice; one value for each axis"),
+    ],
+)
+def test_a_wrong_where_is_one_line(text: str, expected: str | None) -> None:
+    with pytest.raises(ReproError) as caught:
+        parse_where(text)
+    assert expected is None or str(caught.value) == expected
+
+
+def test_a_where_that_finds_nothing_says_what_there_is() -> None:
+    cases = expand(shipped())
+    for where, expected in (
+        ({"pp": 3}, "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
+        ({"pp": 3, "gbs": 1}, "--where pp=3,gbs=1: no such case; there are pp: 2, 4, 8, 16, 32; gbs: 32, 128"),
+        ({"mbs": 1}, "--where mbs: not an axis here; it has pp, tp, gbs"),
+    ):
+        with pytest.raises(ReproError) as caught:
+            select(cases, where)
+        assert str(caught.value) == expected
+
+
+@given(st.text(max_size=30) | st.text(alphabet="pgbst=, 0123456789-", max_size=30))
+def test_any_where_is_read_or_refused(text: str) -> None:
+    try:
+        parse_where(text)
+    except ReproError as error:
+        assert str(error).startswith("--where ")

@@ -1,0 +1,110 @@
+"""Finding experiments by name, and what is wrong with a file said all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
+
+SHIPPED = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
+
+
+def said(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ReproError) as caught:
+        entry_of(folder, text)
+    return [short(problem) for problem in caught.value.problems]
+
+
+def test_short_and_full_names_find_the_same_experiment_and_the_paper_is_none() -> None:
+    assert shipped("figure-13") == shipped("sc21/figure-13")
+    assert shipped().short_name == "figure-13"
+    assert "sc21/paper" not in experiment_names(SHIPPED)
+
+
+@pytest.mark.parametrize("name", ["figure-31", "figure13", "Figure-13", "sc21/figure-3"])
+def test_a_wrong_name_gets_the_nearest(name: str) -> None:
+    with pytest.raises(ReproError, match=r'no such experiment; did you mean ".*figure-13"\?'):
+        shipped(name)
+
+
+@pytest.mark.parametrize("name", ["", "zzz", "../paper", "paper", "sc21/paper", "x" * 5000, "a\nb", "*"])
+def test_a_name_like_nothing_is_refused_with_what_there_is(name: str) -> None:
+    with pytest.raises(ReproError, match="no such experiment; "):
+        shipped(name)
+
+
+def test_a_short_name_of_two_papers_asks_for_the_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path, name="figure-13")
+    folders = Folders(shipped=CHECKOUT, home=tmp_path)
+    with pytest.raises(ReproError, match="could be p/figure-13 or sc21/figure-13; give the full name"):
+        find_experiment(folders, "figure-13")
+    assert find_experiment(folders, "p/figure-13").paper.title == "t"
+
+
+def test_ones_own_file_of_the_same_name_wins_over_the_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = write_experiment(tmp_path)
+    (tmp_path / "experiments" / "p").rename(tmp_path / "experiments" / "sc21")
+    (tmp_path / "experiments" / "sc21" / own.name).rename(tmp_path / "experiments" / "sc21" / "figure-13.yaml")
+    assert find_experiment(Folders(shipped=CHECKOUT, home=tmp_path), "figure-13").experiment.gpus == 8
+
+
+def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, BASE.replace("gbs: [8, 16]", "gbz: [8, 16]"))
+    (file.parent / "paper.yaml").write_text("title: t\nvenu: v\n")
+    with pytest.raises(ReproError) as caught:
+        find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")
+    lines = [short(problem) for problem in caught.value.problems]
+    assert lines == [
+        'figure-1.yaml:8:3 gbz: unknown field; did you mean "gbs"?',
+        "paper.yaml:1:1 venue: missing; add venue:",
+        'paper.yaml:2:1 venu: unknown field; did you mean "venue"?',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("gpus: 8", "gpus: eight"), ["figure-1.yaml:4:7 gpus: input should be a valid integer, got 'eight'"]),
+        (("heads: 8, ", ""), ["figure-1.yaml:5:8 heads: missing; add heads:"]),
+        (("pp: [1, 2, 4]", "pp: []"), ["figure-1.yaml:7:3 matrix: pp has no values"]),
+        (("pp: [1, 2, 4]", "pp: [1, 2, 1]"), ["figure-1.yaml:7:3 matrix: pp names a value twice"]),
+        (
+            ("pp: [1, 2, 4]", "pp: [0]"),
+            ["figure-1.yaml:7:8 matrix.pp.0: input should be greater than or equal to 1, got 0"],
+        ),
+        (
+            ("metric: iteration_ms", "metric: speed"),
+            ["figure-1.yaml:14:25 axes.y.metric: input should be 'tflops_per_gpu', "],
+        ),
+        (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: input should be a valid string, got 4"]),
+    ],
+)
+def test_a_wrong_field_is_said_with_its_place(tmp_path: Path, change: tuple[str, str], expected: list[str]) -> None:
+    lines = said(tmp_path, BASE.replace(*change))
+    assert len(lines) == len(expected) and all(map(str.startswith, lines, expected)), lines
+
+
+def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_path: Path) -> None:
+    text = BASE.replace("  pp: [1, 2, 4]\n  gbs: [8, 16]\n", "  {}\n")
+    assert said(tmp_path, text) == ["figure-1.yaml:7:3 matrix: names no axis"]
+
+
+def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:
+    (only,) = said(tmp_path, BASE + "scales:\n  paper: {gpus: 4}\n")
+    assert "the scale `paper` is the file's top level" in only
+
+
+def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path)
+    (file.parent / "paper.yaml").unlink()
+    with pytest.raises(ReproError, match=r"paper\.yaml no such file"):
+        find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")

@@ -1,0 +1,85 @@
+"""The arithmetic of rules: exact, and nothing but arithmetic."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.catalog.rules import RuleError, evaluate
+
+NAMES = {"gpus": 64, "pp": 4, "mbs": 1}
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [("gpus / pp", 16), ("gpus/pp/mbs", 16), ("2 * pp + 1", 9), ("gpus - pp * (mbs + 1)", 56), ("8", 8), ("pp", 4)],
+)
+def test_rules_are_ordinary_arithmetic(rule: str, value: int) -> None:
+    assert evaluate(rule, NAMES) == value
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("gpus / 5", "64 does not divide by 5 (rule `gpus / 5`)"),
+        ("gpus / (pp - 4)", "64 does not divide by 0 (rule `gpus / (pp - 4)`)"),
+        ("gpus / 3 * 3", "64 does not divide by 3 (rule `gpus / 3 * 3`)"),
+        ("pp - 4", "rule `pp - 4` gives 0"),
+        ("pp - gpus", "rule `pp - gpus` gives -60"),
+        ("gpu / pp", "rule `gpu / pp`: gpu is not known here (known: gpus, pp, mbs)"),
+        ("gpus /", "rule `gpus /` is not arithmetic"),
+        ("", "rule `` is not arithmetic"),
+        ("a = 1", "rule `a = 1` is not arithmetic"),
+    ],
+)
+def test_a_rule_that_gives_no_whole_positive_number_says_so(rule: str, said: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        evaluate(rule, NAMES)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "__import__('os')",
+        "gpus.real",
+        "gpus()",
+        "pp ** gpus",
+        "gpus // pp",
+        "gpus % pp",
+        "-pp",
+        "1.5",
+        "True",
+        "'a' * 9",
+        "[1][0]",
+        "pp if pp else 1",
+        "(lambda: 1)()",
+        "pp < gpus",
+        "pp and gpus",
+        "1 << 99",
+        "f'{pp}'",
+        "(pp := 2)",
+        "9j",
+    ],
+)
+def test_calls_attributes_and_other_operators_are_refused(rule: str) -> None:
+    with pytest.raises(RuleError, match="only whole numbers, names and"):
+        evaluate(rule, NAMES)
+
+
+@pytest.mark.parametrize(
+    "rule", ["(" * 5000 + "1" + ")" * 5000, "1" + "+1" * 900, "9" * 5000, "9" * 150 + "*" + "9" * 150, "gpus" * 500]
+)
+def test_a_huge_rule_is_refused_and_neither_recurses_nor_computes(rule: str) -> None:
+    with pytest.raises(RuleError, match="is longer than 200 characters") as caught:
+        evaluate(rule, NAMES)
+    assert len(str(caught.value)) < 120
+
+
+@given(st.text(max_size=80) | st.text(alphabet="gpus 0123456789+-*/().\n\t_'", max_size=220))
+def test_any_text_is_a_whole_positive_number_or_a_rule_error(rule: str) -> None:
+    with contextlib.suppress(RuleError):
+        assert evaluate(rule, NAMES) >= 1

@@ -1,0 +1,56 @@
+"""`repro` called within the test's own process: the same main(), quicker where many calls are made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.app import main
+from tests.unit.launch.stand_in import Site
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def complaints(self) -> list[str]:
+        """The lines on stderr, less the suggestion at the end."""
+        return [line for line in self.stderr.splitlines() if not line.startswith("next: ")]
+
+
+@dataclass(frozen=True)
+class Caller:
+    site: Site
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> Done:
+        self.capsys.readouterr()
+        with self.monkeypatch.context() as patch:
+            patch.chdir(self.site.folder)
+            patch.setenv("REPRO_HOME", str(self.site.folder))
+            patch.setattr(sys, "argv", ["repro", *words])
+            code: object = 0
+            try:
+                main()
+            except SystemExit as end:
+                code = end.code or 0
+        captured = self.capsys.readouterr()
+        assert isinstance(code, int)
+        return Done(code, captured.out, captured.err)
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    """All files below, to be compared with what is there later."""
+    return {str(path): path.read_bytes() for path in _files(folder)}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())

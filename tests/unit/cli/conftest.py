@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import Caller
+from tests.unit.launch.stand_in import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site.make(tmp_path / "a home")
+    yield site
+    site.clean_up()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site on which figure 13 has come out; tests that share it change nothing."""
+    site = Site.make(tmp_path_factory.mktemp("finished") / "a home")
+    done = site.submit("--wait")
+    assert done.returncode == 0, done.stderr
+    yield site
+
+
+@pytest.fixture
+def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    return Caller(site, monkeypatch, capsys)

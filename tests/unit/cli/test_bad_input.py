@@ -1,0 +1,268 @@
+"""Bad input: one clear line for each fault, the right exit code, and nothing changed."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import Caller, everything_in
+from tests.unit.launch.stand_in import CHECKOUT, REPRO, Site
+
+HERE = ("--cluster", "here", "--scale", "cpu")
+COMMANDS_OF_ONE = ("submit figure-13 --cluster here --scale cpu", "status", "logs x", "cancel x", "collect", "plot")
+
+
+def own_copy(site: Site) -> Path:
+    """The experiments in the working folder, where they are found first; returns figure 13's file."""
+    shutil.copytree(CHECKOUT / "experiments", site.folder / "experiments")
+    return site.folder / "experiments" / "sc21" / "figure-13.yaml"
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1, old
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("submit figure-31 --cluster here", ['repro: figure-31: no such experiment; did you mean "figure-13"?']),
+        ("submit figure-13 --cluster her", ['repro: her: no such cluster; did you mean "here"?']),
+        (
+            "submit figure-31 --cluster her --where pq=8",
+            [
+                'repro: figure-31: no such experiment; did you mean "figure-13"?',
+                'repro: her: no such cluster; did you mean "here"?',
+                'repro: --where pq=8: no such axis; did you mean "pp"?',
+            ],
+        ),
+        ("render figure-13 --cluster clusters/none.yaml", ["repro: clusters/none.yaml no such cluster profile"]),
+        (
+            "submit figure-13 --cluster here --scale cpi",
+            ['repro: cpi: no such scale; did you mean "cpu"?'],
+        ),
+        (
+            "render figure-13 --cluster here --scale cpu --where pp=3",
+            ["repro: --where pp=3: no such case; there are pp: 1, 2, 4"],
+        ),
+        (
+            "render figure-13 --cluster here --scale cpu --where pp",
+            ["repro: --where pp: must be axis=number; for example pp=8,gbs=32"],
+        ),
+        (
+            "render figure-13 --cluster here --scale cpu --where dp=1",
+            ["repro: --where dp=1: not an axis here; it has pp, tp, gbs"],
+        ),
+        ("status figure-31", None),
+        ("status --where pp=x", None),
+        ("logs 0123", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
+        ("cancel figure-13", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
+        ("collect", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local --wait"]),
+        ("plot", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local --wait"]),
+    ],
+)
+def test_a_word_that_names_nothing_is_answered_with_the_nearest_and_changes_nothing(
+    repro: Caller, words: str, expected: list[str] | None
+) -> None:
+    before = everything_in(repro.site.folder)
+    done = repro(*words.split())
+    if expected is None:  # nothing was submitted: there is nothing that the word could have named
+        assert (done.returncode, done.complaints) == (0, ["nothing was submitted yet"])
+    else:
+        assert (done.returncode, done.complaints) == (2, expected)
+    assert done.stdout == "" and everything_in(repro.site.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", 'gbz: unknown field; did you mean "gbs"?'),
+        ("title: Pipeline-", "title: [Pipeline-", "not YAML"),
+        ("gpus: 64\n", "gpus: many\n", "gpus"),
+        ("figure: Figure 13\n", "", "figure"),
+        ("model: {layers: 32, hidden: 20480", "model: {layers: no, hidden: 20480", "model.layers"),
+    ],
+)
+def test_a_fault_in_an_experiment_has_its_file_line_and_column(
+    repro: Caller, old: str, new: str, expected: str
+) -> None:
+    change(own_copy(repro.site), old, new)
+    before = everything_in(repro.site.folder)
+    done = repro("submit", "figure-13", *HERE)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.complaints
+    for line in done.complaints:
+        assert line.startswith("repro: ") and "experiments/sc21/figure-13.yaml:" in line
+    assert any(expected in line for line in done.complaints)
+    assert everything_in(repro.site.folder) == before
+
+
+def test_faults_of_the_experiment_and_of_the_cluster_are_said_together(repro: Caller) -> None:
+    change(own_copy(repro.site), "figure: Figure 13\n", "figur: Figure 13\n")
+    profile = repro.site.folder / "clusters" / "here.yaml"
+    profile.write_text(profile.read_text() + "partion: x\n")
+    done = repro("submit", "figure-13", *HERE)
+    assert done.returncode == 2
+    assert any("figure-13.yaml" in line for line in done.complaints)
+    assert any("here.yaml:4" in line and "partion" in line for line in done.complaints)
+
+
+def test_a_layout_that_does_not_divide_is_said_for_each_case_that_has_it(repro: Caller) -> None:
+    change(own_copy(repro.site), "model: {layers: 4, hidden: 256", "model: {layers: 6, hidden: 256")
+    done = repro("submit", "figure-13", *HERE)
+    assert done.returncode == 2
+    assert done.complaints == [
+        "repro: figure-13 pp=4,tp=1,gbs=4 and pp=4,tp=1,gbs=16: 6 layers do not divide by pipeline-parallel 4"
+    ]
+    assert not (repro.site.folder / "results.db").exists()
+
+
+SLURM = """about: a cluster
+scheduler: slurm
+hardware: {nodes: 2, gpus_per_node: 8, gpu: V100, peak_tflops: {fp16: 125}}
+slurm: {time_limit: "0:10:00"}
+workloads: {megatron-2021: {checkout: /m, data_path: /d, vocab_file: /v, merge_file: /f}}
+"""
+
+
+def test_more_gpus_than_the_cluster_has_and_a_dtype_it_lacks_are_refused_before_anything_else(repro: Caller) -> None:
+    (repro.site.folder / "clusters" / "small.yaml").write_text(SLURM)
+    done = repro("submit", "figure-13", "--cluster", "small")
+    assert (done.returncode, done.complaints) == (
+        2,
+        ["repro: figure-13 all 10 cases: needs 64 GPUs, small has 2 x 8 = 16"],
+    )
+    done = repro("submit", "figure-13", "--cluster", "small", "--scale", "quad")
+    assert done.returncode == 2 and "V100 of small has no bf16 (it has fp16)" in done.stderr
+    assert not (repro.site.folder / "results.db").exists()
+
+
+def test_a_machine_without_sbatch_is_exit_3_and_leaves_nothing(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repro.site.folder / "clusters" / "there.yaml").write_text(SLURM)
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = everything_in(repro.site.folder)
+    words = ("submit", "figure-13", "--cluster", "there", "--scale", "cpu")
+    done = repro(*words)
+    assert done.returncode == 3
+    assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: sbatch is not on this machine; ")
+    assert everything_in(repro.site.folder) == before
+    assert repro(*words, "--dry-run").returncode == 0
+    assert repro("render", *words[1:], "--where", "pp=1").returncode == 0
+    assert everything_in(repro.site.folder) == before
+
+
+@pytest.mark.parametrize("words", COMMANDS_OF_ONE)
+def test_a_corrupt_ledger_is_exit_2_for_every_command_and_left_as_it_was(repro: Caller, words: str) -> None:
+    (repro.site.folder / "results.db").write_bytes(b"not a database at all, but long enough\n" * 40)
+    before = everything_in(repro.site.folder)
+    done = repro(*words.split())
+    assert done.returncode == 2
+    assert len(done.complaints) == 1 and "results.db: not a readable SQLite database" in done.complaints[0]
+    assert everything_in(repro.site.folder) == before
+
+
+def test_a_locked_ledger_is_exit_3_and_the_command_can_be_repeated(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert repro("submit", "figure-13", *HERE, "--where", "pp=1,gbs=4", "--wait").returncode == 0
+    monkeypatch.setattr("orchestrator.ledger.database.BUSY_TIMEOUT_S", 0.1)
+    holder = sqlite3.connect(repro.site.folder / "results.db", isolation_level=None)
+    holder.execute("begin immediate")
+    before = everything_in(repro.site.folder)
+    done = repro("submit", "figure-13", *HERE)
+    assert done.returncode == 3
+    assert len(done.complaints) == 1 and "another repro is writing; repeat the command" in done.complaints[0]
+    assert everything_in(repro.site.folder) == before
+    assert repro("status").returncode == 0  # reading needs no lock
+    holder.close()
+    assert repro("submit", "figure-13", *HERE, "--where", "pp=1").returncode == 0
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_job_behind(site: Site) -> None:
+    """A file system of 1 MiB, where this machine lets us have one; else a limit on the size of files."""
+    small = site.folder.parent / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)], check=False).returncode == 0
+    try:
+        limit = ""
+        if mounted:
+            (small / "ballast").write_bytes(b"x" * (900 * 1024))
+        else:
+            limit = "ulimit -f 16; trap '' XFSZ; "
+        command = f'{limit}exec "$@"'
+        done = subprocess.run(
+            ["bash", "-c", command, "x", "repro", "submit", "figure-13", *HERE, "--database", str(small / "r.db")],
+            cwd=site.folder,
+            env=site.environment | {"PATH": f"{REPRO.parent}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(small)], check=True)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"repro: {small}/r.db: ")
+    assert site.started() == [] and not (site.folder / "runs").exists()
+
+
+def test_a_ledger_in_a_folder_that_is_not_there_is_named(repro: Caller) -> None:
+    done = repro("submit", "figure-13", *HERE, "--database", "no/such/results.db")
+    assert done.returncode == 2
+    assert done.complaints == [f"repro: {repro.site.folder}/no/such: no such folder for the ledger; make it first"]
+
+
+def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Caller) -> None:
+    assert repro("submit", "figure-13", *HERE, "--where", "gbs=4", "--wait").returncode == 0
+    for command in ("logs", "cancel"):
+        done = repro(command, "zzz")
+        assert (done.returncode, done.complaints) == (
+            2,
+            ["repro: zzz: neither an experiment nor a job; repro status shows the jobs"],
+        )
+    done = repro("logs", "figure-13")
+    assert done.returncode == 2 and "3 jobs; logs are shown of one" in done.complaints[0]
+    done = repro("logs", "")
+    assert done.returncode == 2 and len(done.complaints) == 1
+    done = repro("status", "figure-31")
+    assert (done.returncode, len(done.complaints)) == (2, 1)
+    done = repro("collect", "figure-13", "--scale", "paper")
+    assert done.returncode == 2 and "figure-13 at paper was never submitted" in done.complaints[0]
+
+
+def test_files_that_cannot_be_written_are_named_and_nothing_is_left_beside_them(repro: Caller) -> None:
+    assert repro("submit", "figure-13", *HERE, "--where", "pp=1", "--wait").returncode == 0
+    (repro.site.folder / "taken").write_text("a file")
+    before = everything_in(repro.site.folder)
+    for words in (
+        ("collect", "-o", "taken/numbers.csv"),
+        ("collect", "-o", "none/numbers.csv"),
+        ("plot", "-o", "taken/figure.png"),
+        ("plot", "-o", "figure.jpeg"),
+        ("render", "figure-13", *HERE, "-o", "taken"),
+    ):
+        done = repro(*words)
+        assert done.returncode == 2 and done.stdout == "", words
+        assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: "), words
+    assert everything_in(repro.site.folder) == before
+
+
+def test_a_traceback_is_shown_when_it_is_asked_for_and_only_then(repro: Caller) -> None:
+    for words in (["--debug", "submit", "x", "--cluster", "y"], ["submit", "x", "--cluster", "y", "--debug"]):
+        done = repro(*words)
+        assert done.returncode == 2 and "Traceback (most recent call last)" in done.stderr
+    assert "Traceback" not in repro("submit", "x", "--cluster", "y").stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["submit", "submit figure-13", "collect --export yaml", "nonsense", "logs", "plot -z"]
+)
+def test_a_command_that_is_not_understood_is_exit_2(repro: Caller, words: str) -> None:
+    done = repro(*words.split())
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr

@@ -1,0 +1,140 @@
+"""What a profile may say, and what is refused before anything is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ReproError
+from tests.unit.clusters.sites import PLAIN, cluster_of, short
+
+CONTAINER = PLAIN + "container: {runtime: pyxis, %s}\n"
+
+
+def said(folder: Path, text: str) -> list[str]:
+    with pytest.raises(ReproError) as caught:
+        cluster_of(folder, text)
+    return [short(problem) for problem in caught.value.problems]
+
+
+def slurm(line: str) -> str:
+    return PLAIN.replace("time_limit: 1:00:00", f"time_limit: 1:00:00, {line}")
+
+
+@pytest.mark.parametrize("limit", ["30", "1:00", "0:00:00", "1h", "no", "'-1:00:00'"])
+def test_a_time_limit_that_slurm_would_read_otherwise_is_refused(tmp_path: Path, limit: str) -> None:
+    (only,) = said(tmp_path, PLAIN.replace("1:00:00", limit))
+    assert only.startswith("site.yaml:4:9 slurm.time_limit: ")
+
+
+@pytest.mark.parametrize("image", ["pytorch.sqsh", "images/pytorch.sqsh", "x.squashfs"])
+def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_registry_name(
+    tmp_path: Path, image: str
+) -> None:
+    (only,) = said(tmp_path, CONTAINER % f"images: {{a: {image}}}")
+    assert only.startswith(
+        "site.yaml:5:38 container.images.a: a squashfs file must be given with its path, /... or ./..."
+    )
+
+
+@pytest.mark.parametrize("image", ["/images/x.sqsh", "./x.sqsh", "nvcr.io#nvidia/pytorch:24.05-py3", "ubuntu"])
+def test_paths_and_registry_names_are_images(tmp_path: Path, image: str) -> None:
+    container = cluster_of(tmp_path, CONTAINER % f"images: {{a: '{image}'}}").profile.container
+    assert container is not None and container.images == {"a": image}
+
+
+@pytest.mark.parametrize("mount", ["data", "data:/data", "/a:/a,/b:/b", "~/x"])
+def test_mounts_that_pyxis_refuses_or_divides_are_refused(tmp_path: Path, mount: str) -> None:
+    (only,) = said(tmp_path, CONTAINER % f"mounts: ['{mount}']")
+    assert only.startswith("site.yaml:5:38 container.mounts.0: ") and "mount" in only
+
+
+@pytest.mark.parametrize("place", ["sbatch", "srun"])
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("--container-image=x", "container options belong to container:"),
+        ("--container-mounts=/a:/b", "container options belong to container:"),
+        ("--no-container-mount-home", "container options belong to container:"),
+        ("mem=5", "a free argument must start with -"),
+        ("-p batch", "a free argument is one word, --name=value"),
+        ("--comment a=b", "a free argument is one word, --name=value"),
+        ("--comment=a\\nb", "string should match pattern"),
+        ("--x=\\0", "string should match pattern"),
+        ("", "string should match pattern"),
+    ],
+)
+def test_free_arguments_that_would_break_a_script_are_refused(
+    tmp_path: Path, place: str, argument: str, why: str
+) -> None:
+    (only,) = said(tmp_path, slurm(f'{place}: ["{argument}"]'))
+    assert f"slurm.{place}.0: {why}" in only
+
+
+def test_other_free_arguments_are_kept(tmp_path: Path) -> None:
+    profile = cluster_of(tmp_path, slurm("sbatch: [--licenses=a b, -H], srun: ['--mpi=pmix']")).profile
+    assert profile.slurm is not None
+    assert (profile.slurm.sbatch, profile.slurm.srun) == (["--licenses=a b", "-H"], ["--mpi=pmix"])
+
+
+@pytest.mark.parametrize("argument", ["--comment=billing", "--output=x", "--array=0-3", "--requeue"])
+def test_an_argument_that_would_take_our_own_place_is_refused_with_the_reason(tmp_path: Path, argument: str) -> None:
+    with pytest.raises(ReproError, match="is not the site's: "):
+        cluster_of(tmp_path, slurm(f"sbatch: [{argument}]"))
+
+
+def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_path: Path) -> None:
+    line = "environment: {A: no, B: 4, C: off, D: 08, E: '', F: 'true', G: 1:30:00, H: 0x10}\n"
+    assert cluster_of(tmp_path, PLAIN + line).profile.environment == {
+        "A": "no",
+        "B": 4,
+        "C": "off",
+        "D": "08",
+        "E": "",
+        "F": "true",
+        "G": "1:30:00",
+        "H": "0x10",
+    }
+
+
+@pytest.mark.parametrize("value", ["true", "~", "1.5", "[1]", "{a: 1}"])
+def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(tmp_path: Path, value: str) -> None:
+    (only,) = said(tmp_path, PLAIN + f"environment: {{A: {value}}}\n")
+    assert only.startswith("site.yaml:5:15 environment.A: must be text or a whole number, in quotes if need be")
+
+
+def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:
+    lines = said(tmp_path, PLAIN + 'environment: {A: "a\\nb"}\n')
+    assert lines[0].startswith("site.yaml:5:15 environment.A: ")
+
+
+@pytest.mark.parametrize("name", ["1A", "A-B", "A B", "''", "'A=B'", "Ä", "'$(x)'"])
+def test_a_name_that_is_no_variable_is_refused_at_the_name(tmp_path: Path, name: str) -> None:
+    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: x}}\n")
+    assert only.startswith("site.yaml:5:15 environment.") and "not a name for this" in only
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
+def test_rank_variables_are_the_scripts_own(tmp_path: Path, name: str) -> None:
+    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
+    assert only.endswith(f"environment.{name}: not a name for this: the scripts set it for each rank")
+
+
+@pytest.mark.parametrize("name", ["UID", "BASHOPTS", "BASH_ENV", "folder", "RANDOM", "_"])
+def test_variables_that_the_shell_keeps_are_refused(tmp_path: Path, name: str) -> None:
+    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
+    assert only.endswith("the script's shell keeps this variable for itself")
+
+
+def test_a_slurm_cluster_needs_its_parts_and_a_local_machine_has_none(tmp_path: Path) -> None:
+    assert said(tmp_path, "about: x\nscheduler: slurm\n") == [
+        "site.yaml:1:1 file: a Slurm cluster needs slurm: and hardware:"
+    ]
+    (only,) = said(tmp_path, "about: x\nscheduler: local\nslurm: {time_limit: 1:00:00}\n")
+    assert only.endswith("file: a local machine has neither slurm: nor container:")
+
+
+def test_an_infinite_peak_is_refused(tmp_path: Path) -> None:
+    (only,) = said(tmp_path, PLAIN.replace("bf16: 312", "bf16: .inf"))
+    assert "hardware.peak_tflops.bf16: " in only

@@ -1,0 +1,171 @@
+"""A name -> the profile with its private overlay; what is still to be filled in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from tests.unit.clusters.sites import CHECKOUT, PLAIN, SELENE_FILLED, cluster_of, selene, short, write_profile
+
+MEGATRON, IMAGE = "megatron-2021", "nvidia/pytorch:20.12-py3"
+
+
+def open_ends(cluster: Cluster, workload: str = MEGATRON, image: str | None = IMAGE) -> list[str]:
+    found = cluster.require_filled(workload, image)
+    return [short(problem) for problem in found]
+
+
+def said(folder: Path, text: str, overlay: str | None = None) -> list[str]:
+    with pytest.raises(ReproError) as caught:
+        cluster_of(folder, text, overlay)
+    return [short(problem) for problem in caught.value.problems]
+
+
+def test_selene_without_its_overlay_is_one_clear_message(tmp_path: Path) -> None:
+    (only,) = open_ends(selene(tmp_path, overlay=None))
+    assert only.startswith("selene.local.yaml no such file; selene.yaml keeps what is private to a site there: ")
+    for name in ("slurm.account", "slurm.partition", f"container.images.{IMAGE}", "container.mounts.0"):
+        assert name in only
+    assert "workloads.megatron-2021.checkout" in only
+
+
+def test_selene_filled_in_is_ready_and_says_what_the_machine_has(tmp_path: Path) -> None:
+    cluster = selene(tmp_path)
+    assert open_ends(cluster) == []
+    assert (cluster.name, cluster.machine, cluster.has_overlay) == ("selene", None, True)
+    assert (cluster.hardware.gpus_per_node, cluster.hardware.peak("fp16"), cluster.hardware.gpu_memory_gb) == (
+        8,
+        312,
+        80,
+    )
+    slurm = cluster.profile.slurm
+    assert slurm is not None and (slurm.account, slurm.mem, slurm.exclusive, slurm.time_limit) == (
+        "proj",
+        "0",
+        True,
+        "0:30:00",
+    )
+    assert cluster.values["slurm"]["account"] == "proj"
+
+
+def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_path: Path) -> None:
+    partly = "slurm:\n  account: proj\ncontainer:\n  mounts: [/data, <your scratch>]\n"
+    lines = open_ends(selene(tmp_path, partly))
+    assert len(lines) == 7
+    assert all(line.endswith("; write it in selene.local.yaml") for line in lines)
+    assert lines[0].startswith(
+        "selene.yaml:16:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
+    )
+    assert any(
+        line.startswith("selene.local.yaml:4:19 container.mounts.1: still to be filled in, <your") for line in lines
+    )
+
+
+def test_blanks_of_other_workloads_and_images_do_not_matter(tmp_path: Path) -> None:
+    filled = "slurm: {account: a, partition: p}\ncontainer: {mounts: []}\n"
+    cluster = selene(tmp_path, filled)
+    assert open_ends(cluster, "pretrain", "another") == []
+    assert len(open_ends(cluster)) == 5
+
+
+@pytest.mark.parametrize(
+    "line", ["about: <who you are>", "environment: {A: /x/<user>/y}", "setup: [module load <your module>]"]
+)
+def test_a_blank_is_refused_wherever_it_stands(tmp_path: Path, line: str) -> None:
+    text = "\n".join(row for row in PLAIN.splitlines() if not row.startswith(line.split(":")[0])) + f"\n{line}\n"
+    (only,) = open_ends(cluster_of(tmp_path, text, "slurm: {qos: q}\n"))
+    assert "still to be filled in" in only and only.startswith("site.yaml:4:" if "about" in line else "site.yaml:5:")
+
+
+def test_the_overlay_wins_field_by_field_and_lists_are_replaced_whole(tmp_path: Path) -> None:
+    base = PLAIN + "environment: {A: base, B: base}\nsetup: [one, two]\n"
+    cluster = cluster_of(tmp_path, base, "environment: {B: over, C: over}\nsetup: [three]\nslurm: {account: '12'}\n")
+    assert cluster.profile.environment == {"A": "base", "B": "over", "C": "over"}
+    assert cluster.profile.setup == ["three"]
+    assert cluster.profile.slurm is not None
+    assert (cluster.profile.slurm.account, cluster.profile.slurm.time_limit) == ("12", "1:00:00")
+
+
+def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
+    overlay = "slurm:\n  partion: p\n  time_limit: 90\nhardware: {nodes: 0}\n"
+    assert sorted(said(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
+        'site.local.yaml:2:3 partion: unknown field; did you mean "partition"?',
+        "site.local.yaml:3:3 slurm.time_limit: input should be a valid string, got 90",
+        "site.local.yaml:4:12 hardware.nodes: input should be greater than or equal to 1, got 0",
+        "site.yaml:1:1 about: missing; add about:",
+        'site.yaml:1:1 abuot: unknown field; did you mean "about"?',
+    ]
+
+
+def test_yaml_faults_of_the_file_and_its_overlay_are_said_together(tmp_path: Path) -> None:
+    lines = said(tmp_path, "a: 1\na: 2\n", "b: [\n")
+    assert lines[0] == "site.yaml:2:1 a: given twice; first at line 1"
+    assert lines[1].startswith("site.local.yaml:2:1 not YAML: ")
+
+
+@pytest.mark.parametrize("text", ["- a list\n", "text\n"])
+def test_an_overlay_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    assert said(tmp_path, PLAIN, text) == ["site.local.yaml:1:1 must be fields and values, `name: value`"]
+
+
+def test_an_empty_overlay_changes_nothing(tmp_path: Path) -> None:
+    assert cluster_of(tmp_path, PLAIN, "# nothing yet\n").profile.slurm == cluster_of(tmp_path, PLAIN).profile.slurm
+
+
+def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = write_profile(tmp_path, overlay=SELENE_FILLED)
+    assert list(cluster_names(folders)) == ["site"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mend"),
+    [
+        ("selen", 'did you mean "selene"?'),
+        ("lokal", 'did you mean "local"?'),
+        ("zzzz", "there are: local, selene"),
+        ("", "there are: local, selene"),
+        ("..", "there are: local, selene"),
+        ("a\nb$(x)", "there are: local, selene"),
+    ],
+)
+def test_an_unknown_cluster_gets_the_nearest_or_all(
+    name: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReproError) as caught:
+        find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
+    assert str(caught.value) == f"{name}: no such cluster; {mend}"
+
+
+@pytest.mark.parametrize("name", ["my site", "site+2", "ünïcode", "$(x)", "-x", "a.b"])
+def test_a_file_with_an_odd_name_is_found_by_name_and_by_path(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = write_profile(tmp_path, name=name, overlay="slurm: {qos: q}\n")
+    by_name, by_path = find_cluster(folders, name), find_cluster(folders, f"clusters/{name}.yaml")
+    assert by_name.name == by_path.name == name
+    assert by_name.has_overlay and by_name.profile == by_path.profile
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/x", "no such file"), ("x.yaml", "no such file"), ("/" + "x" * 300, "cannot be read: File name too long")],
+)
+def test_a_path_without_a_profile_is_one_line(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ReproError) as caught:
+        find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
+    assert str(caught.value) == f"{name} {why}"
+
+
+def test_a_folder_is_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match="is a folder, not a YAML file"):
+        find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), str(tmp_path))

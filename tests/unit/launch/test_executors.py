@@ -1,0 +1,161 @@
+"""submitit's side: our executor as its plug-in, what it tells sbatch and what it makes of the answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from submitit.core.plugins import get_executors
+from submitit.core.utils import FailedSubmissionError
+
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.errors import ReproError, Unreachable
+from orchestrator.launch.executors import LocalScriptExecutor, ScriptJob, ScriptWatcher, SlurmScriptExecutor
+from orchestrator.launch.submit import require_scheduler
+from orchestrator.slurm.query import QueryAnswer
+from tests.unit.launch.stand_in import CHECKOUT, Site
+
+parse = SlurmScriptExecutor._get_job_id_from_submission_command
+
+
+def fake_sbatch(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """A program that stands in for sbatch, first on PATH."""
+    folder.mkdir()
+    (folder / "sbatch").write_text(f"#!/bin/bash\n{body}\n")
+    (folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_submitit_finds_the_executor_by_its_entry_point_and_never_chooses_it_by_itself() -> None:
+    assert get_executors()["slurm-script"] is SlurmScriptExecutor
+    assert SlurmScriptExecutor.affinity() <= 1
+    assert LocalScriptExecutor.name() == "local-script"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["17", "17\n", "17;cluster", "Welcome!\nmaintenance on 24.12.\n17\n", "sbatch: note\n17;selene \n", b"17\n"],
+)
+def test_the_job_id_is_read_from_behind_what_administrators_print(said: str | bytes) -> None:
+    assert parse(said) == "17"
+
+
+@pytest.mark.parametrize("said", ["", "\n", "Submitted batch job 17", "17 18", "17;", "-3", "17\nbye", b"\xff\xfe"])
+def test_what_is_no_job_id_is_not_guessed_at(said: str | bytes) -> None:
+    with pytest.raises(FailedSubmissionError, match="sbatch gave no job id"):
+        parse(said)
+
+
+def test_variables_that_would_win_over_the_script_are_unset_and_those_that_choose_the_cluster_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "SLURM_EXPORT_ENV", "SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"):
+        monkeypatch.setenv(name, "x")
+    fake_sbatch(
+        tmp_path / "bin", monkeypatch, f'env >"{tmp_path}/env"; printf "%s\\n" "$@" >"{tmp_path}/words"; echo 17'
+    )
+    assert SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed") == "17"
+    there = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert {name for name in there if name.startswith(("SBATCH", "SLURM"))} == {
+        "SLURM_CONF",
+        "SLURM_CLUSTERS",
+        "SLURM_JWT",
+    }
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:2] == ["--parsable", "--comment=repro:feed"] and words[2].endswith(".sh")
+
+
+def test_the_text_that_was_rendered_is_the_text_that_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, f'cat "${{@: -1}}" >"{tmp_path}/text"; echo 17')
+    text = "#!/bin/bash\n#SBATCH --nodes=2\necho 'as it is' \\\n  ü\n"
+    SlurmScriptExecutor(tmp_path / "jobs").submit_script(text, "repro:feed")
+    assert (tmp_path / "text").read_text() == text
+
+
+def test_a_rejection_has_the_schedulers_words_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake_sbatch(
+        tmp_path / "bin",
+        monkeypatch,
+        'echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2; exit 1',
+    )
+    with pytest.raises(ReproError, match="[Pp]artition") as caught:
+        SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
+    assert caught.value.exit_code == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_controller_that_does_not_answer_is_no_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = 'echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+    fake_sbatch(tmp_path / "bin", monkeypatch, body)
+    with pytest.raises(Unreachable):
+        SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
+
+
+def test_from_an_answer_without_a_job_id_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, "echo 'Submitted to the moon'")
+    with pytest.raises(Unreachable, match="sbatch gave no job id: Submitted to the moon; `repro status` looks for it"):
+        SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
+
+
+def test_an_id_that_cannot_be_cancelled_is_named_and_one_that_has_ended_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_sbatch(tmp_path / "bin", monkeypatch, "exit 1")
+    scancel = tmp_path / "bin" / "scancel"
+    scancel.write_text('#!/bin/bash\n[ "$1" = 17 ] || { echo "scancel: error: no permission" >&2; exit 1; }\n')
+    scancel.chmod(0o755)
+    ScriptJob(tmp_path, "17").cancel()
+    with pytest.raises(ReproError, match="scancel 18: .*no permission"):
+        ScriptJob(tmp_path, "18").cancel()
+    said = "scancel: error: Kill job error on job id 18: Job/step already completing or completed"
+    scancel.write_text(f'#!/bin/bash\necho "{said}" >&2; exit 1\n')
+    ScriptJob(tmp_path, "18").cancel()
+
+
+def test_the_watcher_asks_only_about_what_has_not_ended_and_concludes_nothing_from_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[set[str]] = []
+
+    def query_jobs(job_ids: set[str]) -> QueryAnswer:
+        asked.append(set(job_ids))
+        return QueryAnswer({})
+
+    monkeypatch.setattr("orchestrator.launch.executors.query_jobs", query_jobs)
+    watcher = ScriptWatcher()
+    watcher.update()
+    assert asked == []
+    watcher.register_job("17")
+    watcher.update()
+    assert asked[-1] == {"17"} and not watcher.is_done("17", mode="cache")
+    for unfinished in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE_HOLD", "COMPLETING", "NO_SUCH_WORD"):
+        watcher._info_dict["17"] = {"State": unfinished}
+        assert not watcher.is_done("17", mode="cache"), unfinished
+    watcher._info_dict["17"] = {"State": "COMPLETED"}
+    assert watcher.is_done("17", mode="cache")
+
+
+def test_a_machine_without_sbatch_is_refused_before_anything_is_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = site.folder / "clusters" / "there.yaml"
+    profile.write_text(
+        "about: a cluster\nscheduler: slurm\nhardware: {nodes: 1, gpus_per_node: 4}\nslurm: {time_limit: '0:10:00'}\n"
+    )
+    cluster = find_cluster(site.folders, str(profile))
+    monkeypatch.setenv("PATH", "/nowhere")
+    require_scheduler(site.cluster(), site.folders)
+    with pytest.raises(Unreachable, match="^sbatch is not on this machine; run this on a login node") as caught:
+        require_scheduler(cluster, site.folders)
+    assert caught.value.exit_code == 3
+    (site.folder / "sbatch").write_text("")
+    (site.folder / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(site.folder))
+    require_scheduler(cluster, site.folders)
+    with pytest.raises(ReproError, match="no folder for Slurm jobs"):
+        require_scheduler(cluster, type(site.folders)(CHECKOUT, site.folder / "50%a"))

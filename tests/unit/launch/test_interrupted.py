@@ -1,0 +1,87 @@
+"""Ctrl-C at a bad moment: what was begun is recorded first, then it takes effect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from orchestrator.ledger.jobs import job_rows
+from tests.unit.launch.stand_in import REPRO, Site, wait_until
+from tests.unit.ledger.making import new_ledger
+
+SLURM = """
+about: a cluster
+scheduler: slurm
+hardware: {nodes: 1, gpus_per_node: 4}
+slurm: {time_limit: "0:10:00"}
+"""
+
+
+def slow_sbatch(site: Site) -> Path:
+    """A stand-in for sbatch that takes half a second to answer; returns what it leaves once it has begun."""
+    (site.folder / "bin").mkdir()
+    program = site.folder / "bin" / "sbatch"
+    program.write_text('#!/bin/bash\ntouch "$(dirname "$0")/begun"; sleep 0.5; echo 17\n')
+    program.chmod(0o755)
+    (site.folder / "clusters" / "there.yaml").write_text(SLURM)
+    return site.folder / "bin" / "begun"
+
+
+def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is_recorded(site: Site) -> None:
+    begun = slow_sbatch(site)
+    path = f"{site.folder / 'bin'}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        [str(REPRO), "submit", "figure-13", "--cluster", "there", "--scale", "cpu"],
+        cwd=site.folder,
+        env=site.environment | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as repro:
+        wait_until(begun.exists)
+        for _ in range(3):
+            os.killpg(repro.pid, signal.SIGINT)  # as a terminal does: to everything in the foreground
+        stdout, stderr = repro.communicate(timeout=20)
+    assert repro.returncode == 130 and "Traceback" not in stderr
+    assert {(row.phase, str(row.scheduler_id).partition("_")[0]) for row in job_rows(new_ledger(site.folder))} == {
+        ("waiting", "17")
+    }
+    assert stdout == ""
+    assert stderr.splitlines() == [
+        "interrupted; what was submitted until then is recorded and goes on",
+        "next: repro status figure-13   # or: repro cancel figure-13",
+    ]
+
+
+def test_ctrl_c_while_waiting_leaves_the_jobs_running_and_says_so(site: Site) -> None:
+    site.behave("slow")
+    with site.start(
+        "submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "gbs=4", "--wait"
+    ) as repro:
+        wait_until(site.started)
+        repro.send_signal(signal.SIGINT)
+        _, stderr = repro.communicate(timeout=20)
+    assert repro.returncode == 130
+    assert stderr.splitlines()[-2:] == [
+        "no longer waiting; the jobs go on",
+        "next: repro status figure-13 --watch   # or: repro cancel figure-13",
+    ]
+    ended = site.folder / "ended"
+    wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
+    assert site.repro("status").stdout.count("verified") == 3
+
+
+def test_a_terminal_that_is_closed_leaves_the_jobs_running(site: Site) -> None:
+    site.behave("slow")
+    with site.start(
+        "submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "gbs=4", "--wait"
+    ) as repro:
+        wait_until(site.started)
+        repro.send_signal(signal.SIGHUP)
+        repro.communicate(timeout=20)
+    ended = site.folder / "ended"
+    wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
+    assert site.repro("status").stdout.count("verified") == 3

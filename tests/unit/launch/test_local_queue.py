@@ -1,0 +1,174 @@
+"""Jobs on this machine: one at a time, outliving who submitted them, and gone when they are cancelled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.local_state import local_state, read_record
+from orchestrator.launch.refresh import cancel, refresh
+from orchestrator.launch.submit import script_path, submit
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import OPEN, JobRow, job_rows
+from orchestrator.results.collect import collect
+from tests.unit.launch.stand_in import Site, wait_until
+from tests.unit.ledger.making import new_ledger
+
+
+def states(ledger: Ledger) -> list[str]:
+    refresh(ledger)
+    return [row.state for row in job_rows(ledger)]
+
+
+def all_ended(ledger: Ledger) -> bool:
+    refresh(ledger)
+    return all(row.phase not in OPEN for row in job_rows(ledger))
+
+
+def launch(site: Site, where: str | None = None) -> tuple[Ledger, list[JobRow]]:
+    ledger = new_ledger(site.folder)
+    submit(site.plans(where), site.cluster(), ledger, site.folders, ["repro", "submit"])
+    return ledger, job_rows(ledger)
+
+
+def test_every_job_runs_once_in_the_order_of_the_experiment_and_its_end_is_read(site: Site) -> None:
+    ledger, rows = launch(site)
+    wait_until(lambda: all_ended(ledger))
+    collect(ledger)
+    assert site.started() == [row.case_name for row in rows] and len(rows) == 6
+    for row in job_rows(ledger):
+        assert (row.state, row.exit_code, row.verdict) == ("COMPLETED", 0, "verified")
+        assert row.started_at is not None and row.ended_at is not None and row.started_at <= row.ended_at
+        start, end = (read_record(Path(row.folder) / name) for name in ("start", "end"))
+        assert start is not None and end is not None
+        assert start.pid == end.pid and end.scheduler_id == row.scheduler_id
+
+
+def test_two_queues_of_one_machine_do_not_run_at_the_same_time(site: Site) -> None:
+    site.behave("slow")
+    first, _ = launch(site, "gbs=4")
+    launch(site, "gbs=16")
+    wait_until(lambda: all_ended(first))
+    lines = [*(site.folder / "started").read_text().splitlines(), *(site.folder / "ended").read_text().splitlines()]
+    in_time = [line.split()[1:] for line in sorted(lines)]
+    assert len(in_time) == 12
+    for began, ended in zip(in_time[::2], in_time[1::2], strict=True):
+        assert ended == [began[0], "ended"], "another job began before this one had ended"
+
+
+def test_jobs_outlive_the_process_that_submitted_them(site: Site) -> None:
+    site.behave("slow")
+    assert site.submit("--where", "gbs=4").returncode == 0
+    ledger = new_ledger(site.folder)
+    assert "PENDING" in states(ledger)
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["COMPLETED"] * 3
+
+
+def test_a_failing_job_does_not_hold_up_the_next(site: Site) -> None:
+    site.behave("fail", "pp1-gbs4")
+    ledger, _ = launch(site, "gbs=4")
+    wait_until(lambda: all_ended(ledger))
+    collect(ledger)
+    rows = job_rows(ledger)
+    assert [(row.state, row.exit_code) for row in rows] == [("FAILED", 7), ("COMPLETED", 0), ("COMPLETED", 0)]
+    assert "CUDA out of memory" in str(rows[0].verdict_reason)
+
+
+def test_cancelling_ends_everything_the_running_job_started_and_starts_no_other(site: Site) -> None:
+    site.behave("hang")
+    ledger, rows = launch(site, "gbs=4")
+    wait_until(site.sleepers)
+    refresh(ledger)
+    assert states(ledger) == ["RUNNING", "PENDING", "PENDING"]
+    start = read_record(Path(rows[0].folder) / "start")
+    assert start is not None
+    cancel(job_rows(ledger))
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["CANCELLED"] * 3
+    wait_until(lambda: not site.sleepers())
+    with pytest.raises(ProcessLookupError):
+        os.killpg(start.pid, 0)
+    assert site.started() == [rows[0].case_name]
+    end = read_record(Path(rows[0].folder) / "end")
+    assert end is not None and end.exit_code == 143
+
+
+def test_cancelling_a_waiting_job_leaves_the_running_one_alone(site: Site) -> None:
+    site.behave("slow")
+    ledger, rows = launch(site, "gbs=4")
+    wait_until(site.started)
+    cancel(rows[1:])
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["COMPLETED", "CANCELLED", "CANCELLED"]
+
+
+def test_a_job_cancelled_while_its_script_is_already_starting_does_not_run(site: Site) -> None:
+    """The queue has looked for the mark and found none; the script looks again, once it can be signalled."""
+    (plan,) = site.plans("pp=1,gbs=4")
+    ledger, (row,) = launch(site, "pp=1,gbs=4")
+    wait_until(lambda: all_ended(ledger))
+    for record in ("start", "end"):
+        (Path(row.folder) / record).unlink()
+    LocalScriptJob(row.folder, "7_0").cancel()
+    run_id = row.run_id
+    assert subprocess.run(["bash", str(script_path(run_id, plan, site.folders))], check=False).returncode == 143
+    assert len(site.started()) == 1
+    assert local_state(Path(row.folder), None).state == "CANCELLED"
+
+
+def test_cancelling_what_has_just_ended_does_not_stop_the_cancelling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "start").write_text("exit_code=0\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=7_0\npid=4194305\n")
+    monkeypatch.setattr("orchestrator.launch.executors.is_alive", lambda _pid, _marker: True)
+    LocalScriptJob(tmp_path, "7_0").cancel()
+    assert (tmp_path / "cancelled").exists()
+
+
+def test_a_job_that_is_killed_outright_is_lost_and_the_next_one_runs(site: Site) -> None:
+    site.behave("hang", "pp1-gbs4")
+    ledger, rows = launch(site, "gbs=4")
+    wait_until(site.sleepers)
+    start = read_record(Path(rows[0].folder) / "start")
+    assert start is not None
+    os.killpg(start.pid, signal.SIGKILL)
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["NODE_FAIL", "COMPLETED", "COMPLETED"]
+
+
+def test_when_the_queue_is_killed_its_running_job_goes_on_and_the_waiting_ones_are_lost(site: Site) -> None:
+    site.behave("slow")
+    ledger, rows = launch(site, "gbs=4")
+    wait_until(site.started)
+    os.kill(int(str(rows[0].scheduler_id).partition("_")[0]), signal.SIGKILL)
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["COMPLETED", "NODE_FAIL", "NODE_FAIL"]
+
+
+def test_a_job_over_its_time_limit_is_ended_and_called_so(site: Site) -> None:
+    site.behave("hang", "pp1-gbs4")
+    plans = site.plans("gbs=4")
+    plans[0] = replace(plans[0], resources=replace(plans[0].resources, time_limit="0:00:01"))
+    ledger = new_ledger(site.folder)
+    submit(plans, site.cluster(), ledger, site.folders, [])
+    wait_until(lambda: all_ended(ledger))
+    collect(ledger)
+    late, *others = job_rows(ledger)
+    assert (late.state, late.exit_code, late.verdict) == ("TIMEOUT", 124, "failed")
+    assert "the time limit was reached" in str(late.verdict_reason)
+    assert [row.state for row in others] == ["COMPLETED", "COMPLETED"]
+
+
+def test_a_folder_with_signs_that_mean_something_elsewhere_is_a_folder(tmp_path: Path) -> None:
+    site = Site.make(tmp_path / "50% off, %j %a $HOME 'quoted'")
+    ledger, _ = launch(site, "pp=1")
+    wait_until(lambda: all_ended(ledger))
+    collect(ledger)
+    assert [row.verdict for row in job_rows(ledger)] == ["verified", "verified"]

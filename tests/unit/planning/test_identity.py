@@ -1,0 +1,95 @@
+"""A job's identity: the same for what runs the same, and only for that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import pytest
+
+from orchestrator.catalog.expand import Case, Training, expand
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.planning.identity import identity, non_default
+from orchestrator.workloads.program import Program
+from tests.unit.catalog.entries import shipped
+
+CASE = expand(shipped())[0]
+PROGRAM = Program("megatron-2021", "python", ("x.py",), ("--a",), code="c1", image="i1", image_path="/p1")
+BASE = identity(CASE, PROGRAM, "selene")
+
+
+def test_the_identity_is_the_one_of_the_first_release() -> None:
+    """Changing how it is made orphans every job of every ledger: do it knowingly, with a migration."""
+    shape, layout = ModelShape(4, 256, 8, 64, 1024), Layout(4, 2, 2, 1, 16)
+    case = Case("p/f", "cpu", (("pp", 2),), "pretrain", shape, layout, Training(), device="cpu")
+    assert identity(case, Program("pretrain", "python", (), (), code="c"), "local") == "690bc6859288"
+
+
+def test_the_same_case_has_the_same_identity_and_every_point_its_own() -> None:
+    assert identity(expand(shipped())[0], PROGRAM, "selene") == BASE
+    every = [identity(case, PROGRAM, "x") for scale in ("paper", "quad", "cpu") for case in expand(shipped(), scale)]
+    assert len(set(every)) == len(every) == 22
+    assert all(len(name) == 12 and int(name, 16) >= 0 for name in every)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(CASE, training=replace(CASE.training, warmup_iterations=9)),
+        replace(CASE, time_limit="9:00:00"),
+        replace(CASE, gpu_memory_gb=1),
+        replace(CASE, experiment="sc21/figure-99", scale="other", point=(("pp", 2),)),
+    ],
+    ids=["warm-up", "time limit", "memory it is laid out for", "names"],
+)
+def test_what_only_names_queues_or_reads_a_job_is_no_part_of_it(case: Case) -> None:
+    assert identity(case, PROGRAM, "selene") == BASE
+
+
+def test_where_python_and_images_lie_is_no_part_of_it() -> None:
+    moved = replace(PROGRAM, python="/opt/python", image_path="/p2", mounts=("/m",), python_path="/other")
+    assert identity(CASE, moved, "selene") == BASE
+
+
+@pytest.mark.parametrize(
+    ("case", "program", "cluster"),
+    [
+        (CASE, PROGRAM, "other"),
+        (CASE, replace(PROGRAM, code="c2"), "selene"),
+        (CASE, replace(PROGRAM, image="i2"), "selene"),
+        (CASE, replace(PROGRAM, image=None), "selene"),
+        (replace(CASE, workload="pretrain"), PROGRAM, "selene"),
+        (replace(CASE, device="cpu"), PROGRAM, "selene"),
+        (replace(CASE, model=replace(CASE.model, layers=64)), PROGRAM, "selene"),
+        (replace(CASE, layout=replace(CASE.layout, sequence_parallel=True)), PROGRAM, "selene"),
+        (replace(CASE, training=replace(CASE.training, iterations=26)), PROGRAM, "selene"),
+    ],
+    ids=["cluster", "code", "image", "no image", "workload", "device", "model", "layout", "training"],
+)
+def test_what_runs_is_part_of_it(case: Case, program: Program, cluster: str) -> None:
+    assert identity(case, program, cluster) != BASE
+
+
+def test_every_field_of_layout_and_model_tells_jobs_apart() -> None:
+    for part in ("model", "layout"):
+        held = getattr(CASE, part)
+        for field in fields(held):
+            value = getattr(held, field.name)
+            changed = replace(held, **{field.name: not value if isinstance(value, bool) else value * 2 + 1})
+            assert identity(replace(CASE, **{part: changed}), PROGRAM, "selene") != BASE, field.name
+
+
+@dataclass(frozen=True)
+class LaterTraining(Training):
+    """What a later version might add."""
+
+    optimizer: str = "adam"
+    expert_parallel: int | None = None
+
+
+def test_a_field_that_is_added_with_a_default_changes_no_old_identity() -> None:
+    training = CASE.training
+    later = LaterTraining(**{field.name: getattr(training, field.name) for field in fields(training)})
+    assert non_default(later) == non_default(training)
+    assert identity(replace(CASE, training=later), PROGRAM, "selene") == BASE
+    assert identity(replace(CASE, training=replace(later, optimizer="sgd")), PROGRAM, "selene") != BASE

@@ -1,0 +1,209 @@
+"""A case on a cluster: planned, or refused with every reason at once."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.expand import Case, expand, select
+from orchestrator.catalog.library import Entry
+from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from orchestrator.planning.plan import Plan, Resources, choose_scale, plan_cases, resources_of
+from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
+from tests.unit.clusters.sites import PLAIN, cluster_of, selene
+
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
+LOCAL = "about: this machine\nscheduler: local\nworkloads: {pretrain: {python: /opt/python}}\n"
+
+
+def local(folder: Path, machine: Machine, text: str = LOCAL) -> Cluster:
+    """This machine's profile, as it would be on another machine."""
+    return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
+
+
+def plans(cluster: Cluster, scale: str = "paper", entry: Entry | None = None) -> list[Plan]:
+    entry = entry or shipped()
+    return plan_cases(entry, expand(entry, scale), cluster, FOLDERS)
+
+
+def refusals(
+    cluster: Cluster, scale: str = "paper", entry: Entry | None = None, cases: list[Case] | None = None
+) -> list[str]:
+    entry = entry or shipped()
+    with pytest.raises(ReproError) as caught:
+        plan_cases(entry, cases or expand(entry, scale), cluster, FOLDERS)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_figure_13_on_selene_is_ten_plans_of_eight_whole_nodes(tmp_path: Path) -> None:
+    found = plans(selene(tmp_path))
+    assert len({plan.identity for plan in found}) == 10
+    assert {plan.resources for plan in found} == {Resources(8, 8, 8, "0:30:00")}
+    assert found[0].resources.tasks == 64 and {plan.cluster for plan in found} == {"selene"}
+
+
+def test_tensor_parallel_beyond_a_node_is_a_warning_and_not_refused(tmp_path: Path) -> None:
+    warned = {plan.case.value("tp"): plan.warnings for plan in plans(selene(tmp_path))}
+    assert warned == {
+        32: ("tensor-parallel 32 spans nodes of 8 GPUs",),
+        16: ("tensor-parallel 16 spans nodes of 8 GPUs",),
+        8: (),
+        4: (),
+        2: (),
+    }
+
+
+def test_smaller_gpus_than_the_figure_was_laid_out_for_are_a_warning_on_a_cluster(tmp_path: Path) -> None:
+    overlay = "slurm: {account: a, partition: p}\ncontainer: {mounts: []}\nhardware: {gpu_memory_gb: 40}\n"
+    cluster = selene(tmp_path, overlay)
+    cluster = replace(cluster, unfilled=())
+    assert all("laid out for GPUs of 80 GB, here they have 40 GB" in plan.warnings for plan in plans(cluster))
+
+
+def test_a_layout_that_does_not_divide_is_refused_in_the_papers_words(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("[8, 16]", "[8]"))
+    assert refusals(cluster_of(tmp_path, PLAIN.replace("bf16", "fp32")), entry=entry) == [
+        "figure-1 pp=4,tp=2,gbs=8: 6 layers do not divide by pipeline-parallel 4"
+    ]
+
+
+def test_every_reason_of_every_case_is_given_at_once_and_each_once(tmp_path: Path) -> None:
+    text = BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4").replace("gbs: [8, 16]", "gbs: [3]")
+    entry = entry_of(tmp_path, text.replace("mbs: 1", "mbs: 2"))
+    cluster = cluster_of(
+        tmp_path, PLAIN.replace("nodes: 4, gpus_per_node: 8", "nodes: 1, gpus_per_node: 4"), "slurm: {qos: <q>}"
+    )
+    assert refusals(cluster, entry=entry) == [
+        "figure-1 all 3 cases: needs 8 GPUs, site has 1 x 4 = 4",
+        "figure-1 all 3 cases: site: A100 has no fp32 (it has bf16)".replace("site: A100", "A100 of site"),
+        "figure-1 all 3 cases: global batch 3 does not divide by microbatch 2 x data-parallel 1",
+        "figure-1 pp=1,tp=8,gbs=3: attention heads 4 does not divide by tensor-parallel 8",
+        "figure-1 pp=4,tp=2,gbs=3: 6 layers do not divide by pipeline-parallel 4",
+        *[str(problem) for problem in cluster.require_filled("pretrain", None)],
+    ]
+
+
+def test_cases_that_share_a_reason_are_named_together(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6"))
+    (only,) = refusals(cluster_of(tmp_path, PLAIN.replace("bf16", "fp32")), entry=entry)
+    assert only.startswith("figure-1 pp=4,tp=2,gbs=8 and pp=4,tp=2,gbs=16: ")
+
+
+def test_more_gpus_than_the_cluster_has_are_refused(tmp_path: Path) -> None:
+    cluster = replace(selene(tmp_path), hardware=selene(tmp_path).hardware.model_copy(update={"nodes": 7}))
+    assert refusals(cluster) == ["figure-13 all 10 cases: needs 64 GPUs, selene has 7 x 8 = 56"]
+
+
+def test_a_part_of_a_node_is_no_resource(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 6").replace("bf16", "fp32"))
+    assert refusals(cluster, entry=entry_of(tmp_path)) == [
+        "figure-1 all 6 cases: 8 GPUs are no whole number of nodes of 6"
+    ]
+    few = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 3"))
+    assert refusals(few, "cpu") == ["figure-13 all 6 cases: 4 processes are no whole number of nodes of 3"]
+
+
+def test_a_dtype_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
+    cluster = cluster_of(
+        tmp_path, PLAIN.replace("gpu: A100", "gpu: V100").replace("{bf16: 312}", "{fp16: 125, fp32: 16}")
+    )
+    assert refusals(cluster, "quad") == ["figure-13 all 6 cases: V100 of site has no bf16 (it has fp16, fp32)"]
+
+
+def test_a_profile_that_says_nothing_of_peaks_refuses_no_dtype(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN.replace(", peak_tflops: {bf16: 312}", ""))
+    assert len(plans(cluster, "quad")) == 6
+
+
+def test_too_few_places_for_processes_are_counted_over_all_nodes(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN.replace("nodes: 4, gpus_per_node: 8", "nodes: 3, gpus_per_node: 1"))
+    assert refusals(cluster, "cpu") == ["figure-13 all 6 cases: needs 4 processes, site has places for 3 x 1 = 3"]
+
+
+def test_a_machine_without_gpus_refuses_gpu_scales_in_one_line(tmp_path: Path) -> None:
+    assert refusals(local(tmp_path, Machine(2)), "quad") == ["figure-13 all 6 cases: needs 4 GPUs, local has none"]
+
+
+def test_gpus_too_small_are_refused_on_this_machine(tmp_path: Path) -> None:
+    machine = Machine(16, gpus=4, gpu="NVIDIA A100", gpu_memory_gb=42)
+    assert refusals(local(tmp_path, machine), "quad") == ["figure-13 all 6 cases: needs GPUs of 79 GB, local has 42 GB"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "scale"),
+    [
+        (Machine(2), "cpu"),
+        (Machine(64, gpus=2, gpu="NVIDIA H200", gpu_memory_gb=150), "cpu"),
+        (Machine(64, gpus=4, gpu="NVIDIA A100", gpu_memory_gb=42), "cpu"),
+        (Machine(64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=150), "quad"),
+        (Machine(64, gpus=8, gpu="NVIDIA H200", gpu_memory_gb=150), "quad"),
+        (Machine(64, gpus=4, gpu="Tesla V100", gpu_memory_gb=150), "cpu"),
+    ],
+)
+def test_this_machine_takes_the_largest_scale_that_fits(tmp_path: Path, machine: Machine, scale: str) -> None:
+    cluster = local(tmp_path, machine)
+    assert choose_scale(shipped(), cluster, None) == scale
+    if machine.gpus in (0, 4):
+        assert len(plans(cluster, scale)) == 6
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2, 3])
+def test_a_machine_with_few_gpus_still_has_its_cpu_cores(tmp_path: Path, gpus: int) -> None:
+    machine = Machine(2, gpus=gpus, gpu="NVIDIA H200" if gpus else None, gpu_memory_gb=150 if gpus else None)
+    (resources,) = {plan.resources for plan in plans(local(tmp_path, machine), "cpu")}
+    assert (resources.nodes, resources.tasks, resources.gpus_per_node) == (1, 4, 0)
+
+
+def test_a_cluster_runs_the_published_figure_unless_another_scale_is_asked_for(tmp_path: Path) -> None:
+    assert choose_scale(shipped(), selene(tmp_path), None) == "paper"
+    assert choose_scale(shipped(), selene(tmp_path), "cpu") == "cpu"
+
+
+def test_where_no_scale_fits_all_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ReproError) as caught:
+        choose_scale(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
+    assert str(caught.value) == "no scale of figure-1 (paper) fits local"
+
+
+@pytest.mark.parametrize("absent", ["torch", "megatron"])
+def test_training_here_without_its_packages_is_one_line_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    cluster = local(tmp_path, Machine(2), "about: x\nscheduler: local\n")
+    lines = refusals(cluster, "cpu")
+    assert len(lines) == 1 and absent in lines[0] and lines[0].startswith("training here needs ")
+    assert lines[0].endswith("; pip install 'torch>=2.6,<2.14' megatron-core==0.16.1")
+    assert len(plans(local(tmp_path, Machine(2)), "cpu")) == 6  # another Python may well have them
+
+
+def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add_it(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN.replace("bf16", "fp16") + "container: {runtime: pyxis}\n")
+    cluster = replace(
+        cluster, profile=cluster.profile.model_copy(update={"workloads": selene(tmp_path).profile.workloads})
+    )
+    cases = select(expand(shipped()), {"pp": 8, "gbs": 32})
+    cluster = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": 8}))
+    (only,) = refusals(cluster, cases=cases)
+    assert only.startswith("site names no container image for nvidia/pytorch:20.12-py3; add container: images: ")
+    assert only.endswith("site.local.yaml")
+
+
+def test_processes_on_cpu_cores_ask_for_no_gpus(tmp_path: Path) -> None:
+    case = replace(expand(shipped(), "cpu")[0], time_limit=None)
+    assert resources_of(case, cluster_of(tmp_path)) == Resources(1, 4, 0, "1:00:00")
+    spread = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 2"))
+    assert resources_of(case, spread) == Resources(2, 2, 0, "1:00:00")
+    assert resources_of(case, spread).tasks == 4
+
+
+def test_a_local_job_without_a_limit_of_its_own_ends_after_half_an_hour(tmp_path: Path) -> None:
+    case = replace(expand(shipped(), "cpu")[0], time_limit=None)
+    assert resources_of(case, local(tmp_path, Machine(2))).time_limit == "0:30:00"
+    assert resources_of(replace(case, time_limit="0:01:00"), local(tmp_path, Machine(2))).time_limit == "0:01:00"

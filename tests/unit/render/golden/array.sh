@@ -1,0 +1,19 @@
+#!/bin/bash
+#SBATCH --job-name=figure-13-paper
+#SBATCH --account=proj
+#SBATCH --partition=luna
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=8
+#SBATCH --mem=0
+#SBATCH --time=0:30:00
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --array=0-1%4
+#SBATCH --output=/runs/20261121-092041-bd57/submissions/%A_%a.txt
+# 2 jobs that ask for the same resources, as one array: element i runs script i, each complete in itself.
+set -euo pipefail
+jobs=(
+  /runs/20261121-092041-bd57/pp2-tp32-gbs32/job.sh
+  /runs/20261121-092041-bd57/pp2-tp32-gbs128/job.sh
+)
+exec bash "${jobs[$SLURM_ARRAY_TASK_ID]}"

@@ -1,0 +1,74 @@
+"""Plans to render, made by the real planner and then freed of what differs between machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.catalog.expand import expand
+from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.folders import Folders
+from orchestrator.planning.plan import Plan, plan_cases
+from tests.unit.catalog.entries import CHECKOUT, shipped
+from tests.unit.clusters.sites import SELENE_FILLED, cluster_of
+from tests.unit.clusters.sites import selene as shipped_selene
+
+TEMPLATES = CHECKOUT / "templates"
+
+PLAIN_SLURM = """\
+about: a Slurm cluster without containers
+scheduler: slurm
+hardware: {nodes: 4, gpus_per_node: 4, gpu: H100, gpu_memory_gb: 94, peak_tflops: {bf16: 989, fp32: 67}}
+slurm:
+  account: "proj #7"
+  qos: normal
+  constraint: h100&ib
+  time_limit: 1-02:00:00
+  cpus_per_task: 12
+  gpu_request: gres
+  gres_type: h100
+  sbatch: ["--mail-type=FAIL", "--mcs-label=it's \\"ours\\""]
+  srun: ["--cpu-bind=cores"]
+environment: {NCCL_DEBUG: WARN, TITLE: "it's $HOME, `here`", RETRIES: 3}
+setup:
+  - module load cuda/12.4
+  - umask 027
+workloads:
+  pretrain: {python: "/opt/my env/bin/python"}
+"""
+
+LOCAL = """\
+about: this machine
+scheduler: local
+environment: {TITLE: "it's $HOME"}
+workloads:
+  pretrain: {python: /opt/venv/bin/python}
+"""
+
+
+def selene(folder: Path) -> Cluster:
+    return shipped_selene(folder, SELENE_FILLED)
+
+
+def plain_slurm(folder: Path) -> Cluster:
+    return cluster_of(folder, PLAIN_SLURM, name="plain")
+
+
+def local(folder: Path, text: str = LOCAL) -> Cluster:
+    machine = Machine(cpus=8)
+    return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
+
+
+def plans(cluster: Cluster, scale: str) -> list[Plan]:
+    """Every case of figure 13, with an identity and a package folder that are the same on every machine."""
+    entry = shipped()
+    found = plan_cases(entry, expand(entry, scale), cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
+    return [_anywhere(plan, f"{number:012x}") for number, plan in enumerate(found, 1)]
+
+
+def _anywhere(plan: Plan, identity: str) -> Plan:
+    if plan.program.python_path is None:
+        return replace(plan, identity=identity)
+    program = replace(plan.program, python_path="/opt/repro", mounts=("/opt/repro",))
+    return replace(plan, identity=identity, program=program)

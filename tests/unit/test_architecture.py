@@ -1,0 +1,77 @@
+"""The house as docs/architecture.md draws it: rooms use only rooms on lower floors, and there are no circles."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+
+PACKAGE = Path(orchestrator.__file__).parent
+CHECKOUT = PACKAGE.parent
+
+FLOORS = {
+    **dict.fromkeys(("errors", "folders", "megatron", "pretrain"), 1),
+    **dict.fromkeys(("documents", "slurm", "ledger"), 2),
+    **dict.fromkeys(("catalog", "clusters"), 3),
+    **dict.fromkeys(("planning", "workloads", "results"), 4),
+    "launch": 5,
+    "cli": 6,
+}
+# Within a floor one direction only: a plan has a program, not the other way round.
+SAME_FLOOR = {("planning", "workloads"), ("folders", "errors")}
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+
+
+def imports(room: str) -> set[tuple[str, str]]:
+    """(file, room it uses) for every import of ours in a room, also inside functions."""
+    files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / f"{room}.py"]
+    found = set()
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file}: relative import"
+                names = [node.module or ""] if node.module != "orchestrator" else []
+            used = [name.split(".")[1] for name in names if name.startswith("orchestrator.")]
+            found |= {(str(file.relative_to(CHECKOUT)), name) for name in used if name != room}
+    return found
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders"])
+def test_a_room_uses_only_rooms_on_lower_floors(room: str) -> None:
+    upward = [
+        f"{file} uses {used}"
+        for file, used in sorted(imports(room))
+        if FLOORS[used] >= FLOORS[room] and (room, used) not in SAME_FLOOR
+    ]
+    assert upward == []
+
+
+def test_what_runs_inside_a_job_needs_nothing_else_of_ours() -> None:
+    assert imports("pretrain") == set() and imports("megatron") == set()
+
+
+def test_the_map_names_every_room() -> None:
+    text = (CHECKOUT / "docs" / "architecture.md").read_text()
+    assert [room for room in ROOMS if f"`{room}`" not in text] == []
+
+
+def test_the_readme_shows_every_command() -> None:
+    from orchestrator.cli.app import app
+
+    commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    readme = (CHECKOUT / "README.md").read_text()
+    assert commands - set(re.findall(r"repro (\w+)", readme)) == set()
+
+
+def test_no_file_of_the_package_is_a_drawer_of_everything() -> None:
+    long = {
+        str(file.relative_to(CHECKOUT)): lines
+        for file in PACKAGE.rglob("*.py")
+        if (lines := len(file.read_text().splitlines())) > 400
+    }
+    assert long == {}

@@ -1,0 +1,57 @@
+"""The argument list of Megatron-LM in 2021 is the published scripts' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.catalog.expand import Case, expand
+from orchestrator.workloads import megatron_2021
+from tests.unit.catalog.entries import shipped
+
+# MEGATRON_PARAMS of CONFIG.sh at 6985e58938, examples/sc21, after MEGATRON_EXTRA_PARAMS of run_figure_13.sh.
+SCRIPT = (
+    "--activations-checkpoint-method uniform "
+    "--tensor-model-parallel-size {TP} --pipeline-model-parallel-size {PP} --micro-batch-size 1 "
+    "--global-batch-size {GBS} --num-layers 32 --hidden-size 20480 --num-attention-heads 128 --DDP-impl local "
+    "--data-path DATA --vocab-file VOCAB --merge-file MERGE --log-interval 5 --seq-length 2048 "
+    "--max-position-embeddings 2048 --train-iters 500 --lr-decay-iters 320 --lr 0.0001 --min-lr 0.00001 "
+    "--lr-decay-style cosine --lr-warmup-fraction 0.01 --split 969,30,1 --eval-iters 100 --eval-interval 1000 "
+    "--clip-grad 1.0 --fp16 --loss-scale 8192"
+)
+OURS = {"--train-iters": "25", "--eval-iters": "1"}
+
+
+def arguments(case: Case) -> list[str]:
+    return megatron_2021.arguments(case, "DATA", "VOCAB", "MERGE")
+
+
+@pytest.mark.parametrize("case", expand(shipped()), ids=lambda case: case.slug)
+def test_figure_13_is_launched_as_published_but_for_two_numbers_of_iterations(case: Case) -> None:
+    published = SCRIPT.format(TP=64 // case.value("pp"), PP=case.value("pp"), GBS=case.value("gbs")).split()
+    for flag, value in OURS.items():
+        published[published.index(flag) + 1] = value
+    assert arguments(case) == published
+
+
+def test_interleaving_is_said_in_layers_and_comes_first_like_the_scripts_extra_parameters() -> None:
+    case = expand(shipped())[4]  # pp=8: four layers a stage
+    interleaved = replace(case, layout=replace(case.layout, virtual_stages=2))
+    assert arguments(interleaved)[:4] == [
+        "--activations-checkpoint-method",
+        "uniform",
+        "--num-layers-per-virtual-pipeline-stage",
+        "2",
+    ]
+
+
+def test_without_recomputation_and_half_precision_their_flags_are_absent() -> None:
+    case = expand(shipped())[0]
+    plain = replace(case, training=replace(case.training, recompute="none", dtype="fp32", loss_scale=None))
+    assert not {"--activations-checkpoint-method", "--fp16", "--loss-scale"} & set(arguments(plain))
+
+
+def test_nothing_makes_it_save_a_checkpoint() -> None:
+    flags = set(arguments(expand(shipped())[0]))
+    assert not {"--exit-interval", "--save", "--save-interval"} & flags

@@ -1,0 +1,57 @@
+"""What the orchestrator asks of its own training program, read back by that program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.catalog.expand import Case, expand
+from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.workloads import pretrain
+from tests.unit.catalog.entries import shipped
+
+CASES = [case for scale in ("quad", "cpu") for case in expand(shipped(), scale)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scale}-{case.slug}")
+def test_the_program_reads_back_exactly_the_case(case: Case) -> None:
+    read = parse_arguments(pretrain.arguments(case))
+    model, layout, training = case.model, case.layout, case.training
+    assert (read.num_layers, read.hidden_size, read.num_attention_heads) == (model.layers, model.hidden, model.heads)
+    assert (read.seq_length, read.vocab_size) == (model.seq, model.vocab)
+    assert (read.tensor_model_parallel_size, read.pipeline_model_parallel_size) == (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+    )
+    assert (read.micro_batch_size, read.global_batch_size) == (layout.micro_batch_size, layout.global_batch_size)
+    assert (read.train_iters, read.log_interval) == (training.iterations, training.log_interval)
+    assert read.recompute_granularity == ("full" if training.recompute == "full" else None)
+    assert (read.bf16, read.fp16) == (training.dtype == "bf16", training.dtype == "fp16")
+    assert (read.hidden_dropout, read.attention_dropout) == (training.dropout, training.dropout)
+    assert read.use_distributed_optimizer
+
+
+def test_what_figure_13_does_not_use_is_read_back_too() -> None:
+    case = CASES[0]
+    layout = replace(case.layout, virtual_stages=2, context_parallel=4, sequence_parallel=True)
+    training = replace(case.training, dtype="fp16", loss_scale=8192, recompute="selective")
+    read = parse_arguments(pretrain.arguments(replace(case, layout=layout, training=training)))
+    assert (read.num_virtual_stages_per_pipeline_rank, read.context_parallel_size, read.sequence_parallel) == (
+        2,
+        4,
+        True,
+    )
+    assert (read.fp16, read.loss_scale, read.recompute_granularity) == (True, 8192, "selective")
+
+
+def test_a_loss_scale_is_given_to_half_precision_only() -> None:
+    case = replace(CASES[0], training=replace(CASES[0].training, dtype="bf16", loss_scale=8192))
+    assert "--loss-scale" not in pretrain.arguments(case)
+
+
+def test_the_codes_version_is_stable_and_has_the_form_that_the_ledger_keeps() -> None:
+    first = pretrain.code_version()
+    assert first == pretrain.code_version()
+    name, _, digest = first.partition("-")
+    assert name == "pretrain" and len(digest) == 12 and int(digest, 16) >= 0
