@@ -21,7 +21,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from orchestrator.ledger.database import now, open_ledger
+from orchestrator.ledger.database import ledger_url, now, open_ledger
 from orchestrator.ledger.jobs import ENDED, VERIFIED, NewAttempt, NewJob, NewRun, record_run
 from orchestrator.ledger.tables import Attempt
 
@@ -78,7 +78,7 @@ def measure(named: Mapping[str, Sequence[str]], rounds: int, environment: Mappin
 
 def fill(database: Path) -> None:
     """A ledger in which a campaign of 10,000 jobs has ended."""
-    ledger = open_ledger(f"sqlite:///{database}")
+    ledger = open_ledger(ledger_url(str(database), database.parent))
     assert ledger is not None
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})
     configuration = {"point": {"pp": 1}, "gpus_per_node": 4}

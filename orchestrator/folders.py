@@ -52,13 +52,16 @@ class Folders:
                     seen.add(name)
                     yield path
 
+    def run(self, run_id: str) -> Path:
+        return self.runs / run_id
+
     def job(self, run_id: str, slug: str) -> Path:
         """Script, log and records of one job of a run."""
-        return self.runs / run_id / slug
+        return self.run(run_id) / slug
 
     def submissions(self, run_id: str) -> Path:
         """What went to the scheduler: array and queue scripts, submitit's own files."""
-        return self.runs / run_id / "submissions"
+        return self.run(run_id) / "submissions"
 
 
 def find_folders() -> Folders:

@@ -83,9 +83,12 @@ def submit(
         return _write_scripts(run_id, batches, cluster, folders)
 
     with _uninterrupted():
-        recorded = record_run(
-            ledger, _run(run_id, plans, cluster, folders, command), _jobs(plans, cluster), make_attempts
-        )
+        run = _run(run_id, plans, cluster, folders, command)
+        try:
+            recorded = record_run(ledger, run, _jobs(plans, cluster), make_attempts)
+        except Exception:  # nothing is recorded: its scripts would be nobody's
+            shutil.rmtree(folders.run(run_id), ignore_errors=True)
+            raise
         ids = _send_all(batches, run_id, cluster, ledger, folders)
     return Submitted(run_id, recorded, tuple(ids))
 
@@ -143,7 +146,7 @@ def _batches(plans: Sequence[Plan]) -> Iterator[_Batch]:
 
 
 def _write_scripts(run_id: str, batches: Sequence[_Batch], cluster: Cluster, folders: Folders) -> dict[str, NewAttempt]:
-    """Render everything, then write everything: a fault in one script leaves none behind."""
+    """Render everything, then write everything."""
     local = cluster.profile.scheduler == "local"
     texts: dict[Path, str] = {}
     attempts: dict[str, NewAttempt] = {}

@@ -31,10 +31,10 @@ class Caller:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, *words: str) -> Done:
+    def __call__(self, *words: str, folder: Path | None = None) -> Done:
         self.capsys.readouterr()
         with self.monkeypatch.context() as patch:
-            patch.chdir(self.site.folder)
+            patch.chdir(folder or self.site.folder)
             patch.setenv("REPRO_HOME", str(self.site.folder))
             patch.setattr(sys, "argv", ["repro", *words])
             code: object = 0

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from tests.unit.cli.calling import Caller
 from tests.unit.launch.stand_in import REPRO, Site, wait_until
 
 CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
@@ -72,8 +73,11 @@ def test_wherever_there_is_a_table_there_is_json_and_nothing_else_on_stdout(
     assert len(read["cases"] if isinstance(read, dict) else read) >= 1
 
 
-def test_every_command_ends_with_the_next_one_to_type(finished: Site) -> None:
-    job = json.loads(finished.repro("status", "--json").stdout)[0]["job"]
+def test_every_command_ends_with_the_next_one_to_type(
+    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repro = Caller(finished, monkeypatch, capsys)
+    job = json.loads(repro("status", "--json").stdout)[0]["job"]
     for words in (
         ("list",),
         ("submit", "figure-13", "--cluster", "here", "--scale", "cpu"),
@@ -86,7 +90,7 @@ def test_every_command_ends_with_the_next_one_to_type(finished: Site) -> None:
         ("collect", "--export", "csv"),
         ("plot", "-o", "figure.svg"),
     ):
-        done = finished.repro(*words)
+        done = repro(*words)
         assert done.returncode == 0, (words, done.stderr)
         assert last_line(done.stderr).startswith("next: repro "), words
 

@@ -1,4 +1,4 @@
-"""A crash at the worst moment: the next command finds out what became of the submission. Nothing twice, nothing lost."""
+"""A crash at the worst moment: the next command finds out what became of it. Nothing twice, nothing lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import refresh as refreshing
-from orchestrator.launch import submit as submitting
+from orchestrator.launch.executors import LocalScriptExecutor
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.database import Ledger, now
@@ -204,7 +204,7 @@ def test_submissions_behind_a_refused_one_are_known_not_to_have_been_made(
             raise Unreachable("slurmctld is away")
         return "17"
 
-    monkeypatch.setattr(submitting.LocalScriptExecutor, "submit_queue", second_is_out_of_reach)
+    monkeypatch.setattr(LocalScriptExecutor, "submit_queue", second_is_out_of_reach)
     ledger = new_ledger(site.folder)
     with pytest.raises(ReproError, match="slurmctld is away"):
         submit(plans, site.cluster(), ledger, site.folders, [])

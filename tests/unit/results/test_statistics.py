@@ -81,8 +81,11 @@ def test_no_metric_is_made_of_nothing(elapsed: tuple[float, ...]) -> None:
     assert computed(*elapsed) == {}
 
 
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=12), st.integers(0, 12))
+PRINTED = st.floats(-1e9, 1e12).map(lambda ms: round(ms, 1)) | st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+@given(st.lists(PRINTED, max_size=12), st.integers(0, 12))
 def test_whatever_times_a_log_has_every_metric_is_a_number(elapsed: list[float], warmup: int) -> None:
     for metric in computed(*elapsed, warmup=warmup).values():
-        assert metric.value > 0 or metric.value == pytest.approx(0)
+        assert metric.value > 0
         json.dumps([metric.value, metric.spread], allow_nan=False)

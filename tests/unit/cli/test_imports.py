@@ -1,0 +1,59 @@
+"""What a command loads: looking must stay quick on a login node with a slow file system."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.launch.stand_in import Site
+
+HEAVY = {"torch", "megatron", "matplotlib", "numpy", "pandas", "sqlalchemy", "alembic", "submitit", "jinja2", "rich"}
+# pydantic: typer 0.29 loads it by itself for every command with options, so what counts is whether we ask for more.
+READS_YAML = {"yaml", "orchestrator.catalog", "orchestrator.clusters", "orchestrator.documents"}
+
+RUN = """
+import json, sys
+sys.argv = ["repro", *sys.argv[1:]]
+from orchestrator.cli.app import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+names = {".".join(name.split(".")[:depth]) for name in sys.modules for depth in (1, 2)}
+print(json.dumps(sorted(names)), file=sys.stderr)
+"""
+
+
+def loaded(site: Site, *words: str) -> set[str]:
+    """What is in memory at the end of a command: packages, and their parts one level down."""
+    command = [sys.executable, "-c", RUN, *words]
+    done = subprocess.run(command, cwd=site.folder, env=site.environment, capture_output=True, text=True, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "submit --help", "plot --help"])
+def test_help_loads_nothing_heavy(site: Site, words: str) -> None:
+    assert loaded(site, *words.split()) & (HEAVY | READS_YAML) == set()
+
+
+def test_the_first_help_loads_no_pydantic_either(site: Site) -> None:
+    assert "pydantic" not in loaded(site, "--help")
+
+
+def test_status_with_nothing_under_way_loads_the_database_and_nothing_else(finished: Site) -> None:
+    assert loaded(finished, "status") & (HEAVY | READS_YAML) == {"sqlalchemy"}
+
+
+def test_list_needs_neither_the_database_nor_the_scheduler(site: Site) -> None:
+    assert loaded(site, "list") & HEAVY == set()
+
+
+def test_a_dry_run_loads_neither_database_nor_submitit_nor_torch(site: Site) -> None:
+    assert loaded(site, "submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--dry-run") & HEAVY == set()
+
+
+def test_collecting_does_not_load_what_only_drawing_needs(finished: Site) -> None:
+    assert loaded(finished, "collect") & {"matplotlib", "numpy", "torch"} == set()
