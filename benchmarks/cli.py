@@ -22,8 +22,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import ledger_url, now, open_ledger
-from orchestrator.ledger.jobs import ENDED, VERIFIED, NewAttempt, NewJob, NewRun, record_run
-from orchestrator.ledger.tables import Attempt
+from orchestrator.ledger.submissions import NewAttempt, NewJob, NewRun, record_run
+from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
 
 JOBS = 10_000
 REACH = (("repro --help", "import submitit", 1.5), ("repro status", "import sqlalchemy.orm", 2.5))
@@ -83,7 +83,8 @@ def fill(database: Path) -> None:
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})
     configuration = {"point": {"pp": 1}, "gpus_per_node": 4}
     jobs = [
-        NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, configuration, 4, 8, "local") for i in range(JOBS)
+        NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, configuration, 4, 8, "local")
+        for i in range(JOBS)
     ]
     record_run(
         ledger, run, jobs, lambda missing: {job: NewAttempt("t", i, "/", "", "") for i, job in enumerate(missing)}

@@ -61,6 +61,12 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         say(f"repro: {place}{error.strerror or error}")
         sys.exit(ReproError.exit_code)
+    except Exception as error:  # a defect of ours: still one line for the person
+        if debug:
+            traceback.print_exc()
+        words = " ".join(str(error).split())
+        say(f"repro: a defect of repro: {type(error).__name__}: {words}; --debug shows where")
+        sys.exit(ReproError.exit_code)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def logs(job: JobName, follow: Follow = False, database: Database = None) -> Non
     from orchestrator.cli.scope import chosen_rows
     from orchestrator.folders import find_folders
     from orchestrator.launch.refresh import refresh
-    from orchestrator.ledger.jobs import OPEN
+    from orchestrator.ledger.tables import OPEN
 
     folders = find_folders()
     ledger, rows = chosen_rows(folders, database, [job])
@@ -162,7 +162,8 @@ def _show_status(
     folders: Folders, ledger: Ledger, experiment: str | None, where: str | None, json: bool, clear: bool
 ) -> bool:
     """One look at everything; returns whether something is still under way."""
-    from orchestrator.ledger.jobs import OPEN, experiment_counts, job_rows
+    from orchestrator.ledger.jobs import experiment_counts, job_rows
+    from orchestrator.ledger.tables import OPEN
 
     complaints = _bring_up_to_date(ledger)
     counts = experiment_counts(ledger)

@@ -54,7 +54,8 @@ def submit(
     from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
-    from orchestrator.ledger.jobs import OPEN, job_rows
+    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.tables import OPEN
     from orchestrator.results.collect import collect
 
     for warning in sorted({warning for plan in plans for warning in plan.warnings}):
@@ -136,7 +137,7 @@ def cancel(
     from orchestrator.folders import find_folders
     from orchestrator.launch.refresh import cancel as cancel_jobs
     from orchestrator.launch.refresh import refresh
-    from orchestrator.ledger.jobs import OPEN
+    from orchestrator.ledger.tables import OPEN
 
     folders = find_folders()
     ledger, rows = chosen_rows(folders, database, targets, where)

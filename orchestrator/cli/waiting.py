@@ -14,7 +14,8 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK
 from orchestrator.folders import Folders
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import OPEN, RUNNING, JobRow, job_rows
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.tables import OPEN, RUNNING
 from orchestrator.results.collect import collect
 from orchestrator.results.export import claim_rows
 
@@ -78,6 +79,7 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
                 "+-": timing.spread if timing else None,
                 "used": timing.count if timing else None,
                 metric: result.value(metric),
+                "% of peak": result.value("percent_of_peak"),
                 "published": result.published.value if result.published else None,
                 "why": row.verdict_reason if row else None,
             }
@@ -87,7 +89,7 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
 
 def print_cases(now: Outcome) -> None:
     rows = case_rows(now)
-    optional = [name for name in ("published", "why") if any(row[name] is not None for row in rows)]
+    optional = [name for name in ("% of peak", "published", "why") if any(row[name] is not None for row in rows)]
     always = ["job", "case", "state", "verdict", "iteration_ms", "+-", "used", now.entry.experiment.axes.y.metric]
     table(rows, [*always, *optional])
 

@@ -8,21 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from orchestrator.errors import Unreachable
+from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptJob, ScriptJob
 from orchestrator.launch.local_state import find_process, is_alive, read_record
 from orchestrator.launch.submit import COMMENT
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import (
-    JobRow,
-    Observation,
-    Unsettled,
-    job_rows,
-    record_never_submitted,
-    record_observations,
-    record_submission,
-    unsettled,
-)
+from orchestrator.ledger.jobs import JobRow, Observation, job_rows, record_observations
+from orchestrator.ledger.submissions import Unsettled, record_never_submitted, record_submission, unsettled
 from orchestrator.slurm.query import find_by_comment
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, phase_of
@@ -43,7 +35,9 @@ def refresh(ledger: Ledger) -> Refreshed:
     complaints = _settle(ledger)
     rows = job_rows(ledger, only_open=True)
     attempts = {row.attempt_id: row for row in rows if row.scheduler_id is not None}
-    local = [row for row in attempts.values() if row.scheduler == "local"]
+    local = [row for row in attempts.values() if row.scheduler == "local" and _is_here(row.host)]
+    elsewhere = sorted({row.host for row in attempts.values() if row.scheduler == "local" and not _is_here(row.host)})
+    complaints += [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
     slurm = [row for row in attempts.values() if row.scheduler == "slurm"]
     seen = {row.attempt_id: _observe_local(row) for row in local}
     if slurm:
@@ -64,9 +58,16 @@ def cancel(rows: Sequence[JobRow]) -> None:
         if row.scheduler_id is None:
             continue
         if row.scheduler == "local":
+            if not _is_here(row.host):
+                raise ReproError(Problem(f"{row.case_name} runs on {row.host}", mend=f"cancel it from {row.host}"))
             LocalScriptJob(row.folder, row.scheduler_id).cancel()
         else:
             ScriptJob(row.folder, row.scheduler_id).cancel()
+
+
+def _is_here(host: str) -> bool:
+    """A local job is seen through its processes, which other machines of a shared file system do not have."""
+    return host == socket.gethostname()
 
 
 def _observe_local(row: JobRow) -> Observation:
@@ -156,15 +157,15 @@ def _settle(ledger: Ledger) -> list[str]:
 
 
 def _may_still_be_at_it(submission: Unsettled) -> bool:
-    if submission.host == socket.gethostname():
-        return is_alive(submission.pid, "repro")
+    if _is_here(submission.host):
+        return is_alive(submission.pid, "repro") or is_alive(submission.pid, "orchestrator")
     return now() - submission.created_at < ANOTHER_HOST_GRACE
 
 
 def _look_for(submission: Unsettled) -> tuple[str | None, bool]:
     """The scheduler's id of a submission, or None and whether that is certain."""
     if submission.scheduler == "local":
-        return _look_here(submission), True
+        return (_look_here(submission), True) if _is_here(submission.host) else (None, False)
     answer = find_by_comment(COMMENT + submission.token)
     ids = sorted({job_id.partition("_")[0] for job_id in answer.records})
     return (ids[0] if ids else None), not answer.complaints

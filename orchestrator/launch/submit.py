@@ -25,7 +25,7 @@ from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecut
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_array, render_job, render_queue
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import (
+from orchestrator.ledger.submissions import (
     NewAttempt,
     NewJob,
     NewRun,

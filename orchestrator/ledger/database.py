@@ -102,7 +102,11 @@ def _on_connect(connection: object, _record: object) -> None:
 
 def _version(engine: sa.Engine) -> str | None:
     with engine.connect() as connection:
-        if not sa.inspect(connection).has_table("alembic_version"):
+        tables = sa.inspect(connection).get_table_names()
+        if "alembic_version" not in tables:
+            if tables:
+                mend = "give --database a file of its own"
+                raise ReproError(Problem(f"{_shown(engine.url)}: holds something else ({tables[0]})", mend=mend))
             return None
         return connection.execute(sa.text("select version_num from alembic_version")).scalar()
 

@@ -95,7 +95,7 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
     query = sa.select(Metric.attempt_id, Metric.name, Metric.value, Metric.unit, Metric.spread, Metric.count)
     found: dict[int, dict[str, MeasuredMetric]] = {}
     with ledger.reading() as session:
-        for row in session.execute(query.where(Metric.attempt_id.in_(attempt_ids))).tuples():
+        for row in session.execute(query.where(Metric.attempt_id.in_(attempt_ids))):
             metric = MeasuredMetric(*row[1:])
             found.setdefault(row[0], {})[metric.name] = metric
     return found

@@ -6,11 +6,18 @@ the hash of its configuration; an attempt is one submission of a job.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, UniqueConstraint
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
+"""Phases of an attempt: what the scheduler's word means."""
+OPEN = (SUBMITTING, WAITING, RUNNING)
+VERIFIED, FAILED = "verified", "failed"
+"""Verdicts on an attempt: ours, never the scheduler's."""
+NEVER_SUBMITTED = "NEVER_SUBMITTED"
 
 
 class Table(DeclarativeBase):
@@ -77,7 +84,7 @@ class Attempt(Table):
 
     `state` is the scheduler's word (or `SUBMITTING` before it has one, `NEVER_SUBMITTED` when it never got it);
     `phase` is what that means: submitting, waiting, running, ended. `verdict` is ours: verified, failed, or empty
-    while nothing can be said.
+    while nothing can be said. `host` is where it was submitted, which for a local job is where it runs.
     """
 
     __tablename__ = "attempts"
@@ -88,6 +95,7 @@ class Attempt(Table):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
     number: Mapped[int]
     scheduler: Mapped[str]
+    host: Mapped[str]
     token: Mapped[str] = mapped_column(index=True)
     array_index: Mapped[int | None]
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
@@ -147,3 +155,14 @@ class Event(Table):
     attempt_id: Mapped[int | None] = mapped_column(ForeignKey("attempts.id"), index=True)
     kind: Mapped[str]
     detail: Mapped[str | None]
+
+
+def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
+    """Add an event about an attempt."""
+    at = datetime.now(timezone.utc).replace(tzinfo=None)
+    session.add(Event(at=at, run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """The fields of a slotted dataclass, as a table's arguments."""
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -10,6 +10,8 @@ from orchestrator.catalog.experiment import Claim, GainClaim, PeakClaim, SpreadC
 from orchestrator.catalog.library import Entry
 from orchestrator.results.compare import Result
 
+_SMALLER_IS_BETTER = frozenset({"iteration_ms"})
+
 Verdict = Literal["holds", "fails", "not judged"]
 
 
@@ -42,7 +44,7 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
 
 def _judge_peak(claim: PeakClaim, series: dict[str, list[Result]], metric: str, gpus_per_node: int) -> ClaimVerdict:
     wanted = {axis: gpus_per_node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
-    peaks = {name: max(results, key=lambda result: _value(result, metric)) for name, results in series.items()}
+    peaks = {name: max(results, key=lambda result: _speed(result, metric)) for name, results in series.items()}
     right = [name for name, best in peaks.items() if all(best.case.value(axis) == v for axis, v in wanted.items())]
     said = "; ".join(f"{name} peaks at {best.case.name}" for name, best in peaks.items())
     return ClaimVerdict(claim, "holds" if len(right) == len(peaks) else "fails", said)
@@ -51,7 +53,7 @@ def _judge_peak(claim: PeakClaim, series: dict[str, list[Result]], metric: str, 
 def _judge_spread(claim: SpreadClaim, series: dict[str, list[Result]], metric: str) -> ClaimVerdict:
     ratios: dict[str, float] = {}
     for name, results in series.items():
-        values = [_value(result, metric) for result in results]
+        values = [_speed(result, metric) for result in results]
         ratios[name] = max(values) / min(values)
     largest = max(ratios, key=lambda name: ratios[name])
     needed = claim.at_least * (1 - claim.tolerance)
@@ -64,7 +66,7 @@ def _judge_gain(claim: GainClaim, found: Sequence[Result], metric: str) -> Claim
     there = [result for result in found if result.case.value(claim.where_largest) == deepest]
     ordered = sorted(there, key=lambda result: result.case.value(claim.along))
     first, last = ordered[0], ordered[-1]
-    ratio = _value(last, metric) / _value(first, metric)
+    ratio = _speed(last, metric) / _speed(first, metric)
     said = (
         f"at {claim.where_largest}={deepest}, {claim.along}={last.case.value(claim.along)} runs at "
         f"{ratio:.2f} times the rate of {claim.along}={first.case.value(claim.along)}"
@@ -82,7 +84,8 @@ def _series(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]]:
     return lines
 
 
-def _value(result: Result, metric: str) -> float:
+def _speed(result: Result, metric: str) -> float:
+    """The case's speed: larger is better, whatever the figure's y axis shows."""
     value = result.value(metric)
     assert value is not None, "claims are judged only over verified cases"
-    return value
+    return 1 / value if metric in _SMALLER_IS_BETTER else value

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import FAILED, NEVER_SUBMITTED, VERIFIED, JobRow, job_rows
+from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED, VERIFIED
 from orchestrator.results.outcome import Ending, Expected, judge
 from orchestrator.results.read import log_bytes, read_log
 from orchestrator.results.statistics import measured_iterations, metrics

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from orchestrator.catalog.expand import PAPER, Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.jobs import VERIFIED, JobRow
+from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.tables import VERIFIED
 
 
 @dataclass(frozen=True, slots=True)

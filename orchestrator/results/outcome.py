@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.ledger.jobs import ENDED, FAILED, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.results.read import LogReport
 
 

@@ -268,3 +268,17 @@ def test_a_traceback_is_shown_when_it_is_asked_for_and_only_then(repro: Caller) 
 def test_a_command_that_is_not_understood_is_exit_2(repro: Caller, words: str) -> None:
     done = repro(*words.split())
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+
+
+def test_a_defect_of_ours_is_one_line_and_a_traceback_only_with_debug(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("orchestrator.catalog.library.experiment_names", breaks)
+    done = repro("list")
+    assert (
+        done.returncode == 2 and done.stderr == "repro: a defect of repro: KeyError: 'surprise'; --debug shows where\n"
+    )
+    assert "Traceback" in repro("list", "--debug").stderr

@@ -15,7 +15,8 @@ from orchestrator.launch.local_state import local_state, read_record
 from orchestrator.launch.refresh import cancel, refresh
 from orchestrator.launch.submit import script_path, submit
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import OPEN, JobRow, job_rows
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.tables import OPEN
 from orchestrator.results.collect import collect
 from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger

@@ -19,8 +19,9 @@ from orchestrator.launch.executors import LocalScriptExecutor
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import NEVER_SUBMITTED, OPEN, SUBMITTING, WAITING, job_rows, record_run
-from orchestrator.ledger.tables import Attempt
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.submissions import record_run
+from orchestrator.ledger.tables import NEVER_SUBMITTED, OPEN, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.jobs import NewAttempt, NewJob, NewRun, Recorded, record_run
+from orchestrator.ledger.submissions import NewAttempt, NewJob, NewRun, Recorded, record_run
 
 _RUN_IDS = (f"20260101-000000-{number:04x}" for number in itertools.count())
 

@@ -171,3 +171,14 @@ def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "results.db").touch()
     ledger = open_ledger(ledger_url(None, tmp_path), create=False)
     assert isinstance(ledger, Ledger) and job_rows(ledger) == []
+
+
+def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    with sqlite3.connect(file) as other:
+        other.execute("create table invoices (id integer)")
+    other.close()
+    before = file.read_bytes()
+    with pytest.raises(ReproError, match="holds something else .invoices.; give --database a file of its own"):
+        open_ledger(ledger_url(None, tmp_path))
+    assert file.read_bytes() == before

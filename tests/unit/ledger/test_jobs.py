@@ -9,25 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import (
-    ENDED,
-    FAILED,
-    NEVER_SUBMITTED,
-    RUNNING,
-    SUBMITTING,
-    VERIFIED,
-    WAITING,
-    NewAttempt,
-    Observation,
-    anything_to_refresh,
-    experiment_counts,
-    job_rows,
-    record_never_submitted,
-    record_observations,
-    record_run,
-    record_submission,
-    unsettled,
-)
+from orchestrator.ledger.jobs import Observation, anything_to_refresh, experiment_counts, job_rows, record_observations
 from orchestrator.ledger.measurements import (
     MeasuredIteration,
     MeasuredMetric,
@@ -35,7 +17,21 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Run
+from orchestrator.ledger.submissions import NewAttempt, record_never_submitted, record_run, record_submission, unsettled
+from orchestrator.ledger.tables import (
+    ENDED,
+    FAILED,
+    NEVER_SUBMITTED,
+    RUNNING,
+    SUBMITTING,
+    VERIFIED,
+    WAITING,
+    Attempt,
+    Event,
+    Iteration,
+    Job,
+    Run,
+)
 from tests.unit.ledger.making import attempts_under, new_job, new_ledger, new_run, record
 
 NOON = datetime(2026, 1, 1, 12)

@@ -7,7 +7,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from orchestrator.ledger.jobs import NewAttempt, job_rows, record_run
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.submissions import NewAttempt, record_run
 from tests.unit.ledger.making import new_job, new_ledger, new_run
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -16,7 +17,7 @@ RACER = """
 import json, sys, time
 from pathlib import Path
 from tests.unit.ledger.making import attempts_under, new_job, new_ledger, new_run
-from orchestrator.ledger.jobs import record_run
+from orchestrator.ledger.submissions import record_run
 import dataclasses
 folder, name = Path(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)

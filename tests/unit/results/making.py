@@ -9,8 +9,9 @@ from pathlib import Path
 from orchestrator.catalog.expand import Case, expand
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.folders import Folders
-from orchestrator.ledger.jobs import ENDED, VERIFIED, JobRow, job_rows
+from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.compare import Result, results
 from tests.unit.ledger.making import new_ledger, record
 

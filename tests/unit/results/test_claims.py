@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,15 @@ def test_every_claim_of_the_figure_is_given_with_its_source(tmp_path: Path, entr
     rows = claim_rows(list(judged(tmp_path, entry, "cpu", {}).values()))
     assert [row["claim"] for row in rows] == [claim.id for claim in entry.experiment.claims]
     assert all(row["says"] and row["source"] and row["because"] for row in rows)
+
+
+def test_where_the_figure_shows_times_a_claim_still_compares_speeds(tmp_path: Path, entry: Entry) -> None:
+    y = entry.experiment.axes.y.model_copy(update={"metric": "iteration_ms"})
+    axes = entry.experiment.axes.model_copy(update={"y": y})
+    timed = replace(entry, experiment=entry.experiment.model_copy(update={"axes": axes}))
+    numbers = rates(entry, "cpu", pp4_gbs4=50.0, pp4_gbs16=75.0)
+    by_rate = judged(tmp_path, entry, "cpu", numbers)
+    by_time = judged(tmp_path, timed, "cpu", numbers)
+    assert {name: (c.verdict, c.because) for name, c in by_time.items()} == {
+        name: (c.verdict, c.because) for name, c in by_rate.items()
+    }

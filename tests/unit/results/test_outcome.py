@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import ENDED, RUNNING, Observation, job_rows, record_observations
+from orchestrator.ledger.jobs import Observation, job_rows, record_observations
 from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.log_lines import IterationLine, WorldLine
 from orchestrator.results import collect as collecting
 from orchestrator.results.collect import collect, measure

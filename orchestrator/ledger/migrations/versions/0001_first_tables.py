@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.String(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("scheduler", sa.String(), nullable=False),
+        sa.Column("host", sa.String(), nullable=False),
         sa.Column("token", sa.String(), nullable=False),
         sa.Column("array_index", sa.Integer(), nullable=True),
         sa.Column("scheduler_id", sa.String(), nullable=True),
