@@ -23,13 +23,16 @@ test: .venv/installed-test
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "repro needs Python 3.10 or newer; say which with: make PYTHON=python3.11" >&2; exit 2; }
-	$(PYTHON) -m venv .venv || \
+	@echo "making .venv"
+	@$(PYTHON) -m venv .venv || \
 	  { rm -rf .venv; echo "no virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
 
 .venv/installed-run: .venv/bin/python pyproject.toml
-	pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
+	@echo "installing what training and drawing need; the first time this downloads torch"
+	@pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
 	@touch $@
 
 .venv/installed-test: .venv/bin/python pyproject.toml
-	pip install --quiet --disable-pip-version-check --editable '.[local,plot,test]'
+	@echo "installing what the tests need; the first time this downloads torch"
+	@pip install --quiet --disable-pip-version-check --editable '.[local,plot,test]'
 	@touch $@
