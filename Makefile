@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # The commands a user would type, printed as they go.
 run: .venv/installed-run
 	repro submit figure-13 --cluster local --wait
-	repro status figure-13
+	repro status
 	repro collect --export csv
 	repro plot figure-13
 

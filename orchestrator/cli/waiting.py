@@ -76,10 +76,10 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
                 "state": row.state if row else "not submitted",
                 "verdict": row.verdict if row else None,
                 "iteration_ms": timing.value if timing else None,
-                "+-": timing.spread if timing else None,
+                "spread_ms": timing.spread if timing else None,
                 "used": timing.count if timing else None,
                 metric: result.value(metric),
-                "% of peak": result.value("percent_of_peak"),
+                "percent_of_peak": result.value("percent_of_peak"),
                 "published": result.published.value if result.published else None,
                 "why": row.verdict_reason if row else None,
             }
@@ -89,8 +89,17 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
 
 def print_cases(now: Outcome) -> None:
     rows = case_rows(now)
-    optional = [name for name in ("% of peak", "published", "why") if any(row[name] is not None for row in rows)]
-    always = ["job", "case", "state", "verdict", "iteration_ms", "+-", "used", now.entry.experiment.axes.y.metric]
+    optional = [name for name in ("percent_of_peak", "published", "why") if any(row[name] is not None for row in rows)]
+    always = [
+        "job",
+        "case",
+        "state",
+        "verdict",
+        "iteration_ms",
+        "spread_ms",
+        "used",
+        now.entry.experiment.axes.y.metric,
+    ]
     table(rows, [*always, *optional])
 
 

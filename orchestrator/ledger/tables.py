@@ -21,7 +21,7 @@ NEVER_SUBMITTED = "NEVER_SUBMITTED"
 
 
 class Table(DeclarativeBase):
-    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON, float: Double}
+    type_annotation_map = {float: Double}
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -45,11 +45,11 @@ class Run(Table):
     user: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
-    command: Mapped[list[str]]
+    command: Mapped[list[str]] = mapped_column(JSON)
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, Any]]
-    profile: Mapped[dict[str, Any]]
+    versions: Mapped[dict[str, Any]] = mapped_column(JSON)
+    profile: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class Job(Table):
@@ -62,7 +62,7 @@ class Job(Table):
     workload: Mapped[str]
     code: Mapped[str]
     image: Mapped[str | None]
-    configuration: Mapped[dict[str, Any]]
+    configuration: Mapped[dict[str, Any]] = mapped_column(JSON)
     gpus: Mapped[int]
     iterations: Mapped[int]
     created_at: Mapped[datetime]

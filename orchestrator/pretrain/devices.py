@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from datetime import timedelta
 
@@ -44,6 +45,8 @@ def prepare_megatron(device: torch.device) -> None:
     """Import Megatron-Core with what it lacks on this device put in place; once for each process."""
     for message in _EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
+    if device.type == "cpu":  # torch's CUDA build says from each process that it found a compiler and no GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     if device.type == "cuda":
         from orchestrator.pretrain import weight_gradient
 

@@ -1,0 +1,61 @@
+"""The wheel is the whole program: figures, profiles and templates travel in it, and it runs from any folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's content, unpacked as pip unpacks it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site-packages")
+    return folder / "site-packages"
+
+
+def repro(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REPRO_")}
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.app", *words]
+    if sys.version_info < (3, 11):
+        command.remove("-P")
+    environment["PYTHONPATH"] = str(installed)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_installed_wheel_knows_its_figures_and_clusters_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    answer = repro(installed, tmp_path, "list")
+    assert answer.returncode == 0 and "sc21/figure-13" in answer.stdout, answer.stderr
+    assert "clusters: local, selene" in answer.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_installed_wheel_renders_a_script_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+    answer = repro(installed, tmp_path, "render", "figure-13", "--cluster", "local", "--scale", "cpu")
+    assert answer.returncode == 0 and answer.stdout.count("#!/bin/bash") == 6, answer.stderr
+
+
+def test_private_values_of_a_shipped_profile_are_wanted_in_the_working_folder_and_found_there(
+    installed: Path, tmp_path: Path
+) -> None:
+    wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
+    assert wanted.returncode == 2 and wanted.stderr.startswith("repro: clusters/selene.local.yaml no such file; ")
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "selene.local.yaml").write_text(
+        "slurm: {account: a, partition: p}\n"
+        "container: {images: {nvidia/pytorch:20.12-py3: /i.sqsh}, mounts: [/data]}\n"
+        "workloads: {megatron-2021: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
+    )
+    found = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
+    assert found.returncode == 0 and "would submit 10 jobs" in found.stderr, found.stderr
