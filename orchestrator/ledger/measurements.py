@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +66,8 @@ def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> 
             attempt.verdict, attempt.verdict_reason = measured.verdict, measured.verdict_reason
             for table in (Iteration, Metric):
                 session.execute(sa.delete(table).where(table.attempt_id == attempt.id))
-            session.add_all(
-                Iteration(
-                    attempt_id=attempt.id,
-                    iteration=line.iteration,
-                    elapsed_ms=line.elapsed_ms,
-                    loss=line.loss,
-                    grad_norm=line.grad_norm,
-                    used=line.used,
-                )
-                for line in measured.iterations
-            )
-            session.add_all(
-                Metric(
-                    attempt_id=attempt.id,
-                    name=metric.name,
-                    value=metric.value,
-                    unit=metric.unit,
-                    spread=metric.spread,
-                    count=metric.count,
-                )
-                for metric in measured.metrics
-            )
+            session.add_all(Iteration(attempt_id=attempt.id, **fields(line)) for line in measured.iterations)
+            session.add_all(Metric(attempt_id=attempt.id, **fields(metric)) for metric in measured.metrics)
 
 
 def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, MeasuredMetric]]:
