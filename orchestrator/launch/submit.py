@@ -35,6 +35,7 @@ from orchestrator.ledger.submissions import (
     record_submission,
 )
 from orchestrator.planning.plan import Plan
+from orchestrator.slurm.query import require_controller
 
 COMMENT = "repro:"
 MOST_IN_ONE_ARRAY = 1000
@@ -65,6 +66,7 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
         raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
         raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
+    require_controller()
 
 
 def submit(

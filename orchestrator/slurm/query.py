@@ -22,7 +22,15 @@ from orchestrator.slurm.records import (
 )
 from orchestrator.slurm.states import Phase
 
-__all__ = ["JobRecord", "QueryAnswer", "ask_accounting", "find_by_comment", "keeps_comments", "query_jobs"]
+__all__ = [
+    "JobRecord",
+    "QueryAnswer",
+    "ask_accounting",
+    "find_by_comment",
+    "keeps_comments",
+    "query_jobs",
+    "require_controller",
+]
 
 _SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 _SQUEUE = ("squeue", "--noheader", "--array", "--states=all", "--Format=" + f":{SEPARATOR},".join(QUEUE_FIELDS) + ":")
@@ -63,6 +71,14 @@ def query_jobs(job_ids: Collection[str]) -> QueryAnswer:
         return QueryAnswer({**_wanted(ask_accounting(rest), rest), **found})
     except AccountingUnreachable as away:
         return QueryAnswer(found, (str(away),))
+
+
+def require_controller() -> None:
+    """Raise Unreachable unless a slurmctld answers: to be asked before anything is written for it."""
+    answer = run_slurm(["scontrol", "ping"])
+    if " is UP" not in answer.stdout:
+        words = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
+        raise Unreachable(Problem(f"scontrol ping: {words}", mend="try again when slurmctld answers"))
 
 
 def find_by_comment(comment: str, *, days_back: int = 30) -> QueryAnswer:

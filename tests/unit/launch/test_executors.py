@@ -153,9 +153,13 @@ def test_a_machine_without_sbatch_is_refused_before_anything_is_written(
     with pytest.raises(Unreachable, match="^sbatch is not on this machine; run this on a login node") as caught:
         require_scheduler(cluster, site.folders)
     assert caught.value.exit_code == 3
-    (site.folder / "sbatch").write_text("")
-    (site.folder / "sbatch").chmod(0o755)
+    for name, body in (("sbatch", ""), ("scontrol", "echo 'Slurmctld(primary) at c1 is UP'")):
+        (site.folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (site.folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(site.folder))
     require_scheduler(cluster, site.folders)
     with pytest.raises(ReproError, match="no folder for Slurm jobs"):
         require_scheduler(cluster, type(site.folders)(CHECKOUT, site.folder / "50%a"))
+    (site.folder / "scontrol").write_text("#!/bin/bash\necho 'Slurmctld(primary) at c1 is DOWN'; exit 1\n")
+    with pytest.raises(Unreachable, match="c1 is DOWN; try again when slurmctld answers"):
+        require_scheduler(cluster, site.folders)

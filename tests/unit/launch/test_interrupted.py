@@ -22,9 +22,11 @@ slurm: {time_limit: "0:10:00"}
 def slow_sbatch(site: Site) -> Path:
     """A stand-in for sbatch that takes half a second to answer; returns what it leaves once it has begun."""
     (site.folder / "bin").mkdir()
-    program = site.folder / "bin" / "sbatch"
-    program.write_text('#!/bin/bash\ntouch "$(dirname "$0")/begun"; sleep 0.5; echo 17\n')
-    program.chmod(0o755)
+    said = {"sbatch": 'touch "$(dirname "$0")/begun"; sleep 0.5; echo 17', "scontrol": "echo 'Slurmctld at c is UP'"}
+    for name, body in said.items():
+        program = site.folder / "bin" / name
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
     (site.folder / "clusters" / "there.yaml").write_text(SLURM)
     return site.folder / "bin" / "begun"
 
