@@ -102,7 +102,7 @@ def collect(
     database: Database = None,
 ) -> None:
     """Read the logs and export one row per case; the claims go to stderr."""
-    from orchestrator.cli.waiting import print_claims
+    from orchestrator.cli.outcome import print_claims
     from orchestrator.results.export import as_csv, export_rows
     from orchestrator.results.export import as_json as results_as_json
 
@@ -128,7 +128,7 @@ def plot(
     database: Database = None,
 ) -> None:
     """Draw the figure on the paper's axes; prints the picture's path."""
-    from orchestrator.cli.waiting import print_claims
+    from orchestrator.cli.outcome import print_claims
     from orchestrator.results.plot import plot as draw
 
     now = _outcome_now(experiment, scale, cluster, database)

@@ -49,7 +49,8 @@ def submit(
     if dry_run:
         _show_plans(plans, profile, json)
         return
-    from orchestrator.cli.waiting import outcome, wait_for
+    from orchestrator.cli.outcome import outcome
+    from orchestrator.cli.waiting import wait_for
     from orchestrator.launch.refresh import refresh
     from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
