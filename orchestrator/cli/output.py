@@ -43,6 +43,6 @@ def _shown(value: Any) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     # What comes from a log or a scheduler must not steer the terminal.
     return "".join(character if character.isprintable() else "?" for character in str(value))

@@ -38,7 +38,7 @@ def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_
     )
 
 
-@pytest.mark.parametrize("image", ["/images/x.sqsh", "./x.sqsh", "nvcr.io#nvidia/pytorch:24.05-py3", "ubuntu"])
+@pytest.mark.parametrize("image", ["/images/x.sqsh", "./x.sqsh", "registry.example#nvidia/pytorch:24.05-py3", "ubuntu"])
 def test_paths_and_registry_names_are_images(tmp_path: Path, image: str) -> None:
     container = cluster_of(tmp_path, CONTAINER % f"images: {{a: '{image}'}}").profile.container
     assert container is not None and container.images == {"a": image}
