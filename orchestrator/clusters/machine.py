@@ -57,18 +57,23 @@ def this_machine() -> Machine:
     cpus = len(os.sched_getaffinity(0))
     if shutil.which("nvidia-smi") is None:
         return Machine(cpus)
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(query, capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return Machine(cpus)
-    return parse_nvidia_smi(answer.stdout.decode(errors="replace"), cpus) if answer.returncode == 0 else Machine(cpus)
+    if answer.returncode != 0:
+        return Machine(cpus)
+    return parse_nvidia_smi(answer.stdout.decode(errors="replace"), cpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def parse_nvidia_smi(text: str, cpus: int) -> Machine:
-    """One `name, memory in MiB` row per GPU."""
-    rows = re.findall(r"^ *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
+def parse_nvidia_smi(text: str, cpus: int, visible: str | None = None) -> Machine:
+    """One `index, uuid, name, memory in MiB` row per GPU, of which CUDA_VISIBLE_DEVICES lets jobs see `visible`."""
+    rows = re.findall(r"^ *([0-9]+), *([^,\s]+), *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
+    if visible is not None:
+        wanted = [word.strip() for word in visible.split(",") if word.strip()]
+        rows = [row for row in rows if any(word == row[0] or row[1].startswith(word) for word in wanted)]
     if not rows:
         return Machine(cpus)
-    smallest = min(int(memory) * 2**20 // 10**9 for _, memory in rows)
-    return Machine(cpus, gpus=len(rows), gpu=rows[0][0], gpu_memory_gb=max(1, smallest))
+    smallest = min(int(memory) * 2**20 // 10**9 for *_, memory in rows)
+    return Machine(cpus, gpus=len(rows), gpu=rows[0][2], gpu_memory_gb=max(1, smallest))

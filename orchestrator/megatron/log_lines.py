@@ -21,12 +21,14 @@ WORLD = re.compile(
 # Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
 CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("out of GPU memory", re.compile(rb"OutOfMemoryError[^\r\n]*|CUDA (?:error: )?out of memory[^\r\n]*")),
-    ("argument error", re.compile(rb"error: (?:unrecognized arguments|argument )[^\r\n]*")),
+    ("argument error", re.compile(rb"(?:pretrain: error: |error: unrecognized arguments|error: argument )[^\r\n]*")),
     ("container", re.compile(rb"error: pyxis: [^\r\n]*")),
     ("time limit", re.compile(rb"DUE TO TIME LIMIT")),
     ("out of host memory", re.compile(rb"oom_kill event[^\r\n]*|task [^\r\n]{0,60}: Out Of Memory")),
+    # torchrun's report; the ranks it then ended itself got SIGTERM.
+    ("a rank was killed", re.compile(rb"Signal [0-9]+ \(SIG(?:KILL|SEGV|ABRT|BUS|FPE|ILL)\) received[^\r\n]*")),
     ("NCCL error", re.compile(rb"NCCL error in[^\r\n]*|Watchdog caught collective operation timeout[^\r\n]*")),
-    ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*")),
+    ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*[^\r\n ]")),
     ("error", re.compile(rb"(?:slurmstepd|srun|pretrain|bash|timeout): [^\r\n]*")),
 )
 TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]+\]")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, redirect_stderr
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
-from orchestrator.pretrain.place import find_place, set_environment
+from orchestrator.pretrain.place import find_place, gpu_lacking, set_environment
 
 EXIT_REFUSED = 2
 
@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reasons:
         if place.rank == 0:
             print("\n".join(f"pretrain: error: {reason}" for reason in reasons), file=sys.stderr, flush=True)
+        return EXIT_REFUSED
+    if lacking := gpu_lacking(place, torch.cuda.device_count()):
+        print(f"pretrain: error: {lacking}", file=sys.stderr, flush=True)
         return EXIT_REFUSED
     device = start_processes(place)
     prepare_megatron(device)

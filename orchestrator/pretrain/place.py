@@ -31,6 +31,13 @@ def find_place(environ: Mapping[str, str]) -> Place:
     return Place(rank=int(rank), world_size=int(world_size), local_rank=int(local_rank))
 
 
+def gpu_lacking(place: Place, visible_gpus: int) -> str | None:
+    """Why this process has no GPU of its own; a task bound to one GPU sees that one alone, whatever its local rank."""
+    if visible_gpus > 1 and place.local_rank >= visible_gpus:
+        return f"local rank {place.local_rank} has no GPU: this process sees {visible_gpus}"
+    return None
+
+
 def set_environment(environ: MutableMapping[str, str], place: Place) -> None:
     """Set what torch.distributed, NCCL, CUDA and gloo read when they start; what is set already stays.
 

@@ -16,7 +16,7 @@ from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.pipeline import communication_options
-from orchestrator.pretrain.place import Place, find_place, set_environment
+from orchestrator.pretrain.place import Place, find_place, gpu_lacking, set_environment
 from orchestrator.pretrain.sequence import join_shares, take_share
 from orchestrator.pretrain.weight_gradient import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
@@ -166,3 +166,11 @@ def test_memory_line_is_megatrons() -> None:
 def test_vocabulary_line_tells_the_padding() -> None:
     arguments = _arguments("--vocab-size 50257 --make-vocab-size-divisible-by 128 --tensor-model-parallel-size 8")
     assert log_lines.vocabulary(arguments) == " > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)"
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_told_and_one_bound_to_a_single_gpu_is_not() -> None:
+    third = Place(rank=2, world_size=4, local_rank=2)
+    assert gpu_lacking(third, visible_gpus=2) == "local rank 2 has no GPU: this process sees 2"
+    assert gpu_lacking(third, visible_gpus=4) is None
+    assert gpu_lacking(third, visible_gpus=1) is None, "a task bound to one GPU"
+    assert gpu_lacking(third, visible_gpus=0) is None, "CPU"

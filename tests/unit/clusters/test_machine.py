@@ -12,15 +12,24 @@ from orchestrator.clusters.machine import Machine, parse_nvidia_smi, this_machin
 from tests.unit.clusters.sites import cluster_of
 
 LOCAL = "about: this machine\nscheduler: local\n"
+THREE = "0, GPU-a1, NVIDIA H200, 143771\n1, GPU-b2, NVIDIA H200, 143771\n2, GPU-c3, NVIDIA H200, 81559\n"
 
 
 def test_gpus_are_counted_and_the_smallest_memory_decides() -> None:
-    text = "NVIDIA H200, 143771\nNVIDIA H200, 143771\nNVIDIA H200, 81559\n"
-    assert parse_nvidia_smi(text, 16) == Machine(16, gpus=3, gpu="NVIDIA H200", gpu_memory_gb=85)
+    assert parse_nvidia_smi(THREE, 16) == Machine(16, gpus=3, gpu="NVIDIA H200", gpu_memory_gb=85)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "No devices were found\n", "NVIDIA X, [N/A]\n", "NVIDIA-SMI has failed, because\n"]
+    ("visible", "gpus", "memory_gb"),
+    [("0,1", 2, 150), (" 2 ", 1, 85), ("GPU-a, GPU-c", 2, 85), ("", 0, None), ("-1", 0, None), ("NoDevFiles", 0, None)],
+)
+def test_gpus_that_jobs_may_not_see_are_not_there(visible: str, gpus: int, memory_gb: int | None) -> None:
+    machine = parse_nvidia_smi(THREE, 16, visible)
+    assert (machine.gpus, machine.gpu_memory_gb) == (gpus, memory_gb)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "No devices were found\n", "0, GPU-a, NVIDIA X, [N/A]\n", "NVIDIA-SMI has failed, because\n"]
 )
 def test_an_answer_without_gpus_is_a_machine_without_gpus(text: str) -> None:
     assert parse_nvidia_smi(text, 2) == Machine(2)
@@ -61,9 +70,14 @@ def fake_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 
 
 def test_the_real_query_is_read_and_its_failure_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nvidia_smi(tmp_path, monkeypatch, 'test "$1" = --query-gpu=name,memory.total && echo "NVIDIA A100, 81920"')
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    answer = 'echo "0, GPU-a, NVIDIA A100, 81920"'
+    fake_nvidia_smi(tmp_path, monkeypatch, f'test "$1" = --query-gpu=index,uuid,name,memory.total && {answer}')
     assert (this_machine().gpus, this_machine().gpu_memory_gb) == (1, 85)
-    fake_nvidia_smi(tmp_path, monkeypatch, 'echo "NVIDIA A100, 81920"; exit 9')
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert this_machine().gpus == 0
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    fake_nvidia_smi(tmp_path, monkeypatch, f"{answer}; exit 9")
     assert this_machine().gpus == 0
 
 

@@ -144,6 +144,8 @@ def test_a_world_of_another_line_is_not_taken_for_it() -> None:
         (b"RuntimeError: CUDA out of memory. Tried to allocate 2 GiB (GPU 0;", "out of GPU memory"),
         (b"CUDA error: out of memory", "out of GPU memory"),
         (b"pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local", "argument error"),
+        (b"pretrain: error: local rank 3 has no GPU: this process sees 2", "argument error"),
+        (b"  traceback : Signal 9 (SIGKILL) received by PID 3035", "a rank was killed"),
         (b"slurmstepd: error: pyxis: container start failed with error code: 1", "container"),
         (b"slurmstepd: error: *** JOB 42221 ON n CANCELLED AT 2022-04-14T16:20:46 DUE TO TIME LIMIT ***", "time limit"),
         (b"slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.", "out of host memory"),
@@ -165,6 +167,15 @@ def test_memory_is_named_although_other_ranks_cry_louder_and_earlier() -> None:
         b"Watchdog caught collective operation timeout: x\nsrun: error: n: task 3: Exited\nCUDA out of memory. Tried\n"
     )
     assert (cause(log) or "").startswith("out of GPU memory: ")
+
+
+def test_the_rank_that_was_killed_is_named_and_not_those_that_torchrun_ended_after_it() -> None:
+    log = (
+        b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        b"  traceback : Signal 15 (SIGTERM) received by PID 3032\n"
+        b"Root Cause (first observed failure):\n  traceback : Signal 9 (SIGKILL) received by PID 3035\n"
+    )
+    assert cause(log) == "a rank was killed: Signal 9 (SIGKILL) received by PID 3035"
 
 
 def test_a_log_without_a_fault_has_no_cause() -> None:
