@@ -59,7 +59,7 @@ def status(
         next_command("repro list", "what there is to run")
         return
     while True:
-        still_open = _show_status(folders, ledger, experiment, where, json, clear=watch and sys.stdout.isatty())
+        still_open = _show_status(folders, ledger, experiment, where, json, watch)
         if not (watch and still_open):
             return
         time.sleep(WATCH_EVERY_S)
@@ -159,7 +159,7 @@ def _outcome_now(experiment: str | None, scale: str | None, cluster: str | None,
 
 
 def _show_status(
-    folders: Folders, ledger: Ledger, experiment: str | None, where: str | None, json: bool, clear: bool
+    folders: Folders, ledger: Ledger, experiment: str | None, where: str | None, json: bool, watch: bool
 ) -> bool:
     """One look at everything; returns whether something is still under way."""
     from orchestrator.ledger.jobs import experiment_counts, job_rows
@@ -167,7 +167,7 @@ def _show_status(
 
     complaints = _bring_up_to_date(ledger)
     counts = experiment_counts(ledger)
-    if clear:
+    if watch and sys.stdout.isatty():
         typer.echo("\033[2J\033[H", nl=False)
     for complaint in complaints:
         say(f"note: {complaint}")
@@ -181,7 +181,8 @@ def _show_status(
         jobs = [row for row in jobs if _matches(row, where)]
         _print(_status_rows(ledger, jobs), json)
         still_open = any(row.phase in OPEN for row in jobs)
-        _suggest(jobs, still_open)
+        if not (watch and still_open):
+            _suggest(jobs, still_open)
     return still_open
 
 
