@@ -72,41 +72,20 @@ def scale_names(experiment: Experiment) -> list[str]:
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Every case of the experiment at this scale; ReproError names every rule that gives no whole number."""
     fields = scale_fields(entry, scale)
-    assert fields.gpus and fields.model and fields.matrix and fields.workload
     disagreements = list(consistency.problems(entry.document, entry.experiment, scale, fields))
     if disagreements:
         raise ReproError(*disagreements)
-    own_rules = ("scales", scale, "rules")
-    rules_place = str(entry.document.place(own_rules if own_rules in entry.document.keys else ("rules",)))
-    shape = ModelShape(**fields.model.model_dump())
-    training = Training(**_training(fields))
+    assert fields.matrix is not None
     matrix = fields.matrix.given()
     cases: list[Case] = []
     problems: list[Problem] = []
     for values in itertools.product(*matrix.values()):
         varied = dict(zip(matrix, values, strict=True))
         try:
-            derived = _derived(fields.rules, {"gpus": fields.gpus, **fields.fixed.given(), **varied})
-            layout = _layout(fields, {**fields.fixed.given(), **varied, **derived})
+            cases.append(_case(entry, scale, fields, varied))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in varied.items())
-            problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
-            continue
-        shown = {axis: (varied | derived)[axis] for axis in AXES if axis in varied or axis in derived}
-        cases.append(
-            Case(
-                experiment=entry.name,
-                scale=scale,
-                point=tuple(shown.items()),
-                workload=fields.workload,
-                model=shape,
-                layout=layout,
-                training=training,
-                device=fields.device or "gpu",
-                time_limit=fields.time_limit,
-                gpu_memory_gb=fields.gpu_memory_gb,
-            )
-        )
+            problems.append(Problem(f"{entry.short_name} {at}: {error}", _rules_place(entry, scale)))
     if problems:
         raise ReproError(*problems)
     return cases
@@ -160,6 +139,30 @@ def select(cases: list[Case], wanted: Mapping[str, int]) -> list[Case]:
         asked = ",".join(f"{axis}={value}" for axis, value in wanted.items())
         raise ReproError(Problem(f"--where {asked}: no such case", mend=f"there are {there}"))
     return chosen
+
+
+def _case(entry: Entry, scale: str, fields: ScaleFields, varied: dict[str, int]) -> Case:
+    assert fields.gpus and fields.model and fields.workload
+    fixed = fields.fixed.given()
+    derived = _derived(fields.rules, {"gpus": fields.gpus, **fixed, **varied})
+    point = varied | derived
+    return Case(
+        experiment=entry.name,
+        scale=scale,
+        point=tuple((axis, point[axis]) for axis in AXES if axis in point),
+        workload=fields.workload,
+        model=ModelShape(**fields.model.model_dump()),
+        layout=_layout(fields, fixed | point),
+        training=Training(**_training(fields)),
+        device=fields.device or "gpu",
+        time_limit=fields.time_limit,
+        gpu_memory_gb=fields.gpu_memory_gb,
+    )
+
+
+def _rules_place(entry: Entry, scale: str) -> str:
+    own = ("scales", scale, "rules")
+    return str(entry.document.place(own if own in entry.document.keys else ("rules",)))
 
 
 def _training(fields: ScaleFields) -> dict[str, Any]:
