@@ -15,6 +15,11 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 
 
+def short_name(experiment: str) -> str:
+    """What a person types: `figure-13` for the file `sc21/figure-13`."""
+    return experiment.rpartition("/")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """`shipped` holds the three data folders; `home` is where results and private files go."""

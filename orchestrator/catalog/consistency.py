@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.catalog.experiment import Experiment, GainClaim, PeakClaim, ScaleFields
+from orchestrator.catalog.experiment import Experiment, GainClaim, PeakClaim, ScaleFields, scale_names
 from orchestrator.documents.source import Document, Path_
 from orchestrator.errors import Problem, did_you_mean
 
@@ -53,7 +53,7 @@ def _named_axes(experiment: Experiment) -> Iterator[tuple[Path_, str]]:
 
 
 def _unknown_scales(document: Document, experiment: Experiment) -> Iterator[Problem]:
-    known = ["paper", *experiment.scales]
+    known = scale_names(experiment)
     for i, claim in enumerate(experiment.claims):
         for j, name in enumerate(claim.judged_at):
             if name not in known:

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.catalog import consistency
-from orchestrator.catalog.experiment import AXES, AxisRules, Experiment, ScaleFields
+from orchestrator.catalog.experiment import AXES, PAPER, AxisRules, ScaleFields, scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.rules import RuleError, evaluate
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
-
-PAPER = "paper"
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -62,11 +60,6 @@ class Case:
 
     def value(self, axis: str) -> int:
         return dict(self.point)[axis]
-
-
-def scale_names(experiment: Experiment) -> list[str]:
-    """Largest first: the published figure, then as the file lists them."""
-    return [PAPER, *experiment.scales]
 
 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
 from orchestrator.documents.model import Count, NonNegative, Strict, Text, TimeLimit
 
-AXES = ("pp", "tp", "dp", "cp", "vp", "mbs", "gbs")
+Axis = Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 """Names of what a case may vary: pipeline-, tensor-, data- and context-parallel size, virtual stages, microbatch and
 global batch size (in sequences)."""
+
+PAPER = "paper"
+"""The scale that every experiment has: the file's top level."""
 
 Metric = Literal["tflops_per_gpu", "iteration_ms", "sequences_per_s"]
 
@@ -37,16 +41,26 @@ class TrainingFields(Strict):
     evaluation_iterations: NonNegative | None = None
 
 
-class AxisValues(Strict):
-    """The matrix: every combination of these values is one case."""
+T = TypeVar("T")
 
-    pp: list[Count] | None = None
-    tp: list[Count] | None = None
-    dp: list[Count] | None = None
-    cp: list[Count] | None = None
-    vp: list[Count] | None = None
-    mbs: list[Count] | None = None
-    gbs: list[Count] | None = None
+
+class ByAxis(Strict, Generic[T]):
+    """Something for some of the axes."""
+
+    pp: T | None = None
+    tp: T | None = None
+    dp: T | None = None
+    cp: T | None = None
+    vp: T | None = None
+    mbs: T | None = None
+    gbs: T | None = None
+
+    def given(self) -> dict[str, T]:
+        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
+
+
+class AxisValues(ByAxis[list[Count]]):
+    """The matrix: every combination of these values is one case."""
 
     @model_validator(mode="after")
     def _has_values(self) -> AxisValues:
@@ -59,38 +73,13 @@ class AxisValues(Strict):
                 raise ValueError(f"{name} names a value twice")
         return self
 
-    def given(self) -> dict[str, list[int]]:
-        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
 
-
-class AxisValue(Strict):
+class AxisValue(ByAxis[Count]):
     """Axes that have one value in every case."""
 
-    pp: Count | None = None
-    tp: Count | None = None
-    dp: Count | None = None
-    cp: Count | None = None
-    vp: Count | None = None
-    mbs: Count | None = None
-    gbs: Count | None = None
 
-    def given(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
-
-
-class AxisRules(Strict):
+class AxisRules(ByAxis[Text]):
     """Axes that follow from others: `tp: gpus / pp`."""
-
-    pp: Text | None = None
-    tp: Text | None = None
-    dp: Text | None = None
-    cp: Text | None = None
-    vp: Text | None = None
-    mbs: Text | None = None
-    gbs: Text | None = None
-
-    def given(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
 
 
 class ScaleFields(Strict):
@@ -114,7 +103,7 @@ class ScaleFields(Strict):
 
 class XAxis(Strict):
     label: Text
-    of: Annotated[list[Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]], Field(min_length=1)]
+    of: Annotated[list[Axis], Field(min_length=1)]
 
 
 class YAxis(Strict):
@@ -125,7 +114,7 @@ class YAxis(Strict):
 
 class Series(Strict):
     label: Text
-    of: Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]
+    of: Axis
 
 
 class Axes(Strict):
@@ -149,7 +138,7 @@ class PeakClaim(ClaimFields):
     """The best case of each series has this axis value; a text names a fact of the cluster."""
 
     kind: Literal["peak"]
-    at: dict[Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"], Count | Literal["gpus_per_node"]]
+    at: dict[Axis, Count | Literal["gpus_per_node"]]
 
 
 class SpreadClaim(ClaimFields):
@@ -164,8 +153,8 @@ class GainClaim(ClaimFields):
     """Where the given axis is at its largest, the metric grows along another axis, smallest to largest value."""
 
     kind: Literal["gain"]
-    along: Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]
-    where_largest: Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]
+    along: Axis
+    where_largest: Axis
 
 
 Claim = Annotated[PeakClaim | SpreadClaim | GainClaim, Field(discriminator="kind")]
@@ -200,9 +189,14 @@ class Experiment(ScaleFields):
     @model_validator(mode="before")
     @classmethod
     def _no_scale_called_paper(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("scales"), dict) and "paper" in value["scales"]:
+        if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the file's top level; give it no block of its own")
         return value
+
+
+def scale_names(experiment: Experiment) -> list[str]:
+    """Largest first: the published figure, then as the file lists them."""
+    return [PAPER, *experiment.scales]
 
 
 class CodeFields(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.documents.model import read_model
 from orchestrator.documents.source import Document, read_document
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.folders import Folders
+from orchestrator.folders import Folders, short_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Entry:
 
     @property
     def short_name(self) -> str:
-        return self.name.rpartition("/")[2]
+        return short_name(self.name)
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
@@ -33,13 +34,19 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
+def names_meant(names: Iterable[str], name: str) -> list[str]:
+    """The full names that a name, short or full, may stand for."""
+    return [full for full in names if name in (full, short_name(full))]
+
+
 def find_experiment(folders: Folders, name: str) -> Entry:
     """Read the experiment that `name` means, short or full; ReproError has every fault of its files."""
     names = experiment_names(folders)
-    found = [full for full in names if name in (full, full.rpartition("/")[2])]
+    found = names_meant(names, name)
     if not found:
-        short = [full.rpartition("/")[2] for full in names]
-        near = did_you_mean(name, [*short, *names]) or f"there are: {', '.join(sorted(names)) or 'none'}"
+        near = (
+            did_you_mean(name, [*map(short_name, names), *names]) or f"there are: {', '.join(sorted(names)) or 'none'}"
+        )
         raise ReproError(Problem(f"{name}: no such experiment", mend=near))
     if len(found) > 1:
         raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", mend="give the full name"))

@@ -8,7 +8,8 @@ from orchestrator.cli.output import as_json, next_command, say, table
 
 def list_experiments(json: Json = False) -> None:
     """List the experiments: papers' figures and tables, their cases and scales."""
-    from orchestrator.catalog.expand import expand, scale_fields, scale_names
+    from orchestrator.catalog.expand import expand, scale_fields
+    from orchestrator.catalog.experiment import scale_names
     from orchestrator.catalog.library import experiment_names, read_experiment
     from orchestrator.clusters.resolve import cluster_names
     from orchestrator.folders import find_folders

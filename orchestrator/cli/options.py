@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
-
-if TYPE_CHECKING:
-    from orchestrator.folders import Folders
-    from orchestrator.ledger.database import Ledger
 
 Database = Annotated[
     Optional[str],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -18,10 +14,3 @@ Scale = Annotated[Optional[str], typer.Option("--scale", help="paper, quad, cpu,
 Where = Annotated[Optional[str], typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.")]  # noqa: UP045
 ClusterName = Annotated[Optional[str], typer.Option("--cluster", help="A cluster's name or the path of its profile.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="The same rows as JSON.")]
-
-
-def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
-    """The ledger, brought to today's schema; None when nothing was ever submitted."""
-    from orchestrator.ledger.database import ledger_url, open_ledger
-
-    return open_ledger(ledger_url(database, folders.home), create=False)

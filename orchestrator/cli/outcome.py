@@ -32,7 +32,7 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for result in now.found:
         row = result.row
-        timing = result.metrics.get("iteration_ms") if result.is_verified else None
+        timing = result.metric("iteration_ms")
         rows.append(
             {
                 "job": row.job_id if row else None,

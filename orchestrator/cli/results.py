@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import sys
 import time
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from orchestrator.cli.options import ClusterName, Database, Json, Scale, Where, existing_ledger
+from orchestrator.cli.opening import bring_up_to_date, existing_ledger
+from orchestrator.cli.options import ClusterName, Database, Json, Scale, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.folders import short_name
 
 if TYPE_CHECKING:
     from orchestrator.cli.scope import Outcome
@@ -67,13 +68,15 @@ def status(
 
 def logs(job: JobName, follow: Follow = False, database: Database = None) -> None:
     """Print a job's log as it is."""
-    from orchestrator.cli.scope import chosen_rows
+    from orchestrator.cli.scope import chosen_rows, submitted_ledger
     from orchestrator.folders import find_folders
     from orchestrator.launch.refresh import refresh
+    from orchestrator.ledger.jobs import job_rows
     from orchestrator.ledger.tables import OPEN
 
     folders = find_folders()
-    ledger, rows = chosen_rows(folders, database, [job])
+    ledger = submitted_ledger(folders, database)
+    rows = chosen_rows(ledger, folders, [job])
     if len(rows) != 1:
         raise ReproError(Problem(f"{job}: {len(rows)} jobs; logs are shown of one", mend="repro status shows the jobs"))
     row = rows[0]
@@ -81,16 +84,16 @@ def logs(job: JobName, follow: Follow = False, database: Database = None) -> Non
     while True:
         if follow:
             refresh(ledger)
-            rows = chosen_rows(folders, database, [row.job_id])[1]
-        ended = rows[0].phase not in OPEN
+            row = job_rows(ledger, job_prefix=row.job_id)[0]
+        ended = row.phase not in OPEN
         position = _print_from(Path(row.folder) / "log.txt", position)
         if not follow or ended:
             break
         time.sleep(1.0)
     # What the script itself printed: empty unless something went wrong around the program.
     if position + _print_from(Path(row.folder) / "batch.txt", 0) == 0:
-        say(f"{row.job_id} ({row.case_name}) has written nothing yet; it is {rows[0].state}")
-    next_command(f"repro status {row.experiment.rpartition('/')[2]}", "how it stands among the others")
+        say(f"{row.job_id} ({row.case_name}) has written nothing yet; it is {row.state}")
+    next_command(f"repro status {short_name(row.experiment)}", "how it stands among the others")
 
 
 def collect(
@@ -103,7 +106,7 @@ def collect(
 ) -> None:
     """Read the logs and export one row per case; the claims go to stderr."""
     from orchestrator.cli.outcome import print_claims
-    from orchestrator.results.export import as_csv, export_rows
+    from orchestrator.results.export import as_csv, export_rows, written_whole
     from orchestrator.results.export import as_json as results_as_json
 
     now = _outcome_now(experiment, scale, cluster, database)
@@ -112,7 +115,8 @@ def collect(
     if output is None:
         data(text.rstrip("\n"))
     else:
-        _write(output, text)
+        with written_whole(output) as part:
+            part.write_text(text, encoding="utf-8")
         data(str(output))
     print_claims(now, to_stdout=False)
     next_command(f"repro plot {now.entry.short_name}", "the figure as a picture")
@@ -145,16 +149,13 @@ def plot(
 def _outcome_now(experiment: str | None, scale: str | None, cluster: str | None, database: str | None) -> Outcome:
     from orchestrator.cli.scope import read_outcome
     from orchestrator.folders import find_folders
-    from orchestrator.launch.refresh import refresh
-    from orchestrator.results.collect import collect as read_logs
 
     folders = find_folders()
     ledger = existing_ledger(folders, database)
     if ledger is None:
         raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local --wait"))
-    for complaint in refresh(ledger).complaints:
+    for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
-    read_logs(ledger)
     return read_outcome(ledger, folders, experiment, scale, cluster)
 
 
@@ -165,7 +166,7 @@ def _show_status(
     from orchestrator.ledger.jobs import experiment_counts, job_rows
     from orchestrator.ledger.tables import OPEN
 
-    complaints = _bring_up_to_date(ledger)
+    complaints = bring_up_to_date(ledger)
     counts = experiment_counts(ledger)
     if watch and sys.stdout.isatty():
         typer.echo("\033[2J\033[H", nl=False)
@@ -184,20 +185,6 @@ def _show_status(
         if not (watch and still_open):
             _suggest(jobs, still_open)
     return still_open
-
-
-def _bring_up_to_date(ledger: Ledger) -> tuple[str, ...]:
-    """Ask the scheduler and read the logs of what is under way; nothing is loaded when nothing is."""
-    from orchestrator.ledger.jobs import anything_to_refresh
-
-    if not anything_to_refresh(ledger):
-        return ()
-    from orchestrator.launch.refresh import refresh
-    from orchestrator.results.collect import collect as read_logs
-
-    complaints = refresh(ledger).complaints
-    read_logs(ledger)
-    return complaints
 
 
 def _full_name(folders: Folders, experiment: str | None) -> str | None:
@@ -227,7 +214,7 @@ def _status_rows(ledger: Ledger, jobs: list[JobRow]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "job": row.job_id,
-                "experiment": row.experiment.rpartition("/")[2],
+                "experiment": short_name(row.experiment),
                 "scale": row.scale,
                 "cluster": row.cluster,
                 "case": row.case_name,
@@ -258,7 +245,7 @@ def _suggest(jobs: list[JobRow], still_open: bool) -> None:
     elif still_open:
         next_command("repro status --watch", "until they have ended")
     elif jobs:
-        name = jobs[-1].experiment.rpartition("/")[2]
+        name = short_name(jobs[-1].experiment)
         next_command(f"repro collect {name} --export csv", "the numbers and the claims")
     else:
         next_command("repro list", "what there is to run")
@@ -276,14 +263,3 @@ def _print_from(file: Path, position: int) -> int:
         return position
     sys.stdout.buffer.flush()
     return position
-
-
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None

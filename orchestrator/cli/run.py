@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from orchestrator.cli.opening import bring_up_to_date
 from orchestrator.cli.options import Database, Json, Scale, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
+from orchestrator.folders import short_name
 
 if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry
@@ -51,22 +53,19 @@ def submit(
         return
     from orchestrator.cli.outcome import outcome
     from orchestrator.cli.waiting import wait_for
-    from orchestrator.launch.refresh import refresh
     from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
     from orchestrator.ledger.tables import OPEN
-    from orchestrator.results.collect import collect
 
     for warning in sorted({warning for plan in plans for warning in plan.warnings}):
         say(f"warning: {warning}")
     require_scheduler(profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))
     assert ledger is not None
-    for complaint in refresh(ledger).complaints:
+    for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
-    collect(ledger)
     try:
         done = submit_plans(plans, profile, ledger, folders, sys.argv)
     except KeyboardInterrupt:
@@ -134,17 +133,18 @@ def cancel(
     database: Database = None,
 ) -> None:
     """Cancel jobs: of experiments, or by job id."""
-    from orchestrator.cli.scope import chosen_rows
+    from orchestrator.cli.scope import chosen_rows, submitted_ledger
     from orchestrator.folders import find_folders
     from orchestrator.launch.refresh import cancel as cancel_jobs
     from orchestrator.launch.refresh import refresh
     from orchestrator.ledger.tables import OPEN
 
     folders = find_folders()
-    ledger, rows = chosen_rows(folders, database, targets, where)
+    ledger = submitted_ledger(folders, database)
+    chosen_rows(ledger, folders, targets, where)  # words that mean nothing are refused before the scheduler is asked
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
-    ledger, rows = chosen_rows(folders, database, targets, where)
+    rows = chosen_rows(ledger, folders, targets, where)
     live = [row for row in rows if row.phase in OPEN and row.scheduler_id is not None]
     if not live:
         say("nothing to cancel: no such job is under way")
@@ -158,7 +158,7 @@ def cancel(
     for row in live:
         data(f"{row.job_id}  {row.case_name}  {row.scheduler_id or '-'}")
     say(f"{len(live)} jobs asked to end")
-    next_command(f"repro status {live[0].experiment.rpartition('/')[2]}", "whether they have")
+    next_command(f"repro status {short_name(live[0].experiment)}", "whether they have")
 
 
 def _planned(
@@ -211,7 +211,7 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool) -> None:
         table(rows, list(rows[0]))
     case = plans[0].case
     say(f"would submit {len(plans)} jobs at scale {case.scale} to {profile.name}; nothing was submitted or run")
-    short = case.experiment.rpartition("/")[2]
+    short = short_name(case.experiment)
     first = f"repro render {short} --cluster {profile.name} --scale {case.scale} --where {case.name}"
     next_command(first, "the script of the first")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.expand import Case, expand, parse_where
-from orchestrator.catalog.library import Entry, experiment_names, find_experiment
-from orchestrator.cli.options import existing_ledger
+from orchestrator.catalog.library import Entry, experiment_names, find_experiment, names_meant
+from orchestrator.cli.opening import existing_ledger
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
@@ -61,27 +61,30 @@ def read_outcome(
 
 def full_name(folders: Folders, name: str) -> str:
     """`figure-13` -> `sc21/figure-13`; unknown names are refused with the nearest."""
-    full = [known for known in experiment_names(folders) if name in (known, known.rpartition("/")[2])]
+    full = names_meant(experiment_names(folders), name)
     return full[0] if len(full) == 1 else find_experiment(folders, name).name
 
 
-def chosen_rows(
-    folders: Folders, database: str | None, targets: Sequence[str], where: str | None = None
-) -> tuple[Ledger, list[JobRow]]:
-    """The jobs that these words mean; each is an experiment's name, a job id (or its start) or a scheduler's id."""
-    wanted = parse_where(where)
+def submitted_ledger(folders: Folders, database: str | None) -> Ledger:
+    """The ledger, for a command that is about jobs that must be in it."""
     ledger = existing_ledger(folders, database)
     if ledger is None:
         raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local"))
+    return ledger
+
+
+def chosen_rows(ledger: Ledger, folders: Folders, targets: Sequence[str], where: str | None = None) -> list[JobRow]:
+    """The jobs that these words mean; each is an experiment's name, a job id (or its start) or a scheduler's id."""
+    wanted = parse_where(where)
     names = experiment_names(folders)
     chosen: dict[int, JobRow] = {}
     for target in targets:
-        if any(target in (name, name.rpartition("/")[2]) for name in names):
+        if names_meant(names, target):
             rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
             rows = _by_id(ledger, target)
         chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
-    return ledger, list(chosen.values())
+    return list(chosen.values())
 
 
 def matches(row: JobRow, wanted: Mapping[str, int]) -> bool:

@@ -97,9 +97,6 @@ class SlurmScriptExecutor(SlurmExecutor):
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
                 job: core.Job[Any] = self._submit_command("")
-        except FileNotFoundError:
-            mend = "run this on a login node of the cluster"
-            raise Unreachable(Problem("sbatch is not on this machine", mend=mend)) from None
         except utils.FailedJobError as error:
             said = str(error)
             raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None

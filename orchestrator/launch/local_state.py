@@ -70,15 +70,12 @@ def local_state(folder: Path, queue_pid: int | None) -> LocalState:
         return _ended(end, start, cancelled)
     if running and start is not None:
         return LocalState("RUNNING", started_at=start.at)
-    if start is not None:
-        why = (
-            "cancelled"
-            if cancelled
-            else "its process is gone and left no end record (killed, or the machine went down)"
-        )
-        return LocalState("CANCELLED" if cancelled else "NODE_FAIL", why, started_at=start.at)
     if cancelled:
-        return LocalState("CANCELLED", "cancelled before it started")
+        began = start.at if start else None
+        return LocalState("CANCELLED", "cancelled" if start else "cancelled before it started", started_at=began)
+    if start is not None:
+        why = "its process is gone and left no end record (killed, or the machine went down)"
+        return LocalState("NODE_FAIL", why, started_at=start.at)
     if queued:
         return LocalState("PENDING", "waits for the jobs before it")
     return LocalState("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import jinja2
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.folders import short_name
 from orchestrator.planning.plan import Plan
 
 # Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.
@@ -63,7 +65,7 @@ def render_array(
 ) -> str:
     """One submission for jobs that ask for the same: element i runs script i."""
     assert cluster.profile.slurm is not None
-    name = plans[0].case.experiment.rpartition("/")[2]
+    name = short_name(plans[0].case.experiment)
     own = [
         _directive("array", f"0-{len(plans) - 1}%{cluster.profile.slurm.max_running}"),
         _directive("output", _pattern(folder) + "/%A_%a.txt"),
@@ -82,7 +84,7 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     slurm, resources = cluster.profile.slurm, plan.resources
     assert slurm is not None
     given: dict[str, str | int | None] = {
-        "job-name": job_name or f"{plan.case.experiment.rpartition('/')[2]}-{plan.case.slug}",
+        "job-name": job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}",
         "account": slurm.account,
         "partition": slurm.partition,
         "qos": slurm.qos,
@@ -191,6 +193,12 @@ def _quoted(value: object) -> str:
 
 
 def _template(templates: Path, name: str) -> jinja2.Template:
+    return _templates(templates).get_template(name)
+
+
+@lru_cache
+def _templates(templates: Path) -> jinja2.Environment:
+    """The folder's templates, each compiled once however many jobs are rendered."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),
         undefined=jinja2.StrictUndefined,
@@ -205,4 +213,4 @@ def _template(templates: Path, name: str) -> jinja2.Template:
         "comment": lambda text: " ".join(str(text).split()),
     }
     environment.filters.update(filters)
-    return environment.get_template(name)
+    return environment

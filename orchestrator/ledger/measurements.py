@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, fields
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.tables import Attempt, Iteration, Metric, fields, note
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> 
                 continue
             if attempt.verdict != measured.verdict:
                 detail = f"{measured.verdict}: {measured.verdict_reason or 'every check passed'}"
-                session.add(
-                    Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind="verdict", detail=detail)
-                )
+                note(session, attempt, "verdict", detail)
             attempt.iteration = measured.iteration
             attempt.verdict, attempt.verdict_reason = measured.verdict, measured.verdict_reason
             for table in (Iteration, Metric):

@@ -6,11 +6,13 @@ the hash of its configuration; an attempt is one submission of a job.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from orchestrator.ledger.database import now
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
 """Phases of an attempt: what the scheduler's word means."""
@@ -159,8 +161,7 @@ class Event(Table):
 
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
     """Add an event about an attempt."""
-    at = datetime.now(timezone.utc).replace(tzinfo=None)
-    session.add(Event(at=at, run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
+    session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
 
 
 def fields(value: Any) -> dict[str, Any]:

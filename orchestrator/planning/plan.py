@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.catalog.expand import PAPER, Case, expand, scale_names
+from orchestrator.catalog.expand import Case, expand
+from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.profile import HardwareFields
 from orchestrator.clusters.resolve import Cluster

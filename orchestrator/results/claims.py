@@ -8,7 +8,7 @@ from typing import Literal
 
 from orchestrator.catalog.experiment import Claim, GainClaim, PeakClaim, SpreadClaim
 from orchestrator.catalog.library import Entry
-from orchestrator.results.compare import Result
+from orchestrator.results.compare import Result, lines
 
 _SMALLER_IS_BETTER = frozenset({"iteration_ms"})
 
@@ -75,13 +75,9 @@ def _judge_gain(claim: GainClaim, found: Sequence[Result], metric: str) -> Claim
 
 
 def _series(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]]:
-    """The figure's lines: results by the value of its series axis."""
     series = entry.experiment.axes.series
-    lines: dict[str, list[Result]] = {}
-    for result in found:
-        name = f"{series.of}={result.case.value(series.of)}" if series else "the figure"
-        lines.setdefault(name, []).append(result)
-    return lines
+    named = lines(entry, found).items()
+    return {f"{series.of}={value}" if series else "the figure": results for value, results in named}
 
 
 def _speed(result: Result, metric: str) -> float:

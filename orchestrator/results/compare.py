@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.expand import PAPER, Case
-from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.expand import Case
+from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
@@ -26,9 +26,13 @@ class Result:
     def is_verified(self) -> bool:
         return self.row is not None and self.row.verdict == VERIFIED
 
-    def value(self, metric: str) -> float | None:
-        """The measured value; None unless the job is verified."""
-        return self.metrics[metric].value if self.is_verified and metric in self.metrics else None
+    def metric(self, name: str) -> MeasuredMetric | None:
+        """What was measured; None unless the job is verified."""
+        return self.metrics.get(name) if self.is_verified else None
+
+    def value(self, name: str) -> float | None:
+        found = self.metric(name)
+        return found.value if found else None
 
 
 def results(
@@ -42,6 +46,15 @@ def results(
         measured = metrics.get(row.attempt_id, {}) if row else {}
         found.append(Result(case, row, measured, published_for(entry, case)))
     return found
+
+
+def lines(entry: Entry, found: Sequence[Result]) -> dict[int | None, list[Result]]:
+    """The figure's lines: results by their value on its series axis, or all under None where it has none."""
+    series = entry.experiment.axes.series
+    by_value: dict[int | None, list[Result]] = {}
+    for result in found:
+        by_value.setdefault(result.case.value(series.of) if series else None, []).append(result)
+    return by_value
 
 
 def published_for(entry: Entry, case: Case) -> PublishedPoint | None:

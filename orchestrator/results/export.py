@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from orchestrator.catalog.library import Entry
+from orchestrator.errors import Problem, ReproError
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
 
 _METRICS = ("iteration_ms", "tflops_per_gpu", "percent_of_peak", "sequences_per_s")
+
+
+@contextlib.contextmanager
+def written_whole(file: Path) -> Iterator[Path]:
+    """A path to write to; it takes the file's place at the end, so that an interrupted command leaves no half of it."""
+    part = file.with_name(f".{file.name}.part{file.suffix}")
+    try:
+        yield part
+        part.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None
 
 
 def export_rows(entry: Entry, found: Sequence[Result]) -> list[dict[str, Any]]:
@@ -38,7 +54,7 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     }
     for name in _METRICS:
         known[name] = result.value(name)
-    timing = result.metrics.get("iteration_ms") if result.is_verified else None
+    timing = result.metric("iteration_ms")
     known["iteration_ms_spread"] = timing.spread if timing else None
     known["iterations_used"] = timing.count if timing else None
     known["published"] = result.published.value if result.published else None

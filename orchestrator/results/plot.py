@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.catalog.expand import PAPER
+from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.compare import Result
+from orchestrator.results.compare import Result, lines
+from orchestrator.results.export import written_whole
 
 _MARKERS = "osD^v"
 
@@ -39,7 +39,9 @@ def plot(entry: Entry, scale: str, cluster: str, found: Sequence[Result], file: 
     about = entry.experiment.scales[scale].about if scale in entry.experiment.scales else None
     figure.text(0.01, 0.01, about or entry.experiment.title, fontsize=7, color="0.35")
     figure.tight_layout(rect=(0, 0.03, 1, 1))
-    _save(figure, file)
+    with written_whole(file) as part:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(part)
     pyplot.close(figure)
 
 
@@ -67,11 +69,8 @@ def _draw_published(
 
 def _lines(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]]:
     series = entry.experiment.axes.series
-    lines: dict[str, list[Result]] = {}
-    for result in found:
-        name = f"{series.label} = {result.case.value(series.of)}" if series else entry.experiment.figure
-        lines.setdefault(name, []).append(result)
-    return lines
+    named = lines(entry, found).items()
+    return {f"{series.label} = {value}" if series else entry.experiment.figure: results for value, results in named}
 
 
 def _x_label(result: Result, of: Sequence[str]) -> str:
@@ -92,16 +91,3 @@ def _pyplot(file: Path) -> Any:
     if file.suffix.lstrip(".") not in known:
         raise ReproError(Problem(f"{file}: no such picture format", mend=f"end it in .{', .'.join(known)}"))
     return pyplot
-
-
-def _save(figure: Any, file: Path) -> None:
-    """Written beside and renamed, so that an interrupted command leaves no half a picture."""
-    part = file.with_name(f".{file.name}.part{file.suffix}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(part)
-        part.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None

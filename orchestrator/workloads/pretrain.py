@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 from orchestrator.catalog.expand import Case
@@ -41,6 +42,7 @@ def arguments(case: Case) -> list[str]:
     return [*result, "--use-distributed-optimizer"]
 
 
+@cache
 def code_version() -> str:
     """A digest of the program's own sources: another version is another job."""
     folder = Path(__file__).resolve().parent.parent / "pretrain"

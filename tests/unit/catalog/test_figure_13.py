@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.expand import PAPER, Case, expand, parse_where, scale_names, select
-from orchestrator.catalog.experiment import GainClaim, PeakClaim
+from orchestrator.catalog.expand import Case, expand, parse_where, select
+from orchestrator.catalog.experiment import PAPER, GainClaim, PeakClaim, scale_names
 from orchestrator.megatron.layout import layout_problems
 from orchestrator.megatron.model import ModelShape
 from tests.unit.catalog.entries import shipped
