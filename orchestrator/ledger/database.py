@@ -19,6 +19,9 @@ SCHEMA = "0001"
 
 BUSY_TIMEOUT_S = 15.0
 
+# How one writer keeps the others waiting. PostgreSQL's lock is a number that its users agree on, held until the commit.
+_WRITE_LOCK = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "select pg_advisory_xact_lock(7265707)"}
+
 _URL_EXAMPLE = "for example sqlite:////path/results.db"
 
 
@@ -38,8 +41,9 @@ class Ledger:
     def writing(self) -> Iterator[Session]:
         """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
         with _explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
-            if self.engine.dialect.name == "sqlite":
-                session.execute(sa.text("BEGIN IMMEDIATE"))
+            take_lock = _WRITE_LOCK.get(self.engine.dialect.name)
+            if take_lock is not None:
+                session.execute(sa.text(take_lock))
             yield session
 
     @contextmanager
@@ -120,8 +124,9 @@ def _migrate(engine: sa.Engine, file: Path | None, version: str | None) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            connection.execute(sa.text("BEGIN IMMEDIATE"))  # of two first users one makes the tables
+        take_lock = _WRITE_LOCK.get(engine.dialect.name)
+        if take_lock is not None:
+            connection.execute(sa.text(take_lock))  # of two first users one makes the tables
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
