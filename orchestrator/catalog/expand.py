@@ -3,82 +3,47 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.catalog import consistency
-from orchestrator.catalog.experiment import AXES, PAPER, AxisRules, ScaleFields, scale_names
+from orchestrator.catalog.case import Case, Expectation
+from orchestrator.catalog.experiment import (
+    PAPER,
+    CaseFields,
+    ModelFields,
+    PublishedPoint,
+    ScaleFields,
+    TrainingFields,
+    scale_names,
+)
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.rules import RuleError, evaluate
+from orchestrator.catalog.settings import AXES, Settings, Value
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
 
-_NUMBER = re.compile(r"[0-9]{1,9}")
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How long and in what arithmetic a case trains. Counts are iterations."""
-
-    dtype: str = "fp32"
-    loss_scale: int | None = None
-    recompute: str = "none"
-    dropout: float = 0.1
-    iterations: int = 20
-    warmup_iterations: int = 2
-    log_interval: int = 1
-    evaluation_iterations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One point of an experiment, at one scale. `point` has its value on every axis that is varied or follows."""
-
-    experiment: str
-    scale: str
-    point: tuple[tuple[str, int], ...]
-    workload: str
-    model: ModelShape
-    layout: Layout
-    training: Training
-    device: str = "gpu"
-    time_limit: str | None = None
-    gpu_memory_gb: int | None = None
-
-    @property
-    def name(self) -> str:
-        """As a person filters for it: `pp=8,tp=8,gbs=32`."""
-        return ",".join(f"{axis}={value}" for axis, value in self.point)
-
-    @property
-    def slug(self) -> str:
-        """The same for file names: `pp8-tp8-gbs32`."""
-        return "-".join(f"{axis}{value}" for axis, value in self.point)
-
-    def value(self, axis: str) -> int:
-        return dict(self.point)[axis]
+_SHAPE = ("layers", "hidden", "heads", "seq", "vocab")
+_SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
 
 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Every case of the experiment at this scale; ReproError names every rule that gives no whole number."""
     fields = scale_fields(entry, scale)
-    disagreements = list(consistency.problems(entry.document, entry.experiment, scale, fields))
+    disagreements = list(consistency.problems(entry.document, entry.experiment, entry.paper, scale, fields))
     if disagreements:
         raise ReproError(*disagreements)
-    assert fields.matrix is not None
-    matrix = fields.matrix.given()
     cases: list[Case] = []
     problems: list[Problem] = []
-    for values in itertools.product(*matrix.values()):
-        varied = dict(zip(matrix, values, strict=True))
+    for row in _rows(fields):
         try:
-            cases.append(_case(entry, scale, fields, varied))
+            cases.append(_case(entry, scale, fields, row))
         except RuleError as error:
-            at = ",".join(f"{axis}={value}" for axis, value in varied.items())
+            at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", _rules_place(entry, scale)))
+    problems += consistency.name_problems(entry.document, scale, [case.name for case in cases])
     if problems:
         raise ReproError(*problems)
     return cases
@@ -97,95 +62,172 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     smaller = experiment.scales[scale]
     over = {name: getattr(smaller, name) for name in ScaleFields.model_fields if getattr(smaller, name) is not None}
     merged = base | over
-    merged["training"] = experiment.training.model_copy(update=smaller.training.model_dump(exclude_none=True))
-    merged["fixed"] = experiment.fixed.model_copy(update=smaller.fixed.model_dump(exclude_none=True))
+    for block in ("model", "training", "fixed"):
+        given = getattr(smaller, block).model_dump(exclude_none=True)
+        merged[block] = getattr(experiment, block).model_copy(update=given)
+    if smaller.cases is not None:
+        merged["matrix"] = None
+    elif smaller.matrix is not None:
+        merged["cases"] = None
     return ScaleFields.model_construct(None, **merged)
 
 
-def parse_where(text: str | None) -> dict[str, int]:
-    """`pp=8,gbs=32` -> {"pp": 8, "gbs": 32}."""
-    wanted: dict[str, int] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in AXES:
-            mend = did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
-            raise ReproError(Problem(f"--where {part.strip()}: no such axis", mend=mend))
-        if not equals or not _NUMBER.fullmatch(value):
-            raise ReproError(Problem(f"--where {part.strip()}: must be axis=number", mend="for example pp=8,gbs=32"))
-        if wanted.get(name, int(value)) != int(value):
-            raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", mend="one value for each axis"))
-        wanted[name] = int(value)
-    return wanted
+def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
+    """What is set for each case, whichever way the file says it."""
+    if fields.cases is not None:
+        yield from fields.cases
+    else:
+        assert fields.matrix is not None
+        matrix = fields.matrix.given()
+        for values in itertools.product(*matrix.values()):
+            yield CaseFields.model_construct(None, **dict(zip(matrix, values, strict=True)))
 
 
-def select(cases: list[Case], wanted: Mapping[str, int]) -> list[Case]:
-    """The cases with these values; ReproError says which values there are when none is left."""
-    axes = [axis for axis, _ in cases[0].point] if cases else []
-    strange = [name for name in wanted if name not in axes]
-    if strange:
-        raise ReproError(Problem(f"--where {strange[0]}: not an axis here", mend=f"it has {', '.join(axes)}"))
-    chosen = [case for case in cases if all(case.value(axis) == value for axis, value in wanted.items())]
-    if not chosen:
-        there = "; ".join(
-            f"{axis}: {', '.join(str(v) for v in sorted({case.value(axis) for case in cases}))}" for axis in wanted
-        )
-        asked = ",".join(f"{axis}={value}" for axis, value in wanted.items())
-        raise ReproError(Problem(f"--where {asked}: no such case", mend=f"there are {there}"))
-    return chosen
-
-
-def _case(entry: Entry, scale: str, fields: ScaleFields, varied: dict[str, int]) -> Case:
-    assert fields.gpus and fields.model and fields.workload
-    fixed = fields.fixed.given()
-    derived = _derived(fields.rules, {"gpus": fields.gpus, **fixed, **varied})
-    point = varied | derived
+def _case(entry: Entry, scale: str, fields: ScaleFields, row: CaseFields) -> Case:
+    varied = row.given()
+    settings = _settings(entry, fields, varied)
+    for needed in (*_SHAPE, "gpus", "mbs", "gbs"):
+        if needed not in settings:
+            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor given by a rule")
+    layout = _layout(settings)
+    training = _training(fields, settings)
+    model = _model(entry, fields, settings)
+    settings = {**_effective(model, layout, training), **settings}
     return Case(
         experiment=entry.name,
         scale=scale,
-        point=tuple((axis, point[axis]) for axis in AXES if axis in point),
-        workload=fields.workload,
-        model=ModelShape(**fields.model.model_dump()),
-        layout=_layout(fields, fixed | point),
-        training=Training(**_training(fields)),
+        point=tuple((axis, settings[axis]) for axis in AXES if axis in _naming_axes(entry, fields, varied)),
+        workload=str(settings["workload"]),
+        model=model,
+        layout=layout,
+        training=training,
         device=fields.device or "gpu",
         time_limit=fields.time_limit,
         gpu_memory_gb=fields.gpu_memory_gb,
+        arguments=(*(fields.arguments or ()), *row.arguments),
+        expected=_expected(entry, row, settings) if scale == PAPER else None,
+        published=tuple(_published(entry, row, settings)) if scale == PAPER else (),
+        note=row.note,
+        settings=settings,
     )
+
+
+def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value]) -> set[str]:
+    """Of a matrix the axes that vary, and those the figure draws that follow from them; of rows, as the file says."""
+    if fields.cases is not None:
+        return set(entry.experiment.named_by)
+    axes = entry.experiment.axes
+    drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
+    return {*varied, *(axis for axis in (fields.rules.given() if fields.rules else ()) if axis in drawn)}
+
+
+def _settings(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value]) -> dict[str, Value]:
+    """Everything that is set for a case: the named model below, then what all cases share, its own, and the rules."""
+    shared: dict[str, Value] = {
+        "workload": fields.workload or entry.experiment.workload,
+        **({"gpus": fields.gpus} if fields.gpus else {}),
+        **_given(fields.model),
+        **{name: value for name, value in _given(fields.training).items() if name in AXES},
+        **fields.fixed.given(),
+        **varied,
+    }
+    name = shared.get("model")
+    named = _given(entry.paper.models[str(name)]) if name is not None else {}
+    settings = {**named, **shared}
+    return settings | _derived(fields.rules.given() if fields.rules else {}, settings)
+
+
+def _given(fields: ModelFields | TrainingFields) -> dict[str, Value]:
+    values: dict[str, Value] = fields.model_dump(exclude_none=True)
+    return {name: value for name, value in values.items() if name in AXES}
+
+
+def _derived(rules: Mapping[str, str], known: Mapping[str, Value]) -> dict[str, Value]:
+    """What the rules give; a rule may use what another gives."""
+    derived: dict[str, Value] = {}
+    waiting = dict(rules)
+    while waiting:
+        ready = [axis for axis, text in waiting.items() if not _names_in(text) & (waiting.keys() - {axis})]
+        if not ready:
+            raise RuleError(f"rules of {' and '.join(waiting)} wait for each other")
+        for axis in ready:
+            derived[axis] = evaluate(waiting.pop(axis), {**known, **derived})
+    return derived
+
+
+def _names_in(text: str) -> set[str]:
+    words = "".join(character if character.isalnum() or character == "_" else " " for character in text)
+    return set(words.split())
+
+
+def _model(entry: Entry, fields: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
+    named = entry.paper.models.get(str(settings.get("model")))
+    family = fields.model.family or (named.family if named else None) or "gpt"
+    optional = ("ffn", "kv_groups", "experts", "experts_per_token")
+    given = {name: settings[name] for name in (*_SHAPE, *optional) if name in settings}
+    return ModelShape(**given, family=family)
+
+
+def _training(fields: ScaleFields, settings: Mapping[str, Any]) -> Training:
+    values: dict[str, Any] = fields.training.model_dump(exclude_none=True)
+    values.pop("sequence_parallel", None)
+    return Training(**values | {name: settings[name] for name in _SWITCHES if name in settings})
+
+
+def _layout(settings: Mapping[str, Any]) -> Layout:
+    layout = Layout(
+        gpus=settings["gpus"],
+        tensor_parallel=settings.get("tp", 1),
+        pipeline_parallel=settings.get("pp", 1),
+        context_parallel=settings.get("cp", 1),
+        virtual_stages=settings.get("vp", 1),
+        micro_batch_size=settings["mbs"],
+        global_batch_size=settings["gbs"],
+        sequence_parallel=settings.get("sequence_parallel", False),
+        expert_parallel=settings.get("ep", 1),
+        expert_tensor_parallel=settings.get("etp"),
+    )
+    if "dp" in settings and settings["dp"] != layout.data_parallel:
+        raise RuleError(f"dp={settings['dp']} but {layout.gpus} GPUs leave data-parallel {layout.data_parallel}")
+    return layout
+
+
+def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[str, Value]:
+    """The value on every axis that nothing sets."""
+    return {
+        "tp": layout.tensor_parallel,
+        "pp": layout.pipeline_parallel,
+        "dp": layout.data_parallel,
+        "cp": layout.context_parallel,
+        "ep": layout.expert_parallel,
+        "vp": layout.virtual_stages,
+        "sequence_parallel": layout.sequence_parallel,
+        "kv_groups": model.kv_groups or model.heads,
+        "ffn": model.ffn_hidden,
+        **{name: getattr(training, name) for name in _SWITCHES if getattr(training, name) is not None},
+    }
+
+
+def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Expectation | None:
+    if row.expect is not None:
+        return Expectation(row.expect, True, "declared by the source")
+    for outcome in entry.experiment.expected:
+        if outcome.where.given().items() <= settings.items():
+            return Expectation(outcome.outcome, outcome.confirmed, outcome.source)
+    return None
+
+
+def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:
+    """Every number that the source has for a case: those in its own row first."""
+    source = entry.experiment.published_as
+    for metric, value in row.published.items():
+        assert source is not None
+        yield PublishedPoint(where=Settings(), metric=metric, value=value, **source.model_dump())
+    for point in entry.experiment.published:
+        if point.where.given().items() <= settings.items():
+            yield point
 
 
 def _rules_place(entry: Entry, scale: str) -> str:
     own = ("scales", scale, "rules")
     return str(entry.document.place(own if own in entry.document.keys else ("rules",)))
-
-
-def _training(fields: ScaleFields) -> dict[str, Any]:
-    values: dict[str, Any] = fields.training.model_dump(exclude_none=True)
-    values.pop("sequence_parallel", None)
-    return values
-
-
-def _derived(rules: AxisRules | None, known: dict[str, int]) -> dict[str, int]:
-    derived: dict[str, int] = {}
-    for axis, text in (rules.given() if rules else {}).items():
-        derived[axis] = evaluate(text, known | derived)
-    return derived
-
-
-def _layout(fields: ScaleFields, values: Mapping[str, int]) -> Layout:
-    assert fields.gpus is not None
-    for needed in ("mbs", "gbs"):
-        if needed not in values:
-            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor given by a rule")
-    layout = Layout(
-        gpus=fields.gpus,
-        tensor_parallel=values.get("tp", 1),
-        pipeline_parallel=values.get("pp", 1),
-        context_parallel=values.get("cp", 1),
-        virtual_stages=values.get("vp", 1),
-        micro_batch_size=values["mbs"],
-        global_batch_size=values["gbs"],
-        sequence_parallel=bool(fields.training.sequence_parallel),
-    )
-    if "dp" in values and values["dp"] != layout.data_parallel:
-        raise RuleError(f"dp={values['dp']} but {fields.gpus} GPUs leave data-parallel {layout.data_parallel}")
-    return layout

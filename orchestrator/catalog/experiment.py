@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from orchestrator.catalog.claims import Claim, HowStated, Metric
+from orchestrator.catalog.settings import AxisRules, AxisValues, Settings
+from orchestrator.documents.hardware import HardwareFields
 from orchestrator.documents.model import Count, NonNegative, Strict, Text, TimeLimit
-
-Axis = Literal["pp", "tp", "dp", "cp", "vp", "mbs", "gbs"]
-AXES: tuple[Axis, ...] = get_args(Axis)
-"""Names of what a case may vary: pipeline-, tensor-, data- and context-parallel size, virtual stages, microbatch and
-global batch size (in sequences)."""
+from orchestrator.megatron.model import Family
+from orchestrator.megatron.training import Attention, Dtype, Recompute
 
 PAPER = "paper"
 """The scale that every experiment has: the file's top level."""
 
-Metric = Literal["tflops_per_gpu", "iteration_ms", "sequences_per_s"]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class ModelFields(Strict):
-    layers: Count
-    hidden: Count
-    heads: Count
-    seq: Count
-    vocab: Count
+    """A model's shape, or what of it is the same in every case; the rest comes from matrix, rows or rules."""
+
+    layers: Count | None = None
+    hidden: Count | None = None
+    heads: Count | None = None
+    seq: Count | None = None
+    vocab: Count | None = None
+    ffn: Count | None = None
+    kv_groups: Count | None = None
+    family: Family | None = None
+    experts: Count | None = None
+    experts_per_token: Count | None = None
 
 
 class TrainingFields(Strict):
     """How a case is trained; every field that is not given keeps the workload's meaning of its default."""
 
-    dtype: Literal["fp32", "fp16", "bf16"] | None = None
+    dtype: Dtype | None = None
     loss_scale: Count | None = None
-    recompute: Literal["none", "selective", "full"] | None = None
+    recompute: Recompute | None = None
     sequence_parallel: bool | None = None
+    distributed_optimizer: bool | None = None
+    attention: Attention | None = None
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     iterations: Count | None = None
     warmup_iterations: NonNegative | None = None
@@ -41,51 +50,23 @@ class TrainingFields(Strict):
     evaluation_iterations: NonNegative | None = None
 
 
-T = TypeVar("T")
+class CaseFields(Settings):
+    """One row of a figure that is no matrix: its settings, and what the paper reports for it.
 
+    `published` are its numbers, from where `published_as` says; `expect: oom` a declared outcome.
+    """
 
-class ByAxis(Strict, Generic[T]):
-    """Something for some of the axes."""
-
-    pp: T | None = None
-    tp: T | None = None
-    dp: T | None = None
-    cp: T | None = None
-    vp: T | None = None
-    mbs: T | None = None
-    gbs: T | None = None
-
-    def given(self) -> dict[str, T]:
-        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
-
-
-class AxisValues(ByAxis[list[Count]]):
-    """The matrix: every combination of these values is one case."""
-
-    @model_validator(mode="after")
-    def _has_values(self) -> AxisValues:
-        if not self.given():
-            raise ValueError("names no axis")
-        for name, values in self.given().items():
-            if not values:
-                raise ValueError(f"{name} has no values")
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} names a value twice")
-        return self
-
-
-class AxisValue(ByAxis[Count]):
-    """Axes that have one value in every case."""
-
-
-class AxisRules(ByAxis[Text]):
-    """Axes that follow from others: `tp: gpus / pp`."""
+    published: dict[Metric, Positive] = {}
+    expect: Literal["oom"] | None = None
+    note: Text | None = None
+    arguments: list[Text] = []
 
 
 class ScaleFields(Strict):
     """One size of an experiment. A smaller scale names only what differs from the published figure.
 
-    With `device: cpu` each of the `gpus` is a process on CPU cores.
+    Cases are every combination of `matrix`, or the rows of `cases`; `rules` derive further settings for each.
+    With `device: cpu` each of the `gpus` is a process on CPU cores. `arguments` are given to the program as they are.
     """
 
     about: Text | None = None
@@ -93,17 +74,26 @@ class ScaleFields(Strict):
     gpus: Count | None = None
     gpu_memory_gb: Count | None = None
     workload: Text | None = None
-    model: ModelFields | None = None
+    model: ModelFields = ModelFields()
     training: TrainingFields = TrainingFields()
-    fixed: AxisValue = AxisValue()
+    fixed: Settings = Settings()
     matrix: AxisValues | None = None
+    cases: Annotated[list[CaseFields], Field(min_length=1)] | None = None
     rules: AxisRules | None = None
+    arguments: list[Text] | None = None
     time_limit: TimeLimit | None = None
+
+    @model_validator(mode="after")
+    def _one_source_of_cases(self) -> ScaleFields:
+        if self.matrix is not None and self.cases is not None:
+            raise ValueError("both matrix and cases: keep one of them")
+        return self
 
 
 class XAxis(Strict):
     label: Text
-    of: Annotated[list[Axis], Field(min_length=1)]
+    of: Annotated[list[Text], Field(min_length=1)]
+    scale: Literal["even", "linear", "log2"] = "even"
 
 
 class YAxis(Strict):
@@ -113,8 +103,11 @@ class YAxis(Strict):
 
 
 class Series(Strict):
+    """`names` are what the paper calls the lines, by the value of the axis."""
+
     label: Text
-    of: Axis
+    of: Text
+    names: dict[Text, Text] = {}
 
 
 class Axes(Strict):
@@ -125,50 +118,43 @@ class Axes(Strict):
     series: Series | None = None
 
 
-class ClaimFields(Strict):
-    id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
-    says: Text
+class PublishedAs(Strict):
+    """Where the numbers that stand in `cases` come from. `gpu` is part of the name of the GPU they were measured on."""
+
+    how: HowStated
     source: Text
-    stated: Literal["printed", "derived"]
-    judged_at: Annotated[list[Text], Field(min_length=1)]
-    not_judged_because: Text | None = None
-
-
-class PeakClaim(ClaimFields):
-    """The best case of each series has this axis value; a text names a fact of the cluster."""
-
-    kind: Literal["peak"]
-    at: dict[Axis, Count | Literal["gpus_per_node"]]
-
-
-class SpreadClaim(ClaimFields):
-    """Within some series the best case is at least this many times as fast as the worst."""
-
-    kind: Literal["spread"]
-    at_least: Annotated[float, Field(gt=1)]
-    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
-
-
-class GainClaim(ClaimFields):
-    """Where the given axis is at its largest, the metric grows along another axis, smallest to largest value."""
-
-    kind: Literal["gain"]
-    along: Axis
-    where_largest: Axis
-
-
-Claim = Annotated[PeakClaim | SpreadClaim | GainClaim, Field(discriminator="kind")]
+    confirmed: bool = True
+    gpu: Text | None = None
 
 
 class PublishedPoint(Strict):
     """A number the paper gives, or that somebody read off its plot."""
 
-    where: AxisValue
+    where: Settings
     metric: Metric
-    value: Annotated[float, Field(gt=0)]
+    value: Positive
     how: Literal["printed", "derived", "read off the plot"]
     confirmed: bool
     source: Text
+    gpu: Text | None = None
+
+
+class ExpectedOutcome(Strict):
+    """Cases that the source says end like this."""
+
+    where: Settings
+    outcome: Literal["oom"]
+    confirmed: bool
+    source: Text
+
+
+class Difference(Strict):
+    """Where the paper and its published scripts do not say the same: which one the cases follow, and why."""
+
+    what: Text
+    follows: Literal["script", "paper"]
+    because: Text
+    where: Settings = Settings()
 
 
 class Experiment(ScaleFields):
@@ -176,14 +162,16 @@ class Experiment(ScaleFields):
 
     figure: Text
     title: Text
-    gpus: Count
     workload: Text
-    model: ModelFields
-    matrix: AxisValues
     axes: Axes
+    named_by: list[Text] = ["case"]
+    reference_only: Text | None = None
     notes: list[Text] = []
+    differences: list[Difference] = []
     claims: list[Claim] = []
+    published_as: PublishedAs | None = None
     published: list[PublishedPoint] = []
+    expected: list[ExpectedOutcome] = []
     scales: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]+$")], ScaleFields] = {}
 
     @model_validator(mode="before")
@@ -192,6 +180,14 @@ class Experiment(ScaleFields):
         if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the file's top level; give it no block of its own")
         return value
+
+    @model_validator(mode="after")
+    def _has_cases(self) -> Experiment:
+        if self.matrix is None and self.cases is None:
+            raise ValueError("neither matrix nor cases: add one of them")
+        if self.published_as is None and any(row.published for row in self.cases or []):
+            raise ValueError("cases have published numbers: add published_as with their source")
+        return self
 
 
 def scale_names(experiment: Experiment) -> list[str]:
@@ -205,7 +201,10 @@ class CodeFields(Strict):
 
 
 class Paper(Strict):
-    """experiments/FOLDER/paper.yaml: what all of a paper's experiments share."""
+    """experiments/FOLDER/paper.yaml: what all of a paper's experiments share.
+
+    `machine` is the one the paper measured on: a plan without a cluster is made for it.
+    """
 
     title: Text
     venue: Text
@@ -214,4 +213,6 @@ class Paper(Strict):
     code: dict[str, CodeFields] = {}
     images: dict[str, Text] = {}
     hardware: Text | None = None
+    machine: HardwareFields | None = None
+    models: dict[str, ModelFields] = {}
     notes: list[Text] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.catalog.consistency import value_problems
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.documents.model import read_model
 from orchestrator.documents.source import Document, read_document
@@ -34,6 +35,11 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
+def papers(names: Iterable[str]) -> list[str]:
+    """The folders of papers: `sc21` of `sc21/figure-13`."""
+    return list(dict.fromkeys(full.rpartition("/")[0] for full in names))
+
+
 def names_meant(names: Iterable[str], name: str) -> list[str]:
     """The full names that a name, short or full, may stand for."""
     return [full for full in names if name in (full, short_name(full))]
@@ -45,12 +51,30 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     found = names_meant(names, name)
     if not found:
         near = (
-            did_you_mean(name, [*map(short_name, names), *names]) or f"there are: {', '.join(sorted(names)) or 'none'}"
+            did_you_mean(name, [*map(short_name, names), *names, *papers(names)]) or f"there are: {', '.join(sorted(names)) or 'none'}"
         )
         raise ReproError(Problem(f"{name}: no such experiment", mend=near))
     if len(found) > 1:
         raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", mend="give the full name"))
     return read_experiment(found[0], names[found[0]])
+
+
+def find_entries(folders: Folders, name: str) -> list[Entry]:
+    """The experiment of this name, or every experiment of the paper of this name (`sc21`); ReproError has every fault."""
+    names = experiment_names(folders)
+    of_paper = [full for full in names if full.startswith(f"{name}/")]
+    if not of_paper:
+        return [find_experiment(folders, name)]
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for full in of_paper:
+        try:
+            entries.append(read_experiment(full, names[full]))
+        except ReproError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return entries
 
 
 def read_experiment(name: str, file: Path) -> Entry:
@@ -59,12 +83,13 @@ def read_experiment(name: str, file: Path) -> Entry:
     try:
         document = read_document(file)
         experiment = read_model(Experiment, document)
+        problems.extend(value_problems(document, experiment))
     except ReproError as error:
         problems.extend(error.problems)
     try:
         paper = read_model(Paper, read_document(file.parent / "paper.yaml"))
     except ReproError as error:
         problems.extend(error.problems)
-    if document is None or experiment is None or paper is None:
+    if document is None or experiment is None or paper is None or problems:
         raise ReproError(*problems)
     return Entry(name, file, document, experiment, paper)

@@ -1,4 +1,7 @@
-"""The arithmetic a figure's rules are written in: `tp: gpus / pp`. Whole numbers, names and + - * / only."""
+"""The arithmetic a figure's rules are written in: `tp: gpus / pp`. Whole numbers, names and + - * / only.
+
+A rule that is a name alone takes over what that axis has, of whatever kind: `sequence_parallel: scatter_gather`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ class RuleError(ValueError):
     """The rule cannot be read, or its result is not a whole positive number."""
 
 
-def evaluate(text: str, names: Mapping[str, int]) -> int:
+def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | float | bool | str:
     """The value of a rule; a division must come out whole."""
     if len(text) > _LONGEST:
         raise RuleError(f"rule `{text[:40]}...` is longer than {_LONGEST} characters")
@@ -20,19 +23,24 @@ def evaluate(text: str, names: Mapping[str, int]) -> int:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise RuleError(f"rule `{text}` is not arithmetic") from None
+    if isinstance(tree.body, ast.Name) and tree.body.id in names:
+        return names[tree.body.id]
     value = _value(tree.body, text, names)
     if value < 1:
         raise RuleError(f"rule `{text}` gives {value}")
     return value
 
 
-def _value(node: ast.expr, text: str, names: Mapping[str, int]) -> int:
+def _value(node: ast.expr, text: str, names: Mapping[str, int | float | bool | str]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name):
         if node.id not in names:
             raise RuleError(f"rule `{text}`: {node.id} is not known here (known: {', '.join(names)})")
-        return names[node.id]
+        value = names[node.id]
+        if type(value) is not int:
+            raise RuleError(f"rule `{text}`: {node.id} is {value}, not a whole number")
+        return value
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, text, names), _value(node.right, text, names)
         if isinstance(node.op, ast.Add):

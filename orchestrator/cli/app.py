@@ -8,7 +8,7 @@ import traceback
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import catalog, results, run
+from orchestrator.cli import catalog, plan, results, run
 from orchestrator.cli.output import data, say
 from orchestrator.errors import ReproError
 
@@ -21,6 +21,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 a job or claim failed, 2 yours to fix, 3 scheduler or machine out of reach.",
 )
 app.command("list")(catalog.list_experiments)
+app.command()(catalog.show)
+app.command()(plan.plan)
 app.command()(run.submit)
 app.command()(run.render)
 app.command()(results.status)

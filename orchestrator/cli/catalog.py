@@ -1,38 +1,180 @@
-"""What there is: experiments and clusters."""
+"""What there is: papers, their experiments, the cases of one."""
 
 from __future__ import annotations
 
-from orchestrator.cli.options import Json
-from orchestrator.cli.output import as_json, next_command, say, table
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.options import Database, ExperimentName, Json, ScaleOf, Where
+from orchestrator.cli.output import as_json, data, next_command, say, table
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case
+    from orchestrator.catalog.library import Entry
+    from orchestrator.folders import Folders
 
 
-def list_experiments(json: Json = False) -> None:
-    """List the experiments: papers' figures and tables, their cases and scales."""
-    from orchestrator.catalog.expand import expand, scale_fields
-    from orchestrator.catalog.experiment import scale_names
+def list_experiments(json: Json = False, database: Database = None) -> None:
+    """List the experiments: papers' figures and tables, what they take, and how much of them is done."""
     from orchestrator.catalog.library import experiment_names, read_experiment
     from orchestrator.clusters.resolve import cluster_names
     from orchestrator.folders import find_folders
 
     folders = find_folders()
-    rows = []
-    for name, file in experiment_names(folders).items():
-        entry = read_experiment(name, file)
-        scales = scale_names(entry.experiment)
-        rows.append(
-            {
-                "experiment": name,
-                "paper": f"{entry.paper.venue} {entry.experiment.figure}",
-                "cases": len(expand(entry)),
-                "gpus": entry.experiment.gpus,
-                "scales": ", ".join(f"{scale}:{scale_fields(entry, scale).gpus}" for scale in scales),
-                "title": entry.experiment.title,
-            }
-        )
+    done = _done(folders, database)
+    rows = [
+        _listed(read_experiment(name, file), done.get(name, "")) for name, file in experiment_names(folders).items()
+    ]
     if json:
         as_json(rows)
         return
-    table(rows, ["experiment", "paper", "cases", "gpus", "scales", "title"])
+    table(rows, ["experiment", "paper", "cases", "gpus", "gpu_hours", "done", "scales", "title"])
     say(f"clusters: {', '.join(sorted(cluster_names(folders)))}")
+    say("gpus and gpu_hours are the published size's, the hours predicted for the machine of the paper")
     if rows:
-        next_command(f"repro submit {rows[0]['experiment']} --cluster local --dry-run", "what would run here")
+        next_command("repro show figure-13", "its cases, published numbers and claims")
+
+
+def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
+    """Show one experiment: its cases and axes, the published numbers, the claims and where they can be judged."""
+    from orchestrator.catalog.expand import expand
+    from orchestrator.catalog.library import find_experiment
+    from orchestrator.catalog.selection import parse_where, select
+    from orchestrator.folders import find_folders
+
+    wanted = parse_where(where)
+    entry = find_experiment(find_folders(), experiment)
+    cases = select(expand(entry, scale), wanted)
+    rows = [_shown_case(case) for case in cases]
+    claims = [
+        {
+            "claim": claim.id,
+            "kind": claim.kind,
+            "stated": claim.stated,
+            "judged_at": ", ".join(claim.judged_at),
+            "source": claim.source,
+            "says": claim.says,
+        }
+        for claim in entry.experiment.claims
+    ]
+    if json:
+        as_json({**_about(entry, scale), "cases": rows, "claims": claims})
+        return
+    _print_about(entry, scale)
+    table(rows, list(dict.fromkeys(column for row in rows for column in row)))
+    if claims:
+        data("")
+        table(claims, list(claims[0]))
+    _print_caveats(entry, cases)
+    next_command(
+        f"repro plan {entry.short_name} --scale {scale}", "whether each case is valid, fits, and what it costs"
+    )
+
+
+def _listed(entry: Entry, done: str) -> dict[str, Any]:
+    from orchestrator.catalog.expand import expand
+    from orchestrator.catalog.experiment import scale_names
+    from orchestrator.planning.campaign import Chosen, plan_campaign
+    from orchestrator.planning.target import Target
+
+    by_scale = {scale: expand(entry, scale) for scale in scale_names(entry.experiment)}
+    cases = by_scale["paper"]
+    gpus = sorted({case.layout.gpus for case in cases})
+    hours: float | None = None
+    if entry.paper.machine is not None and not entry.experiment.reference_only:
+        hours = plan_campaign([Chosen(entry, tuple(cases), Target.of_paper(entry))]).gpu_hours
+    return {
+        "experiment": entry.name,
+        "paper": f"{entry.paper.venue} {entry.experiment.figure}",
+        "cases": len(cases),
+        "gpus": str(gpus[0]) if len(gpus) == 1 else f"{gpus[0]}-{gpus[-1]}",
+        "gpu_hours": None if hours is None else round(hours, 1),
+        "done": done,
+        "scales": ", ".join(f"{scale}:{max(c.layout.gpus for c in cases)}" for scale, cases in by_scale.items()),
+        "title": entry.experiment.title,
+    }
+
+
+def _done(folders: Folders, database: str | None) -> dict[str, str]:
+    """Verified jobs of each experiment, by scale and cluster; nothing is loaded where nothing was ever submitted."""
+    from orchestrator.ledger.database import ledger_url, open_ledger
+
+    ledger = open_ledger(ledger_url(database, folders.home), create=False)
+    if ledger is None:
+        return {}
+    from orchestrator.ledger.jobs import experiment_counts
+
+    done: dict[str, str] = {}
+    for count in experiment_counts(ledger):
+        text = f"{count.verified}/{count.cases} {count.scale}@{count.cluster}"
+        done[count.experiment] = ", ".join(filter(None, [done.get(count.experiment), text]))
+    return done
+
+
+def _shown_case(case: Case) -> dict[str, Any]:
+    layout = case.layout
+    row: dict[str, Any] = {
+        "case": case.name,
+        "gpus": layout.gpus,
+        "tp": layout.tensor_parallel,
+        "pp": layout.pipeline_parallel,
+        "cp": layout.context_parallel,
+        "dp": layout.data_parallel,
+        "vp": layout.virtual_stages,
+        "mbs": layout.micro_batch_size,
+        "gbs": layout.global_batch_size,
+        "microbatches": layout.microbatches,
+        "recompute": case.training.recompute,
+        "parameters_billion": round(case.model.parameters() / 1e9, 4),
+        "workload": case.workload,
+    }
+    for point in case.published:
+        name = f"{point.metric} on {point.gpu}" if point.gpu else point.metric
+        row[f"published {name}"] = point.value
+    if case.published:
+        row["published_how"] = _how(case)
+    if case.expected is not None:
+        row["expected"] = case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")
+    return row
+
+
+def _how(case: Case) -> str:
+    return "; ".join(dict.fromkeys(p.how + ("" if p.confirmed else ", unconfirmed") for p in case.published))
+
+
+def _about(entry: Entry, scale: str) -> dict[str, Any]:
+    experiment, paper = entry.experiment, entry.paper
+    return {
+        "experiment": entry.name,
+        "paper": {"title": paper.title, "venue": paper.venue, "arxiv": paper.arxiv, "doi": paper.doi},
+        "figure": experiment.figure,
+        "title": experiment.title,
+        "scale": scale,
+        "axes": experiment.axes.model_dump(exclude_none=True),
+        "reference_only": experiment.reference_only,
+        "differences": [difference.model_dump(exclude_none=True) for difference in experiment.differences],
+        "notes": experiment.notes,
+    }
+
+
+def _print_about(entry: Entry, scale: str) -> None:
+    experiment, axes = entry.experiment, entry.experiment.axes
+    say(f"{entry.name}: {entry.paper.venue} {experiment.figure}, {experiment.title}")
+    about = experiment.scales[scale].about if scale in experiment.scales else None
+    say(f"scale {scale}: {about or 'as published'}")
+    say(f"x: {axes.x.label} ({', '.join(axes.x.of)}); y: {axes.y.label} ({axes.y.metric})")
+    if axes.series is not None:
+        say(f"a line for each: {axes.series.label} ({axes.series.of})")
+    if experiment.reference_only:
+        say(f"reference only: {experiment.reference_only}")
+
+
+def _print_caveats(entry: Entry, cases: list[Case]) -> None:
+    experiment = entry.experiment
+    for difference in experiment.differences:
+        if any(difference.where.given().items() <= case.settings.items() for case in cases):
+            say(f"paper and script differ: {difference.what} Followed: the {difference.follows}. {difference.because}")
+    for case in cases:
+        if case.note:
+            say(f"{case.name}: {case.note}")
+    for note in experiment.notes:
+        say(f"note: {note}")

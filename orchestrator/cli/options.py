@@ -6,11 +6,36 @@ from typing import Annotated, Optional
 
 import typer
 
+from orchestrator.cli import completion
+
+ExperimentName = Annotated[
+    str, typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments)
+]
 Database = Annotated[
     Optional[str],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
     typer.Option("--database", envvar="REPRO_DATABASE", help="A file or a SQLAlchemy URL; else results.db."),
 ]
-Scale = Annotated[Optional[str], typer.Option("--scale", help="paper, quad, cpu, ...; else the largest that fits.")]  # noqa: UP045
-Where = Annotated[Optional[str], typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.")]  # noqa: UP045
-ClusterName = Annotated[Optional[str], typer.Option("--cluster", help="A cluster's name or the path of its profile.")]  # noqa: UP045
+Scale = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--scale", help="paper, quad, cpu, ...; else the largest that fits.", autocompletion=completion.scales
+    ),
+]
+ScaleOf = Annotated[
+    str,
+    typer.Option("--scale", help="paper as published; quad, cpu, ... are smaller.", autocompletion=completion.scales),
+]
+Where = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
+]
+ClusterName = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--cluster", help="A cluster's name or the path of its profile.", autocompletion=completion.clusters),
+]
+OnCluster = Annotated[
+    str,
+    typer.Option("--cluster", help="A cluster's name, or the path of its profile.", autocompletion=completion.clusters),
+]
+Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
 Json = Annotated[bool, typer.Option("--json", help="The same rows as JSON.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from orchestrator.cli import completion
 from orchestrator.cli.opening import bring_up_to_date, existing_ledger
 from orchestrator.cli.options import ClusterName, Database, Json, Scale, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
@@ -33,8 +34,11 @@ class Format(str, enum.Enum):
     json = "json"
 
 
-MaybeExperiment = Annotated[Optional[str], typer.Argument(help="figure-13, or in full sc21/figure-13.")]  # noqa: UP045
-JobName = Annotated[str, typer.Argument(help="A job id, or enough of its start.")]
+MaybeExperiment = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments),
+]
+JobName = Annotated[str, typer.Argument(help="A job id, or enough of its start.", autocompletion=completion.job_ids)]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat until every job has ended.")]
 Export = Annotated[Format, typer.Option("--export", help="csv or json, to stdout unless -o is given.")]
@@ -198,7 +202,7 @@ def _full_name(folders: Folders, experiment: str | None) -> str | None:
 def _matches(row: JobRow, where: str | None) -> bool:
     if where is None:
         return True
-    from orchestrator.catalog.expand import parse_where
+    from orchestrator.catalog.selection import parse_where
     from orchestrator.cli.scope import matches
 
     return matches(row, parse_where(where))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli.opening import bring_up_to_date
-from orchestrator.cli.options import Database, Json, Scale, Where
+from orchestrator.cli.options import Database, ExperimentName, Json, OnCluster, Scale, Targets, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 ASK_ABOVE = 10
 """Cancelling more jobs than this asks first."""
 
-ExperimentName = Annotated[str, typer.Argument(help="figure-13, or in full sc21/figure-13.")]
-OnCluster = Annotated[str, typer.Option("--cluster", help="A cluster's name, or the path of its profile.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be submitted; needs no scheduler.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until every job has ended, then say whether it came out.")]
 OutputFolder = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write every script into this folder.")]  # noqa: UP045
-Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -165,8 +162,9 @@ def _planned(
     folders: Folders, experiment: str, cluster: str, scale: str | None, where: str | None
 ) -> tuple[Entry, Cluster, list[Plan]]:
     """Everything that can be wrong with the two files and the choice, before anything is touched."""
-    from orchestrator.catalog.expand import expand, parse_where, select
+    from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
+    from orchestrator.catalog.selection import parse_where, select
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.planning.plan import choose_scale, plan_cases
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.expand import Case, expand, parse_where
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment, names_meant
+from orchestrator.catalog.selection import parse_where
+from orchestrator.catalog.settings import Value
 from orchestrator.cli.opening import existing_ledger
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
@@ -87,9 +90,10 @@ def chosen_rows(ledger: Ledger, folders: Folders, targets: Sequence[str], where:
     return list(chosen.values())
 
 
-def matches(row: JobRow, wanted: Mapping[str, int]) -> bool:
-    point = row.configuration["point"]
-    return all(point.get(axis) == value for axis, value in wanted.items())
+def matches(row: JobRow, wanted: Mapping[str, Value]) -> bool:
+    """Whether the job has these values; one recorded before settings were kept has those that name it."""
+    settings = row.configuration.get("settings") or row.configuration["point"]
+    return all(settings.get(axis) == value for axis, value in wanted.items())
 
 
 def _by_id(ledger: Ledger, target: str) -> list[JobRow]:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.clusters.profile import HardwareFields
+from orchestrator.documents.hardware import HardwareFields
 
 # Dense peaks in TFLOP/s from the vendor's data sheets (they often print the doubled, sparse number). The first name
 # that is part of what the driver calls the GPU decides.

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from orchestrator.documents.hardware import HardwareFields
 from orchestrator.documents.model import Count, Strict, Text, TimeLimit
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
@@ -69,20 +70,6 @@ def _free_argument(value: str) -> str:
 
 
 Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
-
-
-class HardwareFields(Strict):
-    """What the nodes are. `peak_tflops` is dense, by dtype; a dtype that is not listed the GPU does not have."""
-
-    nodes: Count
-    gpus_per_node: Count
-    gpu: Text | None = None
-    gpu_memory_gb: Count | None = None
-    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Annotated[float, Field(gt=0)]] = {}
-
-    def peak(self, dtype: str) -> float | None:
-        """Dense peak in TFLOP/s; None when the profile does not say."""
-        return {str(name): value for name, value in self.peak_tflops.items()}.get(dtype)
 
 
 class SlurmFields(Strict):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.clusters.machine import Machine, this_machine
-from orchestrator.clusters.profile import ClusterProfile, HardwareFields
+from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.documents.hardware import HardwareFields
 from orchestrator.documents.model import placeholders, read_model
 from orchestrator.documents.source import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean

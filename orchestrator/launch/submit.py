@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.clusters.profile import HardwareFields
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.documents.hardware import HardwareFields
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
@@ -214,6 +214,7 @@ def configuration(plan: Plan, hardware: HardwareFields) -> dict[str, Any]:
     case = plan.case
     return {
         "point": dict(case.point),
+        "settings": case.settings,
         "device": case.device,
         "model": dataclasses.asdict(case.model),
         "layout": dataclasses.asdict(case.layout),

@@ -1,23 +1,109 @@
-"""Floating-point operations per iteration and the throughput that follows, by the paper's own equations."""
+"""Floating-point operations, and the rates and days that follow. Papers count differently; each function says how.
+
+| convention | attention | recomputation | function |
+|---|---|---|---|
+| SC21 eq. 3; Alpa's benchmark too | full | counted | `flops_per_iteration` |
+| ATC'24's MFU | causal, half | not counted | `model_flops_per_token` |
+| Megatron-LM's own log | full, then causal | not counted | `printed_flops_per_iteration` |
+
+All count the matrix products of the layers and of the output layer, 2 FLOPs per weight and token forward and twice
+that backward; of experts those that a token visits. The embedding, norms and a router's product (well under 1 %) are
+left out.
+"""
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.megatron.model import ModelShape
+
+SECONDS_PER_DAY = 86400
 
 
 def flops_per_iteration(model: ModelShape, global_batch_size: int, recompute_all: bool) -> float:
-    """FLOPs of one iteration over `global_batch_size` sequences.
+    """FLOPs of one iteration over `global_batch_size` sequences, as SC21's appendix counts them.
 
-    With full activation recomputation SC21 eq. 3, `F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h))`; without it the
-    appendix' count less the second forward pass, `72 B s l h^2 (1 + s/(6h) + V/(12 l h))`.
+    Attention counts in full, as if it were not causal. For the paper's own family this is eq. 3 with full activation
+    recomputation, `F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h))`, and `72 B s l h^2 (1 + s/(6h) + V/(12 l h))` without
+    its second forward pass. Alpa's benchmark (OSDI'22) divides the same two counts by its step time.
     """
-    l, h, s, vocab = model.layers, model.hidden, model.seq, model.vocab  # noqa: E741  the paper's symbols
-    layers_flops = global_batch_size * s * l * h * h
-    if recompute_all:
-        return 96 * layers_flops * (1 + s / (6 * h) + vocab / (16 * l * h))
-    return 72 * layers_flops * (1 + s / (6 * h) + vocab / (12 * l * h))
+    layers = _weight_flops_per_token(model, _active_ffn_weights(model)) + _attention_flops_per_token(model)
+    passes = 4 if recompute_all else 3
+    return global_batch_size * model.seq * (passes * model.layers * layers + 3 * _logit_flops_per_token(model))
+
+
+def model_flops_per_token(model: ModelShape) -> float:
+    """FLOPs that ATC'24's MFU credits to a token: causal attention, no recomputation.
+
+    `6 (l (2h^2 + 2h h_kv + 3hf) + Vh) + 6 l h s` for the llama family. Inferred from the nine published pairs of
+    tokens/s and MFU; the authors' own definition is unconfirmed.
+    """
+    layer = _weight_flops_per_token(model, _active_ffn_weights(model)) + _attention_flops_per_token(model) / 2
+    return 3 * (model.layers * layer + _logit_flops_per_token(model))
+
+
+def model_flops_utilization(model: ModelShape, tokens_per_s_per_gpu: float, peak_tflops: float) -> float:
+    """ATC'24's MFU: percent of a GPU's dense peak in TFLOP/s."""
+    return 100 * tokens_per_s_per_gpu * model_flops_per_token(model) / (peak_tflops * 1e12)
+
+
+def printed_flops_per_iteration(model: ModelShape, global_batch_size: int, version: str) -> float | None:
+    """FLOPs that Megatron-LM divides by the elapsed time for `--log-throughput`; None where it prints no throughput.
+
+    `version` is that of megatron-core: `0.14.0`, `core_v0.5.0`. Recomputation never counts. Attention counts in full
+    until 0.11 and by half since 0.12; 0.5 takes every feed-forward layer for two matrices of 4 x hidden, whatever it
+    is (num_floating_point_operations in megatron/training at those tags). ValueError for another kind of version.
+    """
+    match = re.fullmatch(r"(?:core_)?[vr]?0\.(\d+)(?:[.a-z].*)?", version)
+    if not match:
+        raise ValueError(f"{version!r} is not a version of megatron-core")
+    minor = int(match[1])
+    if minor < 5:
+        return None
+    ffn = 8 * model.hidden**2 if minor == 5 else _active_ffn_weights(model)
+    attention = _attention_flops_per_token(model) / (1 if minor < 12 else 2)
+    layer = _weight_flops_per_token(model, ffn) + attention
+    return 3 * global_batch_size * model.seq * (model.layers * layer + _logit_flops_per_token(model))
 
 
 def tflops_per_gpu(flops: float, iteration_ms: float, gpus: int) -> float:
     """Achieved TFLOP/s of each GPU, from the elapsed time of an iteration in milliseconds (SC21 section 5)."""
     return flops / (iteration_ms / 1e3) / gpus / 1e12
+
+
+def training_days(parameters: float, tokens: float, gpus: int, tflops_per_gpu: float) -> float:
+    """Days to train on so many tokens with recomputation: SC21 eq. 4, `8 T P / (n X)`."""
+    return days(8 * tokens * parameters, gpus, tflops_per_gpu)
+
+
+def days(flops: float, gpus: int, tflops_per_gpu: float) -> float:
+    """Days that GPUs at a rate in TFLOP/s each need for so many FLOPs."""
+    return flops / (gpus * tflops_per_gpu * 1e12) / SECONDS_PER_DAY
+
+
+def alpa_parameters(model: ModelShape) -> float:
+    """Parameters as Alpa's benchmark (OSDI'22) counts a GPT: no positions, and a bias of the output layer."""
+    l, h = model.layers, model.hidden  # noqa: E741  the papers' symbols
+    return l * (12 * h * h + 11 * h) + model.vocab * (h + 1)
+
+
+def _weight_flops_per_token(model: ModelShape, ffn_weights: int) -> int:
+    """Forward FLOPs of one layer's matrices."""
+    return 2 * (model.attention_weights() + ffn_weights)
+
+
+def _attention_flops_per_token(model: ModelShape) -> int:
+    """Forward FLOPs of one layer's scores and their product with the values, not causal."""
+    return 4 * model.seq * model.hidden
+
+
+def _logit_flops_per_token(model: ModelShape) -> int:
+    """Forward FLOPs of the output layer."""
+    return 2 * model.hidden * model.vocab
+
+
+def _active_ffn_weights(model: ModelShape) -> int:
+    """Feed-forward weights of one layer that a token meets."""
+    matrices = 3 if model.family == "llama" else 2
+    experts = model.experts_per_token if model.experts else 1
+    return experts * matrices * model.hidden * model.ffn_hidden

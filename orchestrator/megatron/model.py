@@ -1,24 +1,72 @@
-"""The shape of a GPT model and how many parameters it has."""
+"""The shape of a language model and how many parameters it has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["gpt", "llama"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A GPT as SC21 section 5 describes it: GELU with 4h, learned positions, tied embeddings."""
+    """A decoder-only transformer.
+
+    Family `gpt` is SC21's (section 5): GELU, learned positions, LayerNorm, biases, and an output layer that shares the
+    embedding. Family `llama` is ATC'24's: SwiGLU, rotary positions, RMSNorm, no biases, an output layer of its own.
+    `ffn` is the width of the feed-forward layer, 4 x hidden unless given, and of each expert's where there are
+    `experts`; `kv_groups` is the number of key and value heads, all of them unless given.
+    """
 
     layers: int
     hidden: int
     heads: int
     seq: int
     vocab: int
+    ffn: int | None = None
+    kv_groups: int | None = None
+    family: Family = "gpt"
+    experts: int = 0
+    experts_per_token: int = 0
+
+    @property
+    def ffn_hidden(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def kv_hidden(self) -> int:
+        """Width of all keys together: less than `hidden` where query heads share keys."""
+        return self.hidden * (self.kv_groups or self.heads) // self.heads
 
     def parameters(self) -> float:
-        """Number of parameters: SC21 eq. 2, `P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h))`."""
-        l, h = self.layers, self.hidden  # noqa: E741  the paper's symbols
-        return 12 * l * h * h * (1 + 13 / (12 * h) + (self.vocab + self.seq) / (12 * l * h))
+        """Number of parameters: matrices, biases, norms and embeddings, without the final norm.
+
+        For the paper's own family this is SC21 eq. 2, `P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h))`.
+        """
+        layer = self.attention_weights() + self.ffn_weights() + self.norm_and_bias_weights()
+        return self.layers * layer + self.embedding_weights()
+
+    def norm_and_bias_weights(self) -> int:
+        """Weights of one layer that are not matrices; eq. 2's 13 h for the paper's own family."""
+        if self.family == "llama":
+            return 2 * self.hidden
+        attention, ffn = 2 * self.hidden + 2 * self.kv_hidden, self.ffn_hidden + self.hidden
+        return 4 * self.hidden + attention + max(1, self.experts) * ffn
+
+    def attention_weights(self) -> int:
+        """Weights of one layer's attention matrices."""
+        return 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_hidden
+
+    def ffn_weights(self) -> int:
+        """Weights of one layer's feed-forward matrices, of all its experts and their router where it has them."""
+        matrices = 3 if self.family == "llama" else 2
+        one = matrices * self.hidden * self.ffn_hidden
+        return self.experts * (one + self.hidden) if self.experts else one
+
+    def embedding_weights(self) -> int:
+        """Weights of the embedding, of the positions if learned, and of the output layer if it has its own."""
+        tables = 2 if self.family == "llama" else 1
+        return self.vocab * self.hidden * tables + (self.seq * self.hidden if self.family == "gpt" else 0)
 
 
 def padded_vocabulary(vocab: int, tensor_parallel: int, divisor: int = 128) -> int:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import Any
 
-from orchestrator.catalog.expand import Case
+from orchestrator.catalog.case import Case
 from orchestrator.workloads.program import Program
 
 _NOT_WHAT_RUNS = {"warmup_iterations"}
@@ -19,19 +19,29 @@ _NOT_WHAT_RUNS = {"warmup_iterations"}
 
 def identity(case: Case, program: Program, cluster: str) -> str:
     """Twelve hexadecimal digits."""
-    what = {
-        "cluster": cluster,
+    what = {**_parts(case), "cluster": cluster, "code": program.code, "image": program.image}
+    return hashlib.sha256(_canonical(what).encode()).hexdigest()[:12]
+
+
+def what_runs(case: Case) -> str:
+    """What of a job's identity the case itself decides: equal for two cases that are the same job on any cluster."""
+    return _canonical(_parts(case))
+
+
+def _parts(case: Case) -> dict[str, Any]:
+    return {
         "workload": case.workload,
         "device": case.device,
         "model": non_default(case.model),
         "layout": non_default(case.layout),
         "training": non_default(case.training),
-        "code": program.code,
-        "image": program.image,
+        "arguments": list(case.arguments) or None,
     }
+
+
+def _canonical(what: dict[str, Any]) -> str:
     given = {name: value for name, value in what.items() if value is not None}
-    text = json.dumps(given, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return json.dumps(given, sort_keys=True, separators=(",", ":"))
 
 
 def non_default(value: Any) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""The flags of a training run: Megatron-LM's own names for the subset that runs here, and one of ours, `--record`."""
+"""The flags of a training run: Megatron-LM's own names for the subset that runs here, and four of ours.
+
+Ours are `--record`, and what Megatron-LM has no flag for and the ATC'24 artifact calls `--kaimm-...`:
+`--recompute-norm`, `--recompute-activation-func` and `--offload-activation-ratio`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ Recompute = Literal["full", "selective"]
 RecomputeMethod = Literal["uniform", "block"]
 AttentionBackend = Literal["auto", "flash", "fused", "unfused"]
 Precision = Literal["fp32", "bf16", "fp16"]
+Normalization = Literal["LayerNorm", "RMSNorm"]
+PositionEmbedding = Literal["learned_absolute", "rope"]
+RecomputeModule = Literal["core_attn", "layernorm", "mlp"]
 
 # Megatron-LM's default for --make-vocab-size-divisible-by, used where the flag stands without a number.
 VOCABULARY_MULTIPLE = 128
@@ -32,6 +39,12 @@ class TrainingArguments:
     ffn_hidden_size: int | None = None
     make_vocab_size_divisible_by: int | None = None
     untie_embeddings_and_output_weights: bool = False
+    group_query_attention: bool = False
+    num_query_groups: int | None = None
+    swiglu: bool = False
+    normalization: Normalization = "LayerNorm"
+    position_embedding_type: PositionEmbedding = "learned_absolute"
+    disable_bias_linear: bool = False
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
     attention_backend: AttentionBackend = "auto"
@@ -46,6 +59,10 @@ class TrainingArguments:
     recompute_granularity: Recompute | None = None
     recompute_method: RecomputeMethod | None = None
     recompute_num_layers: int | None = None
+    recompute_modules: Sequence[RecomputeModule] | None = None
+    recompute_norm: bool = False
+    recompute_activation_func: bool = False
+    offload_activation_ratio: float = 0.0
     bf16: bool = False
     fp16: bool = False
     loss_scale: float | None = None
@@ -53,6 +70,7 @@ class TrainingArguments:
     clip_grad: float = 1.0
     seed: int = 1234
     no_bias_gelu_fusion: bool = False
+    no_bias_swiglu_fusion: bool = False
     no_bias_dropout_fusion: bool = False
     no_cross_entropy_fusion: bool = False
     no_gradient_accumulation_fusion: bool = False
@@ -68,6 +86,23 @@ class TrainingArguments:
     def virtual_stages(self) -> int:
         """Model chunks on each pipeline rank; more than one selects the interleaved schedule."""
         return self.num_virtual_stages_per_pipeline_rank or 1
+
+    @property
+    def query_groups(self) -> int:
+        """Key and value heads of each layer: as many as query heads unless these share them."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def selected_modules(self) -> frozenset[RecomputeModule]:
+        """What selective recomputation recomputes; Megatron-LM's own default is the core attention."""
+        if self.recompute_granularity != "selective":
+            return frozenset()
+        return frozenset(self.recompute_modules or ("core_attn",))
+
+    @property
+    def recomputes_norms(self) -> bool:
+        """Whether norm outputs are recomputed: Megatron-LM's module `layernorm` and `--recompute-norm` are the same."""
+        return self.recompute_norm or "layernorm" in self.selected_modules
 
     @property
     def padded_vocab_size(self) -> int:
@@ -91,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_model(parser.add_argument_group("model"))
     _add_layout(parser.add_argument_group("layout"))
-    _add_memory(parser.add_argument_group("recomputation"))
+    _add_memory(parser.add_argument_group("recomputation and offloading"))
     _add_training(parser.add_argument_group("training"))
     _add_kernels(parser.add_argument_group("kernels"))
     _add_logging(parser.add_argument_group("logging"))
@@ -110,6 +145,12 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         help="pad the vocabulary to a multiple of this times the tensor-parallel size; no padding unless given",
     )
     group.add_argument("--untie-embeddings-and-output-weights", action="store_true")
+    group.add_argument("--group-query-attention", action="store_true", help="query heads share keys and values")
+    group.add_argument("--num-query-groups", type=_positive, help="key and value heads, with --group-query-attention")
+    group.add_argument("--swiglu", action="store_true", help="gated linear unit with SiLU in place of GELU")
+    group.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
+    group.add_argument("--position-embedding-type", choices=["learned_absolute", "rope"], default="learned_absolute")
+    group.add_argument("--disable-bias-linear", action="store_true", help="no biases in the linear layers")
     group.add_argument("--hidden-dropout", type=_probability, default=0.1)
     group.add_argument("--attention-dropout", type=_probability, default=0.1)
 
@@ -129,6 +170,23 @@ def _add_memory(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--recompute-granularity", choices=["full", "selective"], help="nothing is recomputed without")
     group.add_argument("--recompute-method", choices=["uniform", "block"], help="with full; uniform unless given")
     group.add_argument("--recompute-num-layers", type=_positive, help="with full; 1 unless given")
+    group.add_argument(
+        "--recompute-modules",
+        nargs="+",
+        choices=["core_attn", "layernorm", "mlp"],
+        help="with selective; core_attn unless given",
+    )
+    group.add_argument("--recompute-norm", action="store_true", help="ATC'24: norm outputs are not kept")
+    group.add_argument(
+        "--recompute-activation-func", action="store_true", help="ATC'24: outputs of the activation are not kept"
+    )
+    group.add_argument(
+        "--offload-activation-ratio",
+        type=_share,
+        default=0.0,
+        metavar="ALPHA",
+        help="ATC'24: share of the bytes kept for the backward pass of the layers that goes to host memory",
+    )
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -145,7 +203,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 
 def _add_kernels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"], default="auto")
-    for what in ("bias-gelu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
+    for what in ("bias-gelu", "bias-swiglu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
         group.add_argument(f"--no-{what}-fusion", action="store_true", help="on a GPU; never fused on CPU")
 
 
@@ -158,6 +216,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not a share between 0 and 1")
     return value
 
 

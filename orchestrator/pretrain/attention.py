@@ -31,7 +31,9 @@ class CausalAttention(torch.nn.Module):
     """Core attention of a Megatron-Core layer spec.
 
     Query [s, b, n, d], key and value [s, b, n_kv, d], all local to the rank: s the sequence length over the
-    context-parallel size, n the heads over the tensor-parallel size. Returns [s, b, n * d].
+    context-parallel size, n the heads over the tensor-parallel size, n_kv a divisor of n. Returns [s, b, n * d].
+    `copies_value` is for rotary positions, after which the value alone is still in the memory of all three projections:
+    a copy of it frees the rest.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class CausalAttention(torch.nn.Module):
         config: Any,
         *_: Any,
         backend: AttentionBackend = "auto",
+        copies_value: bool = False,
         attention_dropout: float | None = None,
         softmax_scale: float | None = None,
         **__: Any,
@@ -49,6 +52,8 @@ class CausalAttention(torch.nn.Module):
         self.dropout: float = config.attention_dropout if attention_dropout is None else attention_dropout
         self.scale = softmax_scale
         self.backend: AttentionBackend = backend
+        self.copies_value = copies_value
+        self.shares_keys: bool = config.num_query_groups < config.num_attention_heads
         # Under sequence parallelism the layer draws from the tensor-parallel random state already.
         self.forks_random_state = not config.sequence_parallel
 
@@ -60,13 +65,17 @@ class CausalAttention(torch.nn.Module):
                 stack.enter_context(get_cuda_rng_tracker().fork())
             if self.backend != "auto":
                 stack.enter_context(sdpa_kernel(_KERNELS[self.backend]))
+            if self.copies_value:
+                value = value.contiguous()
             attend = self._attend if self.context_group is None else self._attend_across_ranks
             context = attend(query, key, value, dropout)
         return context.permute(2, 0, 1, 3).reshape(length, batch, heads * width)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float) -> torch.Tensor:
         query, key, value = _heads_first(query), _heads_first(key), _heads_first(value)
-        return scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale)
+        return scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=True, scale=self.scale, enable_gqa=self.shares_keys
+        )
 
     def _attend_across_ranks(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
@@ -87,6 +96,7 @@ class CausalAttention(torch.nn.Module):
                     attn_mask=causal_lower_right(piece_length, end),
                     dropout_p=dropout,
                     scale=self.scale,
+                    enable_gqa=self.shares_keys,
                 )
             )
         return torch.cat(contexts, 2)

@@ -72,6 +72,7 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
         device = kwargs.get("device")
         if (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda":
             kwargs["device"] = _CPU
+        kwargs.pop("pin_memory", None)  # which takes a GPU to pin it for
         return factory(*args, **kwargs)
 
     return make

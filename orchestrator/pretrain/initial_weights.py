@@ -52,4 +52,6 @@ def _draw(name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
     if ranks == 1:
         return full
     rank = int(parallel_state.get_tensor_model_parallel_rank())
-    return full.chunk(ranks, partition_dim)[rank]
+    # A gated linear unit has two matrices in one, its gate and its linear part, and each rank a slice of either.
+    parts = full.chunk(int(getattr(parameter, "partition_stride", 1)), partition_dim)
+    return torch.cat([part.chunk(ranks, partition_dim)[rank] for part in parts], partition_dim)

@@ -48,8 +48,10 @@ def refusals(arguments: TrainingArguments, world_size: int, *, on_gpu: bool) -> 
     """Every reason why the run cannot start, one line each; empty when it can."""
     return [
         *_model_refusals(arguments),
+        *_attention_refusals(arguments),
         *_pipeline_refusals(arguments),
         *_batch_refusals(arguments, world_size),
+        *_memory_refusals(arguments),
         *_switch_refusals(arguments, on_gpu=on_gpu),
     ]
 
@@ -77,6 +79,18 @@ def _model_refusals(arguments: TrainingArguments) -> Iterator[str]:
             f"sequence length {length} over context-parallel size {context} does not divide"
             f" over tensor-model-parallel size {tensor}, as sequence parallelism needs"
         )
+
+
+def _attention_refusals(arguments: TrainingArguments) -> Iterator[str]:
+    tensor, heads, groups = arguments.tensor_model_parallel_size, arguments.num_attention_heads, arguments.query_groups
+    if arguments.group_query_attention != (arguments.num_query_groups is not None):
+        yield "--group-query-attention and --num-query-groups go together"
+    elif heads % groups:
+        yield f"{heads} attention heads do not divide over {groups} query groups"
+    elif heads % tensor == 0 and groups % tensor:
+        yield f"{groups} query groups do not divide over tensor-model-parallel size {tensor}"
+    if arguments.position_embedding_type == "rope" and arguments.hidden_size // heads % 2:
+        yield f"rotary positions need heads of an even width, and {arguments.hidden_size // heads} is odd"
 
 
 def _pipeline_refusals(arguments: TrainingArguments) -> Iterator[str]:
@@ -116,7 +130,32 @@ def _switch_refusals(arguments: TrainingArguments, *, on_gpu: bool) -> Iterator[
         yield "--fp16 needs a static --loss-scale"
     if arguments.loss_scale is not None and not arguments.fp16:
         yield "--loss-scale goes with --fp16 only"
+    replaced = arguments.offload_activation_ratio or arguments.recomputes_norms or arguments.recompute_activation_func
+    fused = on_gpu and not arguments.no_gradient_accumulation_fusion
+    if replaced and fused and arguments.overlap_grad_reduce:
+        # Megatron-Core marks a reduced gradient on the weight that it kept, and that is no longer the weight itself.
+        yield (
+            "--overlap-grad-reduce with recomputed norms or activation functions, or offloaded activations,"
+            " needs --no-gradient-accumulation-fusion"
+        )
     if arguments.overlap_param_gather and not (arguments.use_distributed_optimizer and arguments.overlap_grad_reduce):
         yield "--overlap-param-gather needs --use-distributed-optimizer and --overlap-grad-reduce"
+
+
+def _memory_refusals(arguments: TrainingArguments) -> Iterator[str]:
     if arguments.recompute_granularity != "full" and (arguments.recompute_method or arguments.recompute_num_layers):
         yield "--recompute-method and --recompute-num-layers go with --recompute-granularity full only"
+    if arguments.recompute_modules and arguments.recompute_granularity != "selective":
+        yield "--recompute-modules goes with --recompute-granularity selective only"
+    parts = arguments.recomputes_norms or arguments.recompute_activation_func
+    if parts and arguments.recompute_granularity == "full":
+        yield "--recompute-granularity full leaves nothing to --recompute-norm and --recompute-activation-func"
+    if parts and "mlp" in arguments.selected_modules:
+        yield "the recomputed module mlp goes with no recomputation of norms or activation functions"
+    # Megatron-Core's checkpoint holds its inputs on the device, whatever a copy of them is worth.
+    checkpoints = arguments.recompute_granularity == "full" or arguments.selected_modules - {"layernorm"}
+    if arguments.offload_activation_ratio and checkpoints:
+        yield (
+            "--offload-activation-ratio goes with --recompute-norm and --recompute-activation-func,"
+            " not with full recomputation nor with that of core_attn or mlp"
+        )

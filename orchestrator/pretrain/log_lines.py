@@ -40,6 +40,17 @@ def parameters(tensor_rank: int, pipeline_rank: int, count: int) -> str:
     )
 
 
+def offloaded(tensor_rank: int, pipeline_rank: int, chunk: int, offloaded_mb: float, kept_mb: float) -> str:
+    """What one chunk keeps of a microbatch for its backward pass, in MB (2^20 bytes), and what of it goes to the host.
+
+    A line of ours: Megatron-LM prints none.
+    """
+    return (
+        f" > activations on (tensor, pipeline) model parallel rank ({tensor_rank}, {pipeline_rank}), chunk {chunk}:"
+        f" {offloaded_mb:.2f} of {kept_mb:.2f} MB per microbatch offloaded"
+    )
+
+
 def software(torch_version: str, megatron_version: str, backend: str, device: str) -> str:
     """What the numbers were measured with (a line of ours: Megatron-LM prints none)."""
     return (

@@ -1,4 +1,4 @@
-"""The GPT of a run as Megatron-Core modules: its configuration, its layers and its chunks on this rank."""
+"""The GPT or Llama of a run as Megatron-Core modules: its configuration, its layers and its chunks on this rank."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn.functional import silu
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.attention import CausalAttention
 from orchestrator.pretrain.initial_weights import fill_weights
 from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.norms import NORMS
+from orchestrator.pretrain.offload import Offload, Transfers
 from orchestrator.pretrain.pipeline import communication_options
+from orchestrator.pretrain.recompute import recompute_activations, recompute_norms
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -27,9 +31,11 @@ def build_chunks(
 ) -> list[torch.nn.Module]:
     """This rank's chunks of the model, one for each virtual stage, on `device` with their initial weights."""
     chunks = []
+    transfers = Transfers(device) if arguments.offload_activation_ratio else None
     for stage in range(layout.virtual_stages):
         chunk = _build_chunk(arguments, config, stage if layout.virtual_stages > 1 else None).to(device)
         fill_weights(chunk, arguments)
+        _save_memory(chunk, arguments, transfers)
         chunks.append(chunk if arguments.precision == "fp32" else Float16Module(config, chunk))
     return chunks
 
@@ -41,7 +47,11 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
         num_layers=arguments.num_layers,
         hidden_size=arguments.hidden_size,
         num_attention_heads=arguments.num_attention_heads,
+        num_query_groups=arguments.query_groups,
         ffn_hidden_size=arguments.ffn_hidden_size or 4 * arguments.hidden_size,
+        normalization=arguments.normalization,
+        add_bias_linear=not arguments.disable_bias_linear,
+        **_activation_options(arguments),
         hidden_dropout=arguments.hidden_dropout,
         attention_dropout=arguments.attention_dropout,
         bf16=arguments.bf16,
@@ -63,10 +73,18 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
     )
 
 
+def _activation_options(arguments: TrainingArguments) -> dict[str, Any]:
+    return {"activation_func": silu, "gated_linear_unit": True} if arguments.swiglu else {}
+
+
 def _fusion_options(arguments: TrainingArguments, device: torch.device) -> dict[str, Any]:
     on_gpu = device.type == "cuda"
+    if arguments.swiglu:
+        activation = not arguments.no_bias_swiglu_fusion
+    else:  # Megatron-Core has no fused GELU without a bias
+        activation = not arguments.no_bias_gelu_fusion and not arguments.disable_bias_linear
     return {
-        "bias_activation_fusion": on_gpu and not arguments.no_bias_gelu_fusion,
+        "bias_activation_fusion": on_gpu and activation,
         "bias_dropout_fusion": on_gpu and not arguments.no_bias_dropout_fusion,
         "cross_entropy_loss_fusion": on_gpu and not arguments.no_cross_entropy_fusion,
         "gradient_accumulation_fusion": on_gpu and not arguments.no_gradient_accumulation_fusion,
@@ -82,7 +100,8 @@ def _recompute_options(arguments: TrainingArguments) -> dict[str, Any]:
             "recompute_num_layers": arguments.recompute_num_layers or 1,
         }
     if arguments.recompute_granularity == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+        modules = sorted(arguments.selected_modules - {"layernorm"})  # which we recompute ourselves
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
     return {}
 
 
@@ -96,7 +115,7 @@ def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int |
         pre_process=parallel_state.is_pipeline_first_stage(**where),
         post_process=parallel_state.is_pipeline_last_stage(**where),
         share_embeddings_and_output_weights=not arguments.untie_embeddings_and_output_weights,
-        position_embedding_type="learned_absolute",
+        position_embedding_type=arguments.position_embedding_type,
         vp_stage=virtual_stage,
     )
     return model
@@ -104,20 +123,25 @@ def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int |
 
 def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> Any:
     """The layers of one chunk: Megatron-Core's own spec without Transformer Engine, with our norm and attention."""
-    layer = get_gpt_layer_local_spec(normalization="LayerNorm")
-    layer.submodules.input_layernorm = LayerNorm
-    layer.submodules.pre_mlp_layernorm = LayerNorm
+    layer, norm = get_gpt_layer_local_spec(), NORMS[arguments.normalization]
+    layer.submodules.input_layernorm = norm
+    layer.submodules.pre_mlp_layernorm = norm
     layer.submodules.self_attention.submodules.core_attention = ModuleSpec(
-        module=CausalAttention, params={"backend": arguments.attention_backend}
+        module=CausalAttention,
+        params={
+            "backend": arguments.attention_backend,
+            "copies_value": arguments.position_embedding_type == "rope",
+        },
     )
     num_layers = get_num_layers_to_build(config, vp_stage=virtual_stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=LayerNorm)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 
 
-class LayerNorm(torch.nn.LayerNorm):
-    """torch's layer norm, marked so that under sequence parallelism its gradients are summed over the ranks."""
-
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        for parameter in self.parameters():
-            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+def _save_memory(chunk: Any, arguments: TrainingArguments, transfers: Transfers | None) -> None:
+    """Have the chunk's layers recompute and offload what the arguments ask for beside Megatron-Core's own ways."""
+    if arguments.recomputes_norms:
+        recompute_norms(chunk.decoder)
+    if arguments.recompute_activation_func:
+        recompute_activations(chunk.decoder)
+    if transfers:
+        chunk.decoder.offload = Offload(chunk.decoder, arguments.offload_activation_ratio, transfers)

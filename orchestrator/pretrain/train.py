@@ -22,8 +22,9 @@ from orchestrator.pretrain.data import Microbatch, microbatches
 from orchestrator.pretrain.devices import device_name, synchronize
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.offload import Offload
 
-# Memory is printed with this many first log lines: after the first step and once optimizer states exist.
+# Memory is printed with this many first log lines, after the first step and once optimizer states exist, and the last.
 _MEMORY_LINES = 2
 _MIB = 2**20
 
@@ -57,11 +58,14 @@ def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device
         lines = 0
         for iteration in range(1, arguments.train_iters + 1):
             interval.add(train_step(trainee, forward_backward))
+            if iteration == 1 and arguments.offload_activation_ratio:
+                _say_offloaded(trainee)
             if iteration % arguments.log_interval and iteration != arguments.train_iters:
                 continue
             summary = interval.finish(iteration, float(trainee.optimizer.get_loss_scale()))
             lines += 1
-            _say_interval(arguments, summary, device, with_memory=lines <= _MEMORY_LINES)
+            with_memory = lines <= _MEMORY_LINES or iteration == arguments.train_iters
+            _say_interval(arguments, summary, device, with_memory=with_memory)
             if record:
                 print(summary.as_json(), file=record, flush=True)
             interval.restart()
@@ -137,11 +141,26 @@ def _say_layout(arguments: TrainingArguments, layout: Layout, device: torch.devi
 
 def _say_parameters(trainee: Trainee) -> None:
     if _holds_first_replica():
-        ranks = (
-            parallel_state.get_tensor_model_parallel_rank(),
-            parallel_state.get_pipeline_model_parallel_rank(),
-        )
-        _say(log_lines.parameters(*ranks, trainee.num_parameters))
+        _say(log_lines.parameters(*_model_parallel_ranks(), trainee.num_parameters))
+
+
+def _say_offloaded(trainee: Trainee) -> None:
+    if _holds_first_replica():
+        found = [offload for chunk in trainee.chunks if (offload := _offload_of(chunk))]
+        for i, offload in enumerate(found):
+            sizes_mb = offload.offloaded_bytes / _MIB, offload.kept_bytes / _MIB
+            _say(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
+
+
+def _offload_of(chunk: Any) -> Offload | None:
+    return next((part.offload for part in chunk.modules() if isinstance(getattr(part, "offload", None), Offload)), None)
+
+
+def _model_parallel_ranks() -> tuple[int, int]:
+    return (
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_pipeline_model_parallel_rank(),
+    )
 
 
 def _say_interval(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.catalog.experiment import Claim, GainClaim, PeakClaim, SpreadClaim
+from orchestrator.catalog.claims import Claim, GainClaim, PeakClaim, SpreadClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.results.compare import Result, lines
 
@@ -43,7 +43,7 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
 
 
 def _judge_peak(claim: PeakClaim, series: dict[str, list[Result]], metric: str, gpus_per_node: int) -> ClaimVerdict:
-    wanted = {axis: gpus_per_node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
+    wanted = {axis: gpus_per_node if value == "gpus_per_node" else value for axis, value in claim.at.given().items()}
     peaks = {name: max(results, key=lambda result: _speed(result, metric)) for name, results in series.items()}
     right = [name for name, best in peaks.items() if all(best.case.value(axis) == v for axis, v in wanted.items())]
     said = "; ".join(f"{name} peaks at {best.case.name}" for name, best in peaks.items())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.expand import Case
-from orchestrator.catalog.experiment import PAPER, PublishedPoint
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.settings import Value
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import VERIFIED
@@ -48,21 +49,18 @@ def results(
     return found
 
 
-def lines(entry: Entry, found: Sequence[Result]) -> dict[int | None, list[Result]]:
+def lines(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:
     """The figure's lines: results by their value on its series axis, or all under None where it has none."""
     series = entry.experiment.axes.series
-    by_value: dict[int | None, list[Result]] = {}
+    by_value: dict[Value | None, list[Result]] = {}
     for result in found:
         by_value.setdefault(result.case.value(series.of) if series else None, []).append(result)
     return by_value
 
 
-def published_for(entry: Entry, case: Case) -> PublishedPoint | None:
-    """The published number of a case; published numbers belong to the scale `paper` alone."""
-    if case.scale != PAPER:
-        return None
-    metric, point = entry.experiment.axes.y.metric, dict(case.point)
-    for published in entry.experiment.published:
-        if published.metric == metric and published.where.given().items() <= point.items():
-            return published
-    return None
+def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
+    """The published number of a case for the figure's own metric, measured on this GPU if it was on several."""
+    metric = entry.experiment.axes.y.metric
+    found = [point for point in case.published if point.metric == metric]
+    own = [point for point in found if point.gpu and gpu and point.gpu in gpu]
+    return next(iter(own or found), None)

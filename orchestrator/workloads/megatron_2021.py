@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.catalog.expand import Case
+from orchestrator.catalog.case import Case
 
 
 def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> list[str]:
@@ -21,7 +21,7 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
         "--num-layers": model.layers,
         "--hidden-size": model.hidden,
         "--num-attention-heads": model.heads,
-        "--DDP-impl": "local",  # as the script of every figure
+        "--DDP-impl": training.ddp,
         "--data-path": data_path,
         "--vocab-file": vocab_file,
         "--merge-file": merge_file,
@@ -46,7 +46,7 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
         result.append("--fp16")
     if training.loss_scale:
         result += ["--loss-scale", str(training.loss_scale)]
-    return result
+    return [*result, *case.arguments]
 
 
 def _extra(case: Case) -> Iterator[str]:
@@ -57,3 +57,5 @@ def _extra(case: Case) -> Iterator[str]:
     if layout.virtual_stages > 1:
         per_stage = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
         yield from ("--num-layers-per-virtual-pipeline-stage", str(per_stage))
+    if not case.training.scatter_gather:
+        yield "--no-scatter-gather-tensors-in-pipeline"

@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from orchestrator.catalog.expand import Case
+from orchestrator.catalog.case import Case
 
 
 def arguments(case: Case) -> list[str]:
@@ -39,7 +39,7 @@ def arguments(case: Case) -> list[str]:
         result.append(f"--{training.dtype}")
     if training.dtype == "fp16" and training.loss_scale:
         result += _pair("--loss-scale", training.loss_scale)
-    return [*result, "--use-distributed-optimizer"]
+    return [*result, "--use-distributed-optimizer", *case.arguments]
 
 
 @cache

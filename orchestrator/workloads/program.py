@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.catalog.expand import Case
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.workloads import megatron_2021, pretrain
+from orchestrator.workloads.traits import traits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,18 @@ class Binding:
 
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
     """The program of a case on a cluster; ReproError says what the site or the paper leaves open."""
+    traits_of(case.workload)  # a workload that nobody knows is refused with the nearest that somebody does
     maker = _MAKERS.get(case.workload)
     if maker is None:
-        mend = did_you_mean(case.workload, _MAKERS) or f"there are: {', '.join(_MAKERS)}"
-        raise ReproError(Problem(f"{case.workload}: no such workload", mend=mend))
+        mend = f"it can be planned; what runs is: {', '.join(_MAKERS)}"
+        raise ReproError(Problem(f"{case.workload}: repro cannot write its arguments yet", mend=mend))
     return maker(Binding(case, paper, cluster, folders))
+
+
+def is_offered(workload: str, cluster: Cluster) -> bool:
+    """Whether this site says where the workload's code is, and we can write its arguments."""
+    sites = cluster.profile.workloads
+    return workload == "pretrain" or (workload == "megatron-2021" and sites.megatron_2021 is not None)
 
 
 def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:

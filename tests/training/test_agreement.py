@@ -18,7 +18,14 @@ from tests.training.launching import (
 
 TOLERANCE = 1e-5  # relative; sums in another order differ by some 1e-7
 
-# Name -> flags that are added to the small model's. "+untied" in a name is held against the untied reference.
+# Name -> flags that are added to the small model's. "+untied" in a name is held against the untied reference, and what
+# starts with "llama" against the Llama of one process.
+LLAMA = (
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --ffn-hidden-size 88"
+    " --group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights "
+)
+OURS = "--recompute-norm --recompute-activation-func "
+HALF, ALL = "--offload-activation-ratio 0.5 ", "--offload-activation-ratio 1 "
 DROPOUT = "--hidden-dropout 0.1 --attention-dropout 0.1 "
 ONE_PROCESS = {
     "reference": "",
@@ -34,8 +41,23 @@ ONE_PROCESS = {
     "bf16": "--bf16",
     "learning": "--lr 1e-2 --train-iters 20",
     "diverging": "--lr 1e30",
+    "ours": OURS,
+    "offload_all": ALL,
+    "dropout_ours": DROPOUT + OURS + HALF,
+    "llama": LLAMA,
+    "llama_ours": LLAMA + OURS,
+    "llama_ours_half": LLAMA + OURS + HALF,
+    "llama_full": LLAMA + "--recompute-granularity full",
+    "llama_selected": LLAMA + "--recompute-granularity selective --recompute-modules core_attn layernorm",
+    "llama_mlp": LLAMA + "--recompute-granularity selective --recompute-modules mlp",
+    "llama_micro_batch_4": LLAMA + "--micro-batch-size 4",
+    "llama_bf16": LLAMA + "--bf16",
+    "llama_bf16_ours": LLAMA + "--bf16 " + OURS + HALF,
 }
-SAME_MODEL = ("recompute_full", "recompute_block", "recompute_selective", "unfused_attention", "micro_batch_4")
+SAME_MODEL = (
+    *("recompute_full", "recompute_block", "recompute_selective", "unfused_attention", "micro_batch_4"),
+    *("llama_full", "llama_selected", "llama_mlp", "llama_micro_batch_4"),
+)
 TP2, TP4 = "--tensor-model-parallel-size 2 ", "--tensor-model-parallel-size 4 "
 PP2, PP4 = "--pipeline-model-parallel-size 2 ", "--pipeline-model-parallel-size 4 "
 CP2, CP4 = "--context-parallel-size 2 ", "--context-parallel-size 4 "
@@ -60,6 +82,32 @@ FOUR_PROCESSES = {
     "cp2_dp2_sharded": CP2 + SHARDED,
     "cp2_tp2_sp": CP2 + TP2 + SP,
     "cp2_pp2_vpp2_selective": CP2 + PP2 + VPP2 + SELECTIVE,
+    "llama_tp2_dp2": LLAMA + TP2,
+    "llama_tp2_sp_dp2": LLAMA + TP2 + SP,
+    "llama_tp2_sp_dp2_ours": LLAMA + TP2 + SP + OURS,
+    "llama_pp2_dp2": LLAMA + PP2,
+    "llama_pp4": LLAMA + PP4,
+    "llama_pp4_ours_half": LLAMA + PP4 + OURS + HALF,
+    "llama_pp2_vpp2_dp2": LLAMA + PP2 + VPP2,
+    "llama_pp2_vpp2_dp2_half": LLAMA + PP2 + VPP2 + HALF,
+    "llama_pp2_vpp2_dp2_ours_all": LLAMA + PP2 + VPP2 + OURS + ALL,
+    "llama_cp2_dp2": LLAMA + CP2,
+    "llama_cp2_tp2_sp": LLAMA + CP2 + TP2 + SP,
+    "llama_cp4_ours_half": LLAMA + CP4 + OURS + HALF,
+    "llama_cp2_pp2_vpp2_selective": LLAMA + CP2 + PP2 + VPP2 + SELECTIVE,
+}
+# What recomputes or offloads, and the same run without.
+EXACTLY = {
+    "ours": "reference",
+    "offload_all": "reference",
+    "dropout_ours": "dropout",
+    "llama_ours": "llama",
+    "llama_ours_half": "llama",
+    "llama_bf16_ours": "llama_bf16",
+    "llama_tp2_sp_dp2_ours": "llama_tp2_sp_dp2",
+    "llama_pp4_ours_half": "llama_pp4",
+    "llama_pp2_vpp2_dp2_half": "llama_pp2_vpp2_dp2",
+    "llama_pp2_vpp2_dp2_ours_all": "llama_pp2_vpp2_dp2",
 }
 FAULTY = {
     "batched_interleaved": PP2 + VPP2,
@@ -101,8 +149,22 @@ def _differences(steps: list[Step], reference: list[Step]) -> list[float]:
 
 @pytest.mark.parametrize("name", [*FOUR_PROCESSES, *SAME_MODEL])
 def test_layout_trains_the_model_that_one_process_trains(name: str, records: dict[str, list[Step]]) -> None:
-    reference = records["reference+untied" if name.endswith("+untied") else "reference"]
-    assert max(_differences(records[name], reference)) < TOLERANCE
+    assert max(_differences(records[name], records[_reference_of(name)])) < TOLERANCE
+
+
+def _reference_of(name: str) -> str:
+    if name.startswith("llama"):
+        return "llama"
+    return "reference+untied" if name.endswith("+untied") else "reference"
+
+
+@pytest.mark.parametrize("name", EXACTLY)
+def test_what_atc24_recomputes_and_offloads_changes_no_digit(name: str, records: dict[str, list[Step]]) -> None:
+    assert _numbers(records[name]) == _numbers(records[EXACTLY[name]])
+
+
+def _numbers(steps: list[Step]) -> list[tuple[float, float]]:
+    return [(step.loss, step.grad_norm) for step in steps]
 
 
 @pytest.mark.parametrize("fault", FAULTY)

@@ -32,7 +32,10 @@ def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
     assert parsed == TrainingArguments(1, 2, 3, 4, 5, 6, 7, 8)
 
 
-@pytest.mark.parametrize("flags", ["--num-layer 4", "--train-iters 0", "--hidden-dropout 1", "--bf16 --fp16"])
+@pytest.mark.parametrize(
+    "flags",
+    ["--num-layer 4", "--train-iters 0", "--hidden-dropout 1", "--bf16 --fp16", "--offload-activation-ratio 1.1"],
+)
 def test_a_shortened_or_senseless_flag_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         _arguments(flags)
@@ -160,6 +163,13 @@ def test_memory_line_is_megatrons() -> None:
     assert log_lines.memory(8, 2, sizes_mb) == (
         "[Rank 8] (after 2 iterations) memory (MB) | allocated: 28123.50 | max allocated: 51234.25"
         " | reserved: 60012.00 | max reserved: 60012.00"
+    )
+
+
+def test_offloading_line_tells_share_and_whole() -> None:
+    assert log_lines.offloaded(0, 3, 7, 109.2, 1092.0) == (
+        " > activations on (tensor, pipeline) model parallel rank (0, 3), chunk 7:"
+        " 109.20 of 1092.00 MB per microbatch offloaded"
     )
 
 

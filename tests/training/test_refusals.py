@@ -55,6 +55,25 @@ def test_an_unknown_flag_is_named_once_with_exit_code_2() -> None:
         ("--overlap-param-gather --overlap-grad-reduce", 1, "--overlap-param-gather needs"),
         ("--recompute-method uniform", 1, "go with --recompute-granularity full only"),
         ("--recompute-num-layers 2 --recompute-granularity selective", 1, "go with --recompute-granularity full"),
+        ("--num-query-groups 2", 1, "--group-query-attention and --num-query-groups go together"),
+        ("--group-query-attention", 1, "--group-query-attention and --num-query-groups go together"),
+        ("--group-query-attention --num-query-groups 3", 1, "4 attention heads do not divide over 3 query groups"),
+        (
+            "--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4",
+            4,
+            "2 query groups do not divide over tensor-model-parallel size 4",
+        ),
+        ("--position-embedding-type rope --hidden-size 36", 1, "heads of an even width, and 9 is odd"),
+        ("--recompute-modules layernorm", 1, "goes with --recompute-granularity selective only"),
+        ("--recompute-granularity full --recompute-norm", 1, "full leaves nothing to --recompute-norm"),
+        ("--recompute-granularity full --offload-activation-ratio 0.5", 1, "not with full recomputation"),
+        ("--recompute-granularity selective --offload-activation-ratio 1", 1, "nor with that of core_attn"),
+        (
+            "--recompute-granularity selective --recompute-modules mlp --recompute-activation-func",
+            1,
+            "the recomputed module mlp goes with no recomputation",
+        ),
+        ("--recompute-norm --overlap-grad-reduce", 1, "needs --no-gradient-accumulation-fusion"),
     ],
 )
 def test_one_wrong_number_gives_its_one_reason(flags: str, world_size: int, reason: str) -> None:
@@ -71,6 +90,10 @@ def test_one_wrong_number_gives_its_one_reason(flags: str, world_size: int, reas
         ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", 8),
         ("--fp16 --loss-scale 8192", 2),
         ("--tensor-model-parallel-size 4 --vocab-size 50257 --make-vocab-size-divisible-by 128", 4),
+        ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 2", 2),
+        ("--recompute-norm --recompute-activation-func --offload-activation-ratio 0.1", 1),
+        ("--recompute-granularity selective --recompute-modules layernorm --offload-activation-ratio 1", 1),
+        ("--recompute-norm --overlap-grad-reduce --no-gradient-accumulation-fusion", 1),
     ],
 )
 def test_a_layout_that_works_is_not_refused(flags: str, world_size: int) -> None:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.catalog.expand import expand, parse_where, select
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.selection import parse_where, select
+from orchestrator.catalog.settings import AXES
 from orchestrator.errors import ReproError
 from tests.unit.catalog.entries import BASE, entry_of, shipped, short
 
@@ -119,9 +121,12 @@ def test_an_unknown_scale_names_the_near_and_else_all() -> None:
         (None, {}),
         ("pp=08", {"pp": 8}),
         ("pp=8,pp=8", {"pp": 8}),
+        ("scatter_gather=true,offload=0.5", {"scatter_gather": True, "offload": 0.5}),
+        ("recompute=full", {"recompute": "full"}),
+        ("case=301", {"case": "301"}),
     ],
 )
-def test_where_is_read(text: str | None, expected: dict[str, int]) -> None:
+def test_where_is_read(text: str | None, expected: dict[str, object]) -> None:
     assert parse_where(text) == expected
 
 
@@ -129,11 +134,23 @@ def test_where_is_read(text: str | None, expected: dict[str, int]) -> None:
     ("text", "expected"),
     [
         ("ppp=8", '--where ppp=8: no such axis; did you mean "pp"?'),
-        ("layers=8", "--where layers=8: no such axis; known: pp, tp, dp, cp, vp, mbs, gbs"),
-        ("pp", "--where pp: must be axis=number; for example pp=8,gbs=32"),
-        ("pp=", "--where pp=: must be axis=number; for example pp=8,gbs=32"),
-        ("pp=-1", "--where pp=-1: must be axis=number; for example pp=8,gbs=32"),
-        ("pp=8|16", "--where pp=8|16: must be axis=number; for example pp=8,gbs=32"),
+        ("zzz=8", f"--where zzz=8: no such axis; known: {', '.join(AXES)}"),
+        ("pp", "--where pp: must be axis=value; for example pp=8,gbs=32"),
+        ("pp=", "--where pp=: must be axis=value; for example pp=8,gbs=32"),
+        (
+            "pp=-1",
+            "--where pp=-1: input should be a valid integer, got '-1'; for example pp=8,gbs=32",
+        ),
+        ("pp=8|16", "--where pp=8|16: input should be a valid integer, got '8|16'; for example pp=8,gbs=32"),
+        (
+            "scatter_gather=no",
+            "--where scatter_gather=no: input should be a valid boolean, got 'no'; for example pp=8,gbs=32",
+        ),
+        (
+            "recompute=all",
+            "--where recompute=all: input should be 'none', 'selective', 'full' or 'ours', got 'all'; "
+            "for example pp=8,gbs=32",
+        ),
         ("pp=" + "9" * 5000, None),
         ("pp=8,pp=4", "--where pp=4: pp is given twice; one value for each axis"),
     ],
@@ -149,7 +166,8 @@ def test_a_where_that_finds_nothing_says_what_there_is() -> None:
     for where, expected in (
         ({"pp": 3}, "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
         ({"pp": 3, "gbs": 1}, "--where pp=3,gbs=1: no such case; there are pp: 2, 4, 8, 16, 32; gbs: 32, 128"),
-        ({"mbs": 1}, "--where mbs: not an axis here; it has pp, tp, gbs"),
+        ({"mbs": 2}, "--where mbs=2: no such case; there are mbs: 1"),
+        ({"model": "7b"}, "--where model=7b: no such case; there are model: none"),
     ):
         with pytest.raises(ReproError) as caught:
             select(cases, where)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.expand import Case, expand, parse_where, select
-from orchestrator.catalog.experiment import PAPER, GainClaim, PeakClaim, scale_names
-from orchestrator.megatron.layout import layout_problems
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.claims import GainClaim, PeakClaim
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.selection import parse_where, select
+from orchestrator.megatron.rules import Setting, broken_rules
 from orchestrator.megatron.model import ModelShape
 from tests.unit.catalog.entries import shipped
 
@@ -65,7 +68,7 @@ def test_every_scale_keeps_the_trade_off_of_pipeline_against_tensor(scale: str) 
     assert all(case.value("pp") * case.value("tp") == size for case in cases)
     assert len({case.value("pp") for case in cases}) >= 3 and len({case.value("gbs") for case in cases}) == 2
     for case in cases:
-        assert list(layout_problems(case.model, case.layout)) == []
+        assert broken_rules(Setting(case.model, case.layout, case.training)) == []
         assert case.training.iterations > case.training.warmup_iterations + case.training.log_interval
     small, large = min_max(cases)
     assert large.layout.global_batch_size == 4 * small.layout.global_batch_size

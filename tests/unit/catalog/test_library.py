@@ -74,7 +74,12 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
     ("change", "expected"),
     [
         (("gpus: 8", "gpus: eight"), ["figure-1.yaml:4:7 gpus: input should be a valid integer, got 'eight'"]),
-        (("heads: 8, ", ""), ["figure-1.yaml:5:8 heads: missing; add heads:"]),
+        (("gbs: [8, 16]", "gbs: [08, 16]"), ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got '08'"]),
+        (("gbs: [8, 16]", "gbs: [1e3]"), ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got 1000.0"]),
+        (
+            ("gbs: [8, 16]", "scatter_gather: [no]"),
+            ["figure-1.yaml:8:20 matrix.scatter_gather.0: input should be a valid boolean, got 'no'"],
+        ),
         (("pp: [1, 2, 4]", "pp: []"), ["figure-1.yaml:7:3 matrix: pp has no values"]),
         (("pp: [1, 2, 4]", "pp: [1, 2, 1]"), ["figure-1.yaml:7:3 matrix: pp names a value twice"]),
         (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.flops import days, flops_per_iteration, tflops_per_gpu, training_days
+from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 
 # SC21 table 1: parameters in 10^9, heads, hidden, layers, GPUs, batch, TFLOP/s per GPU, % of peak, PFLOP/s together.
@@ -76,6 +77,38 @@ POINTS = [
     (80, 12288, 96, 256, False, 145.622, 4.706350e17),  # figure 17
 ]
 
+# SC21 table 2: layers, hidden, heads, batch, GPUs, TFLOP/s per GPU, days for 300e9 tokens. ZeRO-3, then PTD-P.
+TABLE_2 = [
+    (96, 12288, 96, 1536, 384, 144, 90),
+    (96, 12288, 96, 1536, 768, 88, 74),
+    (96, 12288, 96, 1536, 1536, 44, 74),
+    (105, 20480, 128, 2560, 640, 138, 169),
+    (105, 20480, 128, 2240, 1120, 98, 137),
+    (105, 20480, 128, 2240, 2240, 48, 140),
+    (96, 12288, 96, 1536, 384, 153, 84),
+    (96, 12288, 96, 1536, 768, 149, 43),
+    (96, 12288, 96, 1536, 1536, 141, 23),
+    (105, 20480, 128, 2240, 560, 171, 156),
+    (105, 20480, 128, 2240, 1120, 167, 80),
+    (105, 20480, 128, 2240, 2240, 159, 42),
+]
+
+# Layouts of the SC21 scripts: GPUs, tensor, pipeline, virtual stages, microbatch, batch, and the bubble that follows
+# from section 2.2 as a fraction of ideal time.
+BUBBLES = [
+    (256, 8, 1, 1, 8, 1024, 0.0),  # table 1, 18B
+    (512, 8, 2, 1, 4, 1536, 0.083333),
+    (1024, 8, 4, 3, 2, 1792, 0.035714),
+    (1536, 8, 8, 2, 2, 2304, 0.072917),
+    (1920, 8, 16, 2, 1, 2160, 0.052083),
+    (2520, 8, 35, 3, 1, 2520, 0.040476),
+    (3072, 8, 64, 1, 1, 3072, 0.123047),
+    (96, 8, 12, 4, 1, 12, 0.229167),  # figure 12, interleaved
+    (96, 8, 12, 4, 1, 60, 0.045833),
+    (96, 8, 12, 1, 1, 12, 0.916667),  # and not
+    (128, 8, 16, 1, 1, 1, 15.0),  # figure 17
+]
+
 
 def shape(layers: int, hidden: int, heads: int) -> ModelShape:
     return ModelShape(layers=layers, hidden=hidden, heads=heads, seq=2048, vocab=51200)
@@ -127,3 +160,42 @@ def test_gpt2s_vocabulary_is_padded_as_the_scripts_of_figure_13_pad_it(tensor: i
 
 def test_a_vocabulary_that_fits_is_not_padded() -> None:
     assert padded_vocabulary(51200, 8) == 51200
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "billions"),
+    [
+        (4, 4096, 128, 1.024),  # figure 7
+        (3, 20480, 128, 16.191),  # figure 11
+        (24, 20480, 128, 121.893),
+        (96, 12288, 96, 174.616),  # figures 12 and 18
+    ],
+)
+def test_equation_2_gives_the_models_of_the_figures(layers: int, hidden: int, heads: int, billions: float) -> None:
+    assert shape(layers, hidden, heads).parameters() / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "gpus", "tflops", "printed"),
+    [(175e9, 300e9, 1024, 140, 34), (1008e9, 450e9, 3072, 163, 84)],
+    ids=["GPT-3", "1T"],
+)
+def test_equation_4_gives_the_days_that_section_5_1_prints(
+    parameters: float, tokens: float, gpus: int, tflops: float, printed: int
+) -> None:
+    assert round(training_days(parameters, tokens, gpus, tflops)) == printed
+
+
+@pytest.mark.parametrize("row", TABLE_2, ids=lambda row: f"{row[1]}-{row[4]}-{row[5]}")
+def test_iterations_by_equation_3_give_the_days_that_table_2_prints(row: tuple[int, ...]) -> None:
+    layers, hidden, heads, batch, gpus, tflops, printed = row
+    iterations = 300e9 / (batch * 2048)
+    flops = iterations * flops_per_iteration(shape(layers, hidden, heads), batch, recompute_all=True)
+    assert days(flops, gpus, tflops) == pytest.approx(printed, abs=1.2)
+
+
+@pytest.mark.parametrize("row", BUBBLES, ids=lambda row: f"p{row[2]}-v{row[3]}-{row[5]}")
+def test_the_bubbles_of_the_published_layouts(row: tuple[int, int, int, int, int, int, float]) -> None:
+    gpus, tensor, pipeline, virtual, micro, batch, bubble = row
+    layout = Layout(gpus, tensor, pipeline, micro, batch, virtual_stages=virtual)
+    assert layout.bubble() == pytest.approx(bubble, abs=5e-7)

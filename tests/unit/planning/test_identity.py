@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from orchestrator.catalog.expand import Case, Training, expand
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
 from orchestrator.planning.identity import identity, non_default
 from orchestrator.workloads.program import Program
 from tests.unit.catalog.entries import shipped
@@ -74,9 +76,19 @@ def test_every_field_of_layout_and_model_tells_jobs_apart() -> None:
     for part in ("model", "layout"):
         held = getattr(CASE, part)
         for field in fields(held):
-            value = getattr(held, field.name)
-            changed = replace(held, **{field.name: not value if isinstance(value, bool) else value * 2 + 1})
+            changed = replace(held, **{field.name: another(getattr(held, field.name))})
             assert identity(replace(CASE, **{part: changed}), PROGRAM, "selene") != BASE, field.name
+
+
+def another(value: object) -> object:
+    """Some value that is not this one."""
+    if isinstance(value, bool):
+        return not value
+    return value * 2 + 1 if isinstance(value, int) else f"not {value}"
+
+
+def test_arguments_that_a_case_adds_tell_jobs_apart() -> None:
+    assert identity(replace(CASE, arguments=("--log-energy",)), PROGRAM, "selene") != BASE
 
 
 @dataclass(frozen=True)

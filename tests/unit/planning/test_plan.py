@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.expand import Case, expand, select
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.selection import select
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
 from orchestrator.planning.plan import Plan, Resources, choose_scale, plan_cases, resources_of
+from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 
@@ -197,13 +200,15 @@ def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add
 
 def test_processes_on_cpu_cores_ask_for_no_gpus(tmp_path: Path) -> None:
     case = replace(expand(shipped(), "cpu")[0], time_limit=None)
-    assert resources_of(case, cluster_of(tmp_path)) == Resources(1, 4, 0, "1:00:00")
+    assert resources_of(case, Target.of_cluster(cluster_of(tmp_path))) == Resources(1, 4, 0, "1:00:00")
     spread = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 2"))
-    assert resources_of(case, spread) == Resources(2, 2, 0, "1:00:00")
-    assert resources_of(case, spread).tasks == 4
+    assert resources_of(case, Target.of_cluster(spread)) == Resources(2, 2, 0, "1:00:00")
+    assert resources_of(case, Target.of_cluster(spread)).tasks == 4
 
 
 def test_a_local_job_without_a_limit_of_its_own_ends_after_half_an_hour(tmp_path: Path) -> None:
     case = replace(expand(shipped(), "cpu")[0], time_limit=None)
-    assert resources_of(case, local(tmp_path, Machine(2))).time_limit == "0:30:00"
-    assert resources_of(replace(case, time_limit="0:01:00"), local(tmp_path, Machine(2))).time_limit == "0:01:00"
+    assert resources_of(case, Target.of_cluster(local(tmp_path, Machine(2)))).time_limit == "0:30:00"
+    assert resources_of(
+        replace(case, time_limit="0:01:00"), Target.of_cluster(local(tmp_path, Machine(2)))
+    ).time_limit == "0:01:00"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.catalog.expand import Case, expand
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.folders import Folders
 from orchestrator.ledger.jobs import JobRow, job_rows

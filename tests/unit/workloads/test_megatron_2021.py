@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.catalog.expand import Case, expand
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.workloads import megatron_2021
 from tests.unit.catalog.entries import shipped
 

@@ -75,7 +75,11 @@ def test_an_unknown_workload_gets_the_nearest(tmp_path: Path) -> None:
     entry = shipped()
     for name, mend in (
         ("megatron-2012", 'did you mean "megatron-2021"?'),
-        ("zzz", "there are: pretrain, megatron-2021"),
+        (
+            "zzz",
+            "there are: megatron-2021, megatron-alpa, megatron-kwai, megatron-jan-2024, megatron-core-0.14, "
+            "megatron-tutorial-fork, pretrain",
+        ),
     ):
         case = replace(expand(entry)[0], workload=name)
         with pytest.raises(ReproError) as caught:
@@ -92,3 +96,10 @@ def test_a_paper_that_names_no_commit_is_refused(tmp_path: Path) -> None:
 
 def test_a_site_without_containers_has_no_image(tmp_path: Path) -> None:
     assert image_of("megatron-2021", shipped().paper, cluster_of(tmp_path)) == (None, None)
+
+
+def test_a_workload_that_can_only_be_planned_is_refused_with_what_runs(tmp_path: Path) -> None:
+    entry = shipped()
+    case = replace(expand(entry)[0], workload="megatron-kwai")
+    with pytest.raises(ReproError, match="cannot write its arguments yet; it can be planned; what runs is: pretrain"):
+        program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)

@@ -1,0 +1,72 @@
+"""One case of a figure, as every other room sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.settings import Value
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """How the source says a case ends, other than well."""
+
+    outcome: str
+    confirmed: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point of an experiment, at one scale.
+
+    `point` has its value on every axis that names it, `settings` on every axis there is. `arguments` are given to the
+    program beside those that follow from model, layout and training. `published` are the source's numbers for it.
+    """
+
+    experiment: str
+    scale: str
+    point: tuple[tuple[str, Value], ...]
+    workload: str
+    model: ModelShape
+    layout: Layout
+    training: Training
+    device: str = "gpu"
+    time_limit: str | None = None
+    gpu_memory_gb: int | None = None
+    arguments: tuple[str, ...] = ()
+    expected: Expectation | None = None
+    published: tuple[PublishedPoint, ...] = ()
+    note: str | None = None
+    settings: dict[str, Value] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As a person filters for it: `pp=8,tp=8,gbs=32`."""
+        return ",".join(f"{axis}={shown_value(value)}" for axis, value in self.point)
+
+    @property
+    def slug(self) -> str:
+        """The same for file names: `pp8-tp8-gbs32`."""
+        text = "-".join(f"{axis}{shown_value(value)}" for axis, value in self.point)
+        return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
+
+    def value(self, axis: str) -> Value:
+        """What the case has on any axis; KeyError for what it has none on."""
+        return self.settings[axis]
+
+    def number(self, axis: str) -> float:
+        """The same where it is a number; true counts as 1."""
+        value = self.value(axis)
+        if isinstance(value, str):
+            raise TypeError(f"{axis} is {value}, not a number")
+        return value
+
+
+def shown_value(value: Value) -> str:
+    """As a person types it after `axis=`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

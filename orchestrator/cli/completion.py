@@ -1,0 +1,128 @@
+"""What the shell offers at the Tab key: experiments, clusters, scales, cases and jobs. A fault offers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case
+
+
+def experiments(incomplete: str) -> list[str]:
+    """Short names where they are unique, else full ones."""
+    return _offer(incomplete, _experiment_names)
+
+
+def experiments_and_papers(incomplete: str) -> list[str]:
+    def names() -> Iterable[str]:
+        from orchestrator.catalog.library import experiment_names, papers
+        from orchestrator.folders import find_folders
+
+        return [*_experiment_names(), *papers(experiment_names(find_folders()))]
+
+    return _offer(incomplete, names)
+
+
+def clusters(incomplete: str) -> list[str]:
+    def names() -> Iterable[str]:
+        from orchestrator.clusters.resolve import cluster_names
+        from orchestrator.folders import find_folders
+
+        return cluster_names(find_folders())
+
+    return _offer(incomplete, names)
+
+
+def scales(context: typer.Context, incomplete: str) -> list[str]:
+    """Those of the experiment that stands on the line already."""
+
+    def names() -> Iterable[str]:
+        from orchestrator.catalog.experiment import scale_names
+        from orchestrator.catalog.library import find_entries
+        from orchestrator.folders import find_folders
+
+        return [
+            scale
+            for name in _named(context) or []
+            for entry in find_entries(find_folders(), name)
+            for scale in scale_names(entry.experiment)
+        ]
+
+    return _offer(incomplete, names)
+
+
+def cases(context: typer.Context, incomplete: str) -> list[str]:
+    """`axis=value` for the axes that name the experiment's cases, after what is typed before the last comma."""
+    before, comma, last = incomplete.rpartition(",")
+
+    def pairs() -> Iterable[str]:
+        from orchestrator.catalog.case import shown_value
+
+        given = {pair.partition("=")[0] for pair in before.split(",")}
+        points = [pair for case in _cases(context) for pair in case.point if pair[0] not in given]
+        found = [f"{axis}={shown_value(value)}" for axis, value in points]
+        return [f"{before}{comma}{pair}" for pair in found if pair.startswith(last)]
+
+    return _offer(incomplete, pairs)
+
+
+def jobs(incomplete: str) -> list[str]:
+    """Experiments, and the ids of what was submitted."""
+    return _offer(incomplete, lambda: [*_experiment_names(), *_job_ids()])
+
+
+def job_ids(incomplete: str) -> list[str]:
+    return _offer(incomplete, _job_ids)
+
+
+def _offer(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
+    found: list[str] = []
+    with suppress(Exception):  # a traceback in the middle of a person's command line helps nobody
+        found = [name for name in dict.fromkeys(names()) if name.startswith(incomplete)]
+    return found
+
+
+def _experiment_names() -> list[str]:
+    from orchestrator.catalog.library import experiment_names, names_meant
+    from orchestrator.folders import find_folders, short_name
+
+    names = experiment_names(find_folders())
+    return [short_name(full) if len(names_meant(names, short_name(full))) == 1 else full for full in names]
+
+
+def _job_ids() -> list[str]:
+    from orchestrator.cli.opening import existing_ledger
+    from orchestrator.folders import find_folders
+    from orchestrator.ledger.jobs import job_rows
+
+    ledger = existing_ledger(find_folders(), None)
+    return [row.job_id for row in job_rows(ledger)] if ledger else []
+
+
+def _named(context: typer.Context) -> list[str]:
+    """The experiments on the line; with an option that still lacks its value click leaves all words unparsed."""
+    from orchestrator.catalog.library import experiment_names, names_meant, papers
+    from orchestrator.folders import find_folders
+
+    given = context.params.get("names") or context.params.get("experiment") or context.args
+    names = experiment_names(find_folders())
+    words = [given] if isinstance(given, str) else list(given)
+    return [word for word in words if names_meant(names, word) or word in papers(names)]
+
+
+def _cases(context: typer.Context) -> list[Case]:
+    from orchestrator.catalog.expand import expand
+    from orchestrator.catalog.experiment import PAPER
+    from orchestrator.catalog.library import find_entries
+    from orchestrator.folders import find_folders
+
+    words = context.args
+    typed = next((after for word, after in pairwise(words) if word == "--scale"), None)
+    scale = typed or context.params.get("scale") or PAPER
+    entries = [entry for name in _named(context) for entry in find_entries(find_folders(), name)]
+    return [case for entry in entries for case in expand(entry, scale)]

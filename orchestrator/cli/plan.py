@@ -1,0 +1,196 @@
+"""`repro plan`: whether each case is valid, fits and what it costs, before a GPU is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli import completion
+from orchestrator.cli.options import ClusterName, Json, Scale, Where
+from orchestrator.cli.output import as_json, next_command, say, table
+from orchestrator.errors import Problem, ReproError
+
+if TYPE_CHECKING:
+    from orchestrator.planning.campaign import Campaign, Chosen, PlannedCase
+
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Experiments, or papers for all of theirs: figure-13, sc21.",
+        autocompletion=completion.experiments_and_papers,
+    ),
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Build each model on paper with the real megatron-core; needs torch, no GPU.")
+]
+SolveAlpha = Annotated[
+    bool, typer.Option("--solve-alpha", help="The smallest offload share (ATC'24's alpha) at which each case fits.")
+]
+
+DISAGREE = 0.05
+"""Beyond this the closed form and the exact plan are said to disagree."""
+
+
+def plan(
+    names: Names,
+    cluster: ClusterName = None,
+    scale: Scale = None,
+    where: Where = None,
+    exact: Exact = False,
+    solve_alpha: SolveAlpha = False,
+    json: Json = False,
+) -> None:
+    """Say for each case whether it is valid, fits in memory, how long it takes and what it costs; queue nothing."""
+    from orchestrator.cli.choosing import choose
+    from orchestrator.folders import find_folders
+    from orchestrator.planning.campaign import plan_campaign
+    from orchestrator.planning.plan import refusal_problems
+
+    chosen, notes = choose(find_folders(), names, cluster, scale, where)
+    campaign = plan_campaign(chosen)
+    rows = {planned.label: _row(planned, len(chosen) > 1) for planned in campaign.planned if not planned.refused}
+    if solve_alpha:
+        _add_alpha(rows, campaign)
+    if exact:
+        notes += _add_exact(rows, campaign)
+    refused = [str(problem) for some in chosen for problem in refusal_problems(some.entry, some.cases, some.target)]
+    warnings = _warnings(campaign)
+    if json:
+        as_json(
+            {
+                "cases": list(rows.values()),
+                "refused": refused,
+                "warnings": warnings,
+                "notes": notes,
+                "totals": _totals(campaign),
+            }
+        )
+    elif rows:
+        shown = [
+            column for column in next(iter(rows.values())) if any(r[column] not in (None, "") for r in rows.values())
+        ]
+        table(list(rows.values()), shown)
+    for line in [*(f"warning: {text}" for text in warnings), *(f"note: {text}" for text in notes)]:
+        say(line)
+    for line in refused:
+        say(f"repro: {line}")
+    say(_caution(campaign))
+    say(_summary(campaign))
+    if refused:
+        raise typer.Exit(ReproError.exit_code)
+    _print_next(chosen[0], cluster)
+
+
+def _print_next(some: Chosen, cluster: str | None) -> None:
+    name, scales = some.entry.short_name, list(some.entry.experiment.scales)
+    if cluster is not None:
+        command = f"repro submit {name} --cluster {cluster} --scale {some.cases[0].scale} --dry-run"
+        next_command(command, "what would be queued")
+    elif scales:
+        next_command(
+            f"repro plan {name} --cluster local --scale {scales[-1]}", "the same figure, small enough for here"
+        )
+    else:
+        next_command(f"repro plan {name} --cluster selene", "the same cases on another machine")
+
+
+def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
+    """The alpha of each case that offloads, or could, beside the published one."""
+    from orchestrator.megatron.memory_atc24 import solve_offload
+
+    found = False
+    for planned in campaign.planned:
+        case = planned.case
+        solvable = case.model.family == "llama" and case.training.recompute in ("none", "ours")
+        if planned.label in rows:
+            row = rows[planned.label]
+            row["alpha"] = case.training.offload if solvable else None
+            row["solved_alpha"] = round(solve_offload(case.model, case.layout, case.training), 3) if solvable else None
+            found = found or solvable
+    if not found:
+        mend = "for example: repro plan atc-figure-9 --solve-alpha"
+        raise ReproError(Problem("--solve-alpha: no case here keeps activations that ATC'24 would offload", mend=mend))
+
+
+def _row(planned: PlannedCase, several: bool) -> dict[str, Any]:
+    case, cost = planned.case, planned.cost
+    assert cost is not None
+    memory, duration = cost.memory, cost.duration
+    return {
+        **({"experiment": planned.entry.short_name} if several else {}),
+        "case": case.name,
+        "nodes": cost.nodes,
+        "gpus": case.layout.gpus,
+        "microbatches": case.layout.microbatches,
+        "bubble": round(case.layout.bubble(), 4),
+        "parameters_b": memory and round(memory.parameters / 1e9, 3),
+        "memory_gb": memory and round(memory.total_bytes / 1e9, 1),
+        "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
+        "fit": cost.fit,
+        "pinned_gb_per_node": memory and _pinned_gb(memory.offloaded_bytes * case.layout.gpus / cost.nodes),
+        "iteration_s": duration and round(duration.iteration_ms / 1e3, 3),
+        "uncertainty": duration and round(duration.uncertainty, 3),
+        "job_min": cost.job_s and round(cost.job_s / 60, 1),
+        "time_limit": planned.time_limit,
+        "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),
+        "same_job_as": planned.same_as,
+    }
+
+
+def _pinned_gb(pinned_bytes: float) -> float | None:
+    return round(pinned_bytes / 1e9, 1) if pinned_bytes else None
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Columns in which some row has something."""
+    table(rows, [column for column in rows[0] if any(row[column] not in (None, "") for row in rows)])
+
+
+def _warnings(campaign: Campaign) -> list[str]:
+    """Each warning once, with the cases it is about."""
+    about: dict[str, list[str]] = {}
+    for planned in campaign.planned:
+        for text in planned.warnings:
+            about.setdefault(text, []).append(planned.label)
+    return [f"{text}: {_some(labels)}" for text, labels in about.items()]
+
+
+def _some(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
+
+
+def _totals(campaign: Campaign) -> dict[str, Any]:
+    jobs = campaign.jobs
+    return {
+        "cases": len(campaign.planned),
+        "refused": len(campaign.refused),
+        "jobs": len(jobs),
+        "gpu_hours": round(campaign.gpu_hours, 2),
+        "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
+    }
+
+
+def _caution(campaign: Campaign) -> str:
+    """What the numbers are, and which of them nobody has held against a measurement."""
+    costs = [planned.cost for planned in campaign.planned if planned.cost is not None]
+    memory = sum(cost.memory is not None and not cost.memory.calibrated for cost in costs)
+    time = sum(cost.duration is not None and not cost.duration.calibrated for cost in costs)
+    if not memory and not time:
+        return "memory and time are predictions"
+    return (
+        f"memory and time are predictions; of {len(costs)} cases the memory of {memory} and the time of {time} "
+        "rest on a model that was never held to such a case"
+    )
+
+
+def _summary(campaign: Campaign) -> str:
+    totals, targets = _totals(campaign), dict.fromkeys(planned.target.name for planned in campaign.planned)
+    text = f"{totals['cases']} cases on {' and '.join(targets)}"
+    if totals["refused"]:
+        text += f", {totals['refused']} refused"
+    text += f": {totals['jobs']} jobs"
+    if campaign.gpu_hours:
+        text += f", {campaign.gpu_hours:.4g} GPU-hours as predicted, {totals['most_gpus']} GPUs at most"
+    return text

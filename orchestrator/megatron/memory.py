@@ -1,0 +1,198 @@
+"""What a GPU must hold for a case: a closed form of parameters, optimizer state and activations. Bytes throughout.
+
+Activations are Korthikanti et al.'s (arXiv 2205.05198 section 4), extended to gated and grouped-query layers, experts
+and context parallelism. Not counted: the context, NCCL's and cuBLAS's buffers, fragments, for which
+`Hardware.usable_memory_bytes` leaves room. Within 0.7 % of twelve runs measured on H200 with megatron-core 0.16.1, bf16
+and flash attention (tests/unit/megatron/test_memory.py); unfused attention, experts, other programs are not measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape, padded_vocabulary
+from orchestrator.megatron.training import Attention, Training
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """What a program does with memory, beside what the case says. The defaults are Megatron-Core's on a GPU."""
+
+    attention: Attention
+    shards_optimizer: bool
+    """Whether the data-parallel ranks share Adam's state, as Megatron-LM's distributed optimizer does."""
+    gradient_bytes: int = 4
+    """Per parameter. Of two bytes a rank makes fp32 copies for its share of the optimizer's step."""
+    logit_bytes: int = 10
+    """Most that is alive per logit while the loss is computed: the 16-bit logits, their fp32 copy and, in the fused
+    loss, their exponentials; 6 without it, as in 2021."""
+    score_bytes: int = 2
+    """Width of unfused attention's softmax, and at least that of its queries, keys and values: 4 with torch's math
+    kernel."""
+    frees_outputs: bool = True
+    """Whether a stage lets go of what it has sent on; not so in 2021."""
+    fuses_weight_gradients: bool = True
+    """Whether the matrix product adds a weight's gradient to those before; not so in 2021."""
+    keeps_gathered_keys: bool = False
+    """Whether context parallelism keeps the keys and values of the whole sequence, not only the rank's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of the GPU that needs most, of pipeline stage `stage`, at the fullest moment of an iteration.
+
+    `activations_bytes` are kept for the backward pass; `working_bytes` are alive only for a moment beside them: the
+    logits, or a layer that is computed again and its gradients. `step_bytes` are alive only in the optimizer's step,
+    when activations are not. `offloaded_bytes` are pinned memory of the host. `calibrated` says whether the form was
+    held to published or measured bytes of such a case.
+    """
+
+    stage: int
+    parameters: float
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    working_bytes: float
+    step_bytes: float = 0.0
+    offloaded_bytes: float = 0.0
+    calibrated: bool = True
+
+    @property
+    def total_bytes(self) -> float:
+        states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return states + max(self.activations_bytes + self.working_bytes, self.step_bytes)
+
+
+def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> MemoryEstimate:
+    """Of the first and the last stage the one that needs more; a stage between holds no more than the first."""
+    first = _estimate_stage(0, model, layout, training, facts)
+    if layout.pipeline_parallel == 1:
+        return first
+    last = _estimate_stage(layout.pipeline_parallel - 1, model, layout, training, facts)
+    return max(first, last, key=lambda estimate: estimate.total_bytes)
+
+
+def chunks_in_flight(layout: Layout, stage: int) -> int:
+    """Most chunks whose activations a stage holds at once, each of one microbatch (Megatron-LM's schedules.py)."""
+    p, v, m = layout.pipeline_parallel, layout.virtual_stages, max(1, layout.microbatches)
+    if v == 1:
+        return min(p - stage, m)
+    return min(2 * (p - stage - 1) + (v - 1) * p + 1, m * v)
+
+
+def _estimate_stage(
+    stage: int, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts
+) -> MemoryEstimate:
+    dense, experts = _parameters_of_stage(stage, model, layout)
+    parameters = dense + experts
+    width = _width(training)
+    adam = 8 if width == 4 else 12  # two moments, and an fp32 copy of 16-bit weights
+    if facts.shards_optimizer:
+        share = layout.expert_parallel * _expert_tensor_parallel(layout) * layout.pipeline_parallel
+        dense_ranks = max(1, layout.data_parallel) * layout.context_parallel
+        optimizer = adam * (dense / dense_ranks + experts / max(1, layout.gpus // share))
+    else:
+        optimizer = adam * parameters
+    layer = _LayerActivations.of(model, layout, training, facts)
+    activations, working = _activations_of_stage(stage, model, layout, facts, layer)
+    copies_gradients = width == 2 and facts.gradient_bytes == 2
+    return MemoryEstimate(
+        stage=stage,
+        parameters=parameters,
+        weights_bytes=width * parameters,
+        gradients_bytes=facts.gradient_bytes * parameters,
+        optimizer_bytes=optimizer,
+        activations_bytes=activations,
+        working_bytes=working,
+        step_bytes=4 * optimizer / adam if copies_gradients else 0.0,
+    )
+
+
+def _parameters_of_stage(stage: int, model: ModelShape, layout: Layout) -> tuple[float, float]:
+    """Parameters on one GPU of the stage: those outside and those inside experts."""
+    t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
+    gpt, layers, ffn = model.family == "gpt", model.layers / p, model.ffn_weights()
+    experts = ffn / (layout.expert_parallel * _expert_tensor_parallel(layout)) if model.experts else 0.0
+    whole = (6 if gpt else 2) * h  # norms, and the biases of what is summed over the tensor-parallel ranks
+    split = model.attention_weights() + model.norm_and_bias_weights() - whole + (0 if model.experts else ffn)
+    table = padded_vocabulary(model.vocab, t) / t * h
+    ends = 0.0
+    if stage == 0:
+        ends += table + (model.seq * h if gpt else 0)
+    if stage == p - 1:
+        ends += (2 if gpt else 1) * h  # the final norm
+        ends += table if p > 1 or not gpt else 0  # a copy of the shared table, or one of its own
+    return layers * (split / t + whole) + ends, layers * experts
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerActivations:
+    """Bytes of one layer and one microbatch on one GPU.
+
+    `between` is what passes from layer to layer, `mask` its dropout mask, `kept` what waits for the backward pass,
+    `working` what is alive beside it while a layer runs backward: what is computed again, and gradients.
+    """
+
+    between: float
+    mask: float
+    kept: float
+    working: float
+
+    @classmethod
+    def of(cls, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> _LayerActivations:
+        t, width = layout.tensor_parallel, _width(training)
+        tokens = layout.micro_batch_size * model.seq / layout.context_parallel
+        token = width * tokens * model.hidden
+        between = token / t if layout.sequence_parallel else token  # outside the tensor-parallel regions
+        mask = between / width if training.dropout else 0.0  # one byte each
+        keys = 2 * model.kv_hidden * (layout.context_parallel if facts.keeps_gathered_keys else 1)
+        inputs, scores = width, 0.0
+        if facts.attention == "unfused":  # the softmax and, with dropout, its mask and its output
+            inputs = max(width, facts.score_bytes)
+            scores = (2 * inputs + 1 if training.dropout else inputs) * tokens * model.seq * model.heads / t
+        attention = tokens * (inputs * (model.hidden + keys) + width * model.hidden) / t  # and its output
+        copies = model.experts_per_token if model.experts else 1
+        wide = width * tokens * copies * model.ffn_hidden / t
+        dispatched = copies * between if model.experts else 0.0
+        inner = (2 if model.family == "llama" else 1) * wide
+        norms = 2 * between
+        full = 2 * between + norms + 2 * mask + attention + scores + dispatched + inner + wide
+        kept = {"full": between, "selective": full - scores, "ours": full - norms - wide}.get(training.recompute, full)
+        gradients = (2 if training.dropout else 1) * token + wide
+        if training.recompute == "full":
+            gradients += between  # the layer's output, computed again though nobody needs it
+        if not facts.fuses_weight_gradients:
+            gradients += width * model.hidden * model.ffn_hidden / t
+        return cls(between, mask, kept, full - kept + gradients)
+
+
+def _activations_of_stage(
+    stage: int, model: ModelShape, layout: Layout, facts: MemoryFacts, layer: _LayerActivations
+) -> tuple[float, float]:
+    """(kept for the backward pass, alive beside it for a moment) in bytes."""
+    p, t = layout.pipeline_parallel, layout.tensor_parallel
+    chunks = chunks_in_flight(layout, stage)
+    layers = model.layers / (p * layout.virtual_stages)
+    kept = chunks * layers * layer.kept
+    if not facts.frees_outputs:
+        kept += (chunks - (stage == p - 1)) * layer.between  # the last chunk's output is the loss
+    if stage == 0:  # the embedding's dropout, whatever is recomputed
+        microbatches = chunks if layout.virtual_stages == 1 else min(2 * p - 1, layout.microbatches)
+        kept += microbatches * layer.mask
+    working = layer.working
+    if stage == p - 1:
+        tokens = layout.micro_batch_size * model.seq / layout.context_parallel
+        logits = tokens * padded_vocabulary(model.vocab, t) / t * facts.logit_bytes
+        working = max(working, logits + 2 * layer.between)  # with the final norm's input and output
+    return kept, working
+
+
+def _width(training: Training) -> int:
+    """Bytes of a weight and of an activation."""
+    return 4 if training.dtype == "fp32" else 2
+
+
+def _expert_tensor_parallel(layout: Layout) -> int:
+    return layout.expert_tensor_parallel or layout.tensor_parallel

@@ -1,0 +1,89 @@
+"""What the rules of Megatron-LM look at: a model, its layout, how it is trained, and what a case types besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
+
+Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
+"""Whose rules: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0), the Megatron-LM
+of January 2024 that ATC'24 compares with (2bc6cd307a), today's, or our own program on megatron-core."""
+
+_PER_VIRTUAL_STAGE = "--num-layers-per-virtual-pipeline-stage"
+_VIRTUAL_STAGES = "--num-virtual-stages-per-pipeline-rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything the rules look at.
+
+    `arguments` are the further ones that a case adds, as typed, to those that say its model, layout and training.
+    `environment` is what the job's environment sets; `gpu` the name of the GPU, None if unknown.
+    """
+
+    model: ModelShape
+    layout: Layout
+    training: Training
+    dialect: Dialect = "now"
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+
+    @property
+    def flags(self) -> dict[str, tuple[str, ...]]:
+        return read_flags(self.arguments)
+
+    def number(self, flag: str) -> float | None:
+        """The number given with a flag; None where the flag is absent or has none."""
+        values = self.flags.get(flag, ())
+        try:
+            return float(values[0])
+        except (IndexError, ValueError):
+            return None
+
+    @property
+    def fits(self) -> bool:
+        """Whether whole replicas of the model fill the GPUs."""
+        return self.layout.gpus % self.layout.model_parallel == 0
+
+    @property
+    def layers_per_virtual_stage(self) -> int | None:
+        """As typed; None where the layout says the number of virtual stages, or nobody does."""
+        typed = self.number(_PER_VIRTUAL_STAGE)
+        return int(typed) if typed and self.layout.virtual_stages == 1 else None
+
+    @property
+    def virtual_stages(self) -> int:
+        """The layout's, or those that `arguments` ask for instead."""
+        layers, layout = self.layers_per_virtual_stage, self.layout
+        if layers is not None:
+            return max(1, self.model.layers // layout.pipeline_parallel // layers)
+        return layout.virtual_stages if layout.virtual_stages > 1 else int(self.number(_VIRTUAL_STAGES) or 1)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether it is in effect: without tensor parallelism it is switched off (arguments.py:1433)."""
+        return self.layout.sequence_parallel and self.layout.tensor_parallel > 1
+
+
+def read_flags(arguments: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Flag -> its values; of a flag given twice the last, as argparse has it.
+
+    >>> read_flags(["--save", "a b", "--lr=0.1", "--mock-data", "--lr", "0.2"])
+    {'--save': ('a b',), '--lr': ('0.2',), '--mock-data': ()}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    flag = None
+    for word in arguments:
+        if word.startswith("--"):
+            flag, given, value = word.partition("=")
+            found[flag] = (value,) if given else ()
+        elif flag is not None:
+            found[flag] += (word,)
+    return found

@@ -1,0 +1,78 @@
+"""What a case takes before anything is queued: memory against the GPU's, seconds per iteration, GPU-hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestrator.catalog.case import Case
+from orchestrator.megatron.memory import MemoryEstimate, estimate_memory
+from orchestrator.megatron.memory_atc24 import estimate_memory_atc24
+from orchestrator.planning.duration import Duration, predict
+from orchestrator.planning.target import Target
+from orchestrator.workloads.traits import traits_of
+
+START_UP_S = 120.0
+"""Container, imports, process groups and data index, before the first iteration: an allowance, not a measurement."""
+
+Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A prediction. None is what cannot be said: of processes on CPU cores, or of a GPU that the profile leaves open.
+
+    `usable_bytes` is what tensors can have of the GPU's memory; `job_s` has start-up in it, and of a job that runs out
+    of memory nothing else. `duration` is then what it would take if it fitted.
+    """
+
+    nodes: int
+    memory: MemoryEstimate | None
+    usable_bytes: float | None
+    fit: Fit | None
+    duration: Duration | None
+    job_s: float | None
+    gpu_hours: float | None
+
+
+def cost_of(case: Case, target: Target) -> Cost:
+    """The cost of a case that the target does not refuse."""
+    nodes = target.nodes_of(case)
+    if case.device == "cpu":
+        return Cost(nodes, None, None, None, None, None, None)
+    hardware = target.hardware.facts()
+    memory = memory_of(case)
+    usable = hardware.usable_memory_bytes
+    fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
+    duration = predict(case.model, case.layout, case.training, hardware, case.workload)
+    if duration is None:
+        return Cost(nodes, memory, usable, fit, None, None, None)
+    if fit in ("OOM expected", "OOM unexpected"):
+        return Cost(nodes, memory, usable, fit, duration, START_UP_S, case.layout.gpus * START_UP_S / 3600)
+    runs = case.training.iterations + case.training.evaluation_iterations / 3  # forward only: a third of the work
+    job_s = START_UP_S + runs * duration.iteration_ms / 1e3
+    return Cost(nodes, memory, usable, fit, duration, job_s, case.layout.gpus * job_s / 3600)
+
+
+def memory_of(case: Case) -> MemoryEstimate:
+    """By the closed form of the program that the case runs."""
+    traits = traits_of(case.workload)
+    if traits.dialect == "kwai" and case.training.recompute in ("none", "ours"):
+        return estimate_memory_atc24(case.model, case.layout, case.training)
+    estimate = estimate_memory(case.model, case.layout, case.training, traits.memory_of(case.training))
+    return replace(estimate, calibrated=traits.memory_measured and traits.dialect != "kwai")
+
+
+def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:
+    """Whether it fits, held against what the source says of the case."""
+    published_oom = case.expected is not None and case.expected.outcome == "oom"
+    if needed_bytes <= usable_bytes:
+        return "fits, OOM published" if published_oom else "fits"
+    return "OOM expected" if published_oom else "OOM unexpected"
+
+
+def time_limit_s(text: str) -> float:
+    """Slurm's `[D-]H:MM:SS` in seconds."""
+    days, _, clock = text.rpartition("-")
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds

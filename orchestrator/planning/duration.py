@@ -1,0 +1,377 @@
+"""How long an iteration will take, from shapes and bandwidths alone: what the GPUs compute and what they wait for.
+
+Ours, because the libraries for this (llm-analysis 0.2.2, dlcalc 0.2.0) take or assume the efficiency that is to be
+predicted. Bytes and FLOPs are counted per layer and microbatch on one GPU; the slowest
+pipeline stage sets the pace (SC21 2.2). Times are milliseconds, rates are per millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.megatron.hardware import Hardware
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
+from orchestrator.planning import calibration
+from orchestrator.planning.calibration import FITTED, GPUS, Constants
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A prediction. The parts add up to `iteration_ms`; of communication they have only what compute does not hide.
+
+    `compute_ms` is what the slowest pipeline stage computes, with the wait for offloaded activations and the optimizer
+    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. `calibrated` says whether the constants were fitted on
+    this kind of GPU and program, and on layers of this size.
+    """
+
+    iteration_ms: float
+    uncertainty: float
+    calibrated: bool
+    compute_ms: float
+    tensor_parallel_ms: float
+    context_parallel_ms: float
+    expert_parallel_ms: float
+    pipeline_bubble_ms: float
+    pipeline_transfer_ms: float
+    data_parallel_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Habits:
+    """What a program does where a case leaves the choice to it."""
+
+    attention: str = "flash"
+    distributed_optimizer: bool = True
+    fp32_gradients: bool = True
+    hides_layer_communication: bool = False
+    hides_interleaved_transfers: bool = True
+
+
+_2021 = _Habits("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False)
+_PROGRAMS = {"megatron-2021": _2021, "megatron-alpa": _2021, "megatron-kwai": _Habits(hides_layer_communication=True)}
+_MODERN = _Habits()
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Rates that are reached, per GPU: FLOP/ms and bytes/ms."""
+
+    gemm: float
+    flash_forward: float
+    flash_backward: float
+    memory: float
+    nvlink: float
+    network: float
+    host: float
+    node: int
+    exposed_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Everything a formula needs; `tokens` are those of one microbatch on one GPU."""
+
+    model: ModelShape
+    layout: Layout
+    training: Training
+    habits: _Habits
+    machine: _Machine
+
+    @property
+    def tokens(self) -> float:
+        return self.layout.micro_batch_size * self.model.seq / self.layout.context_parallel
+
+    @property
+    def word(self) -> int:
+        """Bytes of an activation or a weight."""
+        return 4 if self.training.dtype == "fp32" else 2
+
+    @property
+    def hidden_bytes(self) -> float:
+        """Of one layer's output."""
+        return self.word * self.tokens * self.model.hidden
+
+    @property
+    def recomputes_all(self) -> bool:
+        return self.training.recompute == "full"
+
+    @property
+    def layers(self) -> float:
+        """Of one pipeline stage."""
+        return self.model.layers / self.layout.pipeline_parallel
+
+
+def predict(model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str) -> Duration | None:
+    """The time of one iteration; None where the peak of the dtype is not known. The layout must be a valid one."""
+    return predict_with(FITTED, model, layout, training, hardware, program)
+
+
+def predict_with(
+    constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
+) -> Duration | None:
+    """As `predict`, with other constants than the fitted ones."""
+    peak = hardware.peak_tflops.get(training.dtype)
+    if peak is None:
+        return None
+    job = _Job(
+        model, layout, training, _PROGRAMS.get(program, _MODERN), _machine(constants, hardware, layout.gpus, peak)
+    )
+    passes = _passes(job)
+    layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
+    tensor, context, expert = _tensor_parallel(job), _context_parallel(job), _expert_parallel(job)
+    microbatches = max(1, layout.microbatches)
+    rounds = microbatches * job.layers
+    compute = rounds * layer + microbatches * _output_layer(job) + _optimizer_step(job)
+    communication = tensor + context + expert
+    bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
+    transfer = _pipeline_transfers(job, microbatches)
+    gradients = _gradients(job, passes)
+    waiting = rounds * communication + transfer + gradients
+    total = compute + bubble + waiting
+    gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
+    fitted_size = _layer_flops(job) >= calibration.SMALLEST_LAYER_FLOPS
+    calibrated = fitted_size and calibration.is_calibrated(gpu, program)
+    assumed = hardware.nvlink_gb_s is None or hardware.network_gb_s is None
+    return Duration(
+        iteration_ms=total,
+        # With half the bandwidth that is assumed, communication would take as long again.
+        uncertainty=calibration.uncertainty(gpu, calibrated, fitted_size) + (waiting / total if assumed else 0.0),
+        calibrated=calibrated,
+        compute_ms=compute,
+        tensor_parallel_ms=rounds * tensor,
+        context_parallel_ms=rounds * context,
+        expert_parallel_ms=rounds * expert,
+        pipeline_bubble_ms=bubble,
+        pipeline_transfer_ms=transfer,
+        data_parallel_ms=gradients,
+    )
+
+
+def _machine(constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float) -> _Machine:
+    facts = calibration.gpu_facts(hardware.gpu)
+    like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
+    gemm = constants.h800_gemm_share if like.fit == "H800" else constants.a100_gemm_share
+    forward, backward = calibration.FLASH_SHARE[like.fit]
+    nvlink = hardware.nvlink_gb_s or (facts.nvlink_gb_s if facts else calibration.ASSUMED_NVLINK_GB_S)
+    network = hardware.network_gb_s or calibration.ASSUMED_NETWORK_GB_S
+    return _Machine(
+        gemm=peak_tflops * 1e9 * gemm,
+        flash_forward=peak_tflops * 1e9 * forward,
+        flash_backward=peak_tflops * 1e9 * backward,
+        memory=like.memory_gb_s * 1e6 * constants.memory_share,
+        nvlink=nvlink * 1e6 * calibration.NVLINK_SHARE,
+        network=network * 1e6 * constants.network_share,
+        host=like.host_gb_s * 1e6,
+        node=min(hardware.gpus_per_node, gpus),
+        exposed_share=constants.exposed_share,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Compute of one layer for one microbatch; `again` is what the backward pass computes a second time."""
+
+    forward: float
+    backward: float
+    again: float
+
+
+def _passes(job: _Job) -> _Passes:
+    products = _matrix_products(job)
+    attention, attention_backward = _attention(job)
+    norms, activation, other = _element_wise(job)
+    small = norms + activation + other
+    forward = products + attention + small
+    # Element-wise gradients read what went in beside what comes back: three words for two.
+    backward = 2 * products + attention_backward + 1.5 * small
+    again = {"full": forward, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
+    return _Passes(forward, backward, again)
+
+
+def _matrix_products(job: _Job) -> float:
+    """One layer's weight matrices, forward: two FLOPs a weight and token, and operands and results through memory."""
+    model, t = job.model, job.layout.tensor_parallel
+    matrices = 3 if model.family == "llama" else 2
+    copies = max(1, model.experts_per_token) if model.experts else 1
+    flops = _layer_flops(job)
+    whole = (2 + 2 * copies) * model.hidden
+    split = (2 * model.hidden + 2 * model.kv_hidden + copies * matrices * model.ffn_hidden) / t
+    moved = job.word * (_layer_weights(job) + job.tokens * (whole + split))
+    return flops / job.machine.gemm + moved / job.machine.memory
+
+
+def _layer_flops(job: _Job) -> float:
+    """FLOPs of one layer's weight matrices for one microbatch on one GPU, forward; of the experts a token meets."""
+    model = job.model
+    matrices = 3 if model.family == "llama" else 2
+    experts = max(1, model.experts_per_token) * matrices * model.hidden * model.ffn_hidden
+    active = experts if model.experts else model.ffn_weights()
+    return 2 * job.tokens * (model.attention_weights() + active) / job.layout.tensor_parallel
+
+
+def _layer_weights(job: _Job) -> float:
+    """Weights of one layer that one GPU holds."""
+    layout = job.layout
+    expert_split = (layout.expert_tensor_parallel or layout.tensor_parallel) * layout.expert_parallel
+    ffn_split = expert_split if job.model.experts else layout.tensor_parallel
+    return job.model.attention_weights() / layout.tensor_parallel + job.model.ffn_weights() / ffn_split
+
+
+def _attention(job: _Job) -> tuple[float, float]:
+    """Attention proper, forward and backward.
+
+    Unfused as in 2021: all of the s x s scores (SC21's 4 b s^2 h FLOPs), and 13 bytes a score through memory forward -
+    product 2, masked softmax 4, dropout 4 and its mask 1, product 2 - and 17 backward. Flash: the causal half, no
+    scores in memory, and the backward pass is 2.5 times the forward one as it computes the scores again.
+    """
+    machine, t = job.machine, job.layout.tensor_parallel
+    flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
+    if (job.training.attention or job.habits.attention) == "flash":
+        return flops / 2 / machine.flash_forward, 2.5 * flops / 2 / machine.flash_backward
+    scores = job.tokens * job.model.seq * job.model.heads / t * job.word / 2
+    return flops / machine.gemm + 13 * scores / machine.memory, 2 * flops / machine.gemm + 17 * scores / machine.memory
+
+
+def _element_wise(job: _Job) -> tuple[float, float, float]:
+    """Norms, activation function and the rest of one layer, forward, by the bytes they move.
+
+    In 16-bit bytes a token: two norms 2 x 4h; two residual additions with dropout 2 x 7h; queries, keys and values
+    rearranged or rotated 4 bytes each; GELU reads and writes the ffn width, SwiGLU reads it twice and writes it once.
+    """
+    model, t = job.model, job.layout.tensor_parallel
+    across = t if job.layout.sequence_parallel else 1
+    scale = job.tokens * job.word / 2 / job.machine.memory
+    width = model.ffn_hidden * max(1, model.experts_per_token if model.experts else 1)
+    activation = (6 if model.family == "llama" else 4) * width / t
+    rest = 14 * model.hidden / across + 4 * (model.hidden + 2 * model.kv_hidden) / t
+    return scale * 8 * model.hidden / across, scale * activation, scale * rest
+
+
+def _offload_wait(job: _Job, forward: float) -> float:
+    """What moving a layer's activations to the host takes longer than its forward pass (ATC'24). None of the published
+    layouts waits.
+
+    Kept activations in units of b s h / (t c) words: 4 + 2k + 2r with its recomputation, 6 + 2k + 4r without, 1 with
+    all recomputed; k = kv_hidden / h, r = ffn / h.
+    """
+    k, r = job.model.kv_hidden / job.model.hidden, job.model.ffn_hidden / job.model.hidden
+    kept = {"full": 1.0, "ours": 4 + 2 * k + 2 * r}.get(job.training.recompute, 6 + 2 * k + 4 * r)
+    moved = job.training.offload * kept * job.hidden_bytes / job.layout.tensor_parallel
+    return max(0.0, moved / job.machine.host - forward)
+
+
+def _output_layer(job: _Job) -> float:
+    """Logits and loss of one microbatch, on the last stage: 6 T h V FLOPs, and 56 bytes a logit.
+
+    The bytes: the 16-bit logits written 2, made fp32 6; maximum 4, shifted 8, exponential 8, sum 4, normalised 8; the
+    gradient 8 and made 16-bit 6, and read by both its products 2.
+    """
+    logits = job.tokens * job.model.vocab / job.layout.tensor_parallel
+    return 6 * logits * job.model.hidden / job.machine.gemm + 56 * logits / job.machine.memory
+
+
+def _tensor_parallel(job: _Job) -> float:
+    """Exposed communication of one layer and microbatch: two all-reduces a pass, each a reduce-scatter and all-gather.
+
+    With sequence parallelism the backward pass gathers the two inputs once more. Full recomputation repeats those of
+    the forward pass (SC21 3.2).
+    """
+    t = job.layout.tensor_parallel
+    halves = 8 + (2 if job.layout.sequence_parallel else 0) + (4 if job.recomputes_all else 0)
+    one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
+    return halves * one * _exposed(job)
+
+
+def _context_parallel(job: _Job) -> float:
+    """Keys and values of the whole sequence to every GPU, again in the backward pass, and their gradients back."""
+    layout = job.layout
+    t, c = layout.tensor_parallel, layout.context_parallel
+    size = 2 * job.word * job.tokens * c * job.model.kv_hidden / t
+    times = 4 if job.recomputes_all else 3
+    return times * _collective(job.machine, size, c, _members(job.machine, t * c, t)) * _exposed(job)
+
+
+def _expert_parallel(job: _Job) -> float:
+    """Tokens to their experts and back, in both passes."""
+    layout = job.layout
+    t, e = layout.tensor_parallel, layout.expert_parallel
+    size = job.hidden_bytes * job.model.experts_per_token / t
+    times = 6 if job.recomputes_all else 4
+    return times * _collective(job.machine, size, e, _members(job.machine, t * e, t))
+
+
+def _exposed(job: _Job) -> float:
+    return job.machine.exposed_share if job.habits.hides_layer_communication else 1.0
+
+
+def _pipeline_transfers(job: _Job, microbatches: int) -> float:
+    """Activations to the next stage and gradients back: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
+
+    Filling and draining the pipeline always waits for them; the microbatches between do unless an interleaving program
+    sends while it computes.
+    """
+    layout, machine = job.layout, job.machine
+    if layout.pipeline_parallel == 1:
+        return 0.0
+    divided = layout.sequence_parallel or job.training.scatter_gather
+    size = job.hidden_bytes / (layout.tensor_parallel if divided else 1)
+    # The slowest hop sets the pace: any pipeline over several nodes has one between nodes.
+    link = machine.nvlink if layout.gpus == machine.node else min(machine.network, machine.nvlink)
+    hidden = job.habits.hides_interleaved_transfers and layout.virtual_stages > 1
+    hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
+    return hops * (size / link + calibration.COLLECTIVE_MS)
+
+
+def _gradients(job: _Job, passes: _Passes) -> float:
+    """Gradients summed over the data- and context-parallel GPUs, and with a distributed optimizer the weights back."""
+    layout = job.layout
+    group = layout.data_parallel * layout.context_parallel
+    members = _members(job.machine, layout.gpus // layout.pipeline_parallel, layout.tensor_parallel)
+    gradient = 4 if job.habits.fp32_gradients else job.word
+    if _distributed_optimizer(job):
+        return _collective(job.machine, (gradient + job.word) * _parameters(job), group, members)
+    exposed = 2 * _collective(job.machine, gradient * _parameters(job), group, members)
+    if job.training.ddp == "torch" and layout.pipeline_parallel == 1:
+        # PyTorch's own DDP reduces during the last microbatch's backward pass.
+        exposed = max(0.0, exposed - job.layers * (passes.backward + passes.again))
+    return exposed
+
+
+def _optimizer_step(job: _Job) -> float:
+    """Mixed-precision Adam: 48 bytes a parameter - gradient unscaled 6 and its norm 4, four fp32 read 16 and three
+    written 12, the 16-bit copy 6, the gradient zeroed 4."""
+    layout = job.layout
+    shares = layout.data_parallel * layout.context_parallel if _distributed_optimizer(job) else 1
+    return 48 * _parameters(job) / max(1, shares) / job.machine.memory
+
+
+def _distributed_optimizer(job: _Job) -> bool:
+    asked = job.training.distributed_optimizer
+    return job.habits.distributed_optimizer if asked is None else asked
+
+
+def _parameters(job: _Job) -> float:
+    """Of the GPU that holds most: a stage's layers and one embedding."""
+    return job.layers * _layer_weights(job) + job.model.vocab * job.model.hidden / job.layout.tensor_parallel
+
+
+def _members(machine: _Machine, block: int, tensor_parallel: int) -> int:
+    """How many of a group's GPUs share a node, where they are fewest.
+
+    Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that is no
+    whole number of nodes starts or ends inside one, and the ring is as narrow as there.
+    """
+    return max(1, math.gcd(block, machine.node) // tensor_parallel)
+
+
+def _collective(machine: _Machine, size: float, group: int, members: int) -> float:
+    """An all-gather or reduce-scatter of `size` bytes as a ring; between nodes it has one network card per member."""
+    if group <= 1:
+        return 0.0
+    nodes = -(-group // members)
+    link = machine.nvlink if nodes == 1 else min(machine.nvlink, members * machine.network)
+    steps = (nodes - 1) * calibration.NETWORK_STEP_MS + (group - nodes) * calibration.NVLINK_STEP_MS
+    return (group - 1) / group * size / link + steps + calibration.COLLECTIVE_MS

@@ -1,0 +1,105 @@
+"""What cases are planned for: a cluster, or the machine that a paper measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.library import Entry
+from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.documents.hardware import HardwareFields
+from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.rules import Setting, broken_rules, layout_warnings
+from orchestrator.workloads.traits import traits_of
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine's facts under the name a person knows it by; `machine` is this one, where it is that."""
+
+    name: str
+    hardware: HardwareFields
+    machine: Machine | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    time_limit: str | None = None
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster) -> Target:
+        profile = cluster.profile
+        environment = {name: str(value) for name, value in profile.environment.items()}
+        limit = profile.slurm.time_limit if profile.slurm else None
+        return cls(cluster.name, cluster.hardware, cluster.machine, environment, limit)
+
+    @classmethod
+    def of_paper(cls, entry: Entry) -> Target:
+        """The paper's own machine; ReproError where its paper.yaml describes none."""
+        if entry.paper.machine is None:
+            mend = "say which with --cluster"
+            raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", mend=mend))
+        return cls(f"the machine of {entry.paper.venue}", entry.paper.machine)
+
+    def places_per_node(self, case: Case) -> int:
+        """GPUs; for processes on CPU cores as many as gpus_per_node, or as this machine has places for."""
+        if case.device == "cpu" and self.machine is not None:
+            return self.machine.processes
+        return self.hardware.gpus_per_node
+
+    def nodes_of(self, case: Case) -> int:
+        return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
+
+
+def refusals(case: Case, target: Target) -> list[str]:
+    """Every reason why this case cannot run there: the machine's first, then those of Megatron's rules."""
+    return [*fit_refusals(case, target), *(reason for _, reason in broken_rules(_setting(case, target)))]
+
+
+def fit_refusals(case: Case, target: Target) -> Iterator[str]:
+    """Why this hardware cannot hold the case."""
+    hardware, machine = target.hardware, target.machine
+    if case.device == "gpu" and machine is not None and machine.gpus == 0:
+        yield f"needs {case.layout.gpus} GPUs, {target.name} has none"
+        return
+    needs = f"{case.layout.gpus} {'GPUs' if case.device == 'gpu' else 'processes'}"
+    per_node = target.places_per_node(case)
+    there = hardware.nodes * per_node
+    if case.layout.gpus > there:
+        what = "" if case.device == "gpu" else "places for "
+        yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}"
+    elif case.layout.gpus > per_node and case.layout.gpus % per_node:
+        yield f"{needs} are no whole number of nodes of {per_node}"
+    if case.device == "cpu":
+        return
+    dtype = case.training.dtype
+    if hardware.peak_tflops and hardware.peak(dtype) is None:
+        has = ", ".join(sorted(hardware.peak_tflops))
+        yield f"{hardware.gpu or 'the GPU'} of {target.name} has no {dtype} (it has {has})"
+    if machine is not None and case.gpu_memory_gb and (hardware.gpu_memory_gb or 0) < case.gpu_memory_gb:
+        yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
+
+
+def warnings(case: Case, target: Target) -> list[str]:
+    """What does not stop the case and should be known before it is queued."""
+    hardware = target.hardware
+    found = list(layout_warnings(_setting(case, target))) if case.device == "gpu" else []
+    if (
+        case.device == "gpu"
+        and case.gpu_memory_gb
+        and (hardware.gpu_memory_gb or case.gpu_memory_gb) < case.gpu_memory_gb
+    ):
+        found.append(f"laid out for GPUs of {case.gpu_memory_gb} GB, here they have {hardware.gpu_memory_gb} GB")
+    return found
+
+
+def _setting(case: Case, target: Target) -> Setting:
+    return Setting(
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        dialect=traits_of(case.workload).dialect,
+        arguments=case.arguments,
+        environment=target.environment,
+        gpu=target.hardware.gpu,
+        gpus_per_node=target.hardware.gpus_per_node,
+    )

@@ -1,0 +1,217 @@
+"""The planner that runs the real model without data: against measured runs, published formulas and jobs that fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from orchestrator.planning import exact
+from orchestrator.planning.exact import ExactJob, ExactMemory, exact_memory
+
+REPOSITORY = Path(__file__).parents[2]
+FULL = "--recompute-granularity full"
+SELECTIVE = "--recompute-granularity selective"
+SEQUENCE = "--sequence-parallel"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run of this model on NVIDIA H200; bytes are torch's max_memory_allocated, the largest over all ranks."""
+
+    gpus: int
+    layers: int
+    hidden: int
+    heads: int
+    micro_batch: int
+    batch: int
+    flags: str
+    max_memory_bytes: int
+
+    @property
+    def job(self) -> ExactJob:
+        size = f"--num-layers {self.layers} --hidden-size {self.hidden} --num-attention-heads {self.heads}"
+        batch = f"--micro-batch-size {self.micro_batch} --global-batch-size {self.batch}"
+        rest = "--bf16 --use-distributed-optimizer --hidden-dropout 0 --attention-dropout 0"
+        return job(f"{size} {batch} {rest} {self.flags}", self.gpus)
+
+
+# 2026-11-21: megatron-core 0.16.1, torch 2.11.0+cu130, bf16, flash attention, fused kernels, distributed optimizer,
+# no dropout, 2,048 tokens, vocabulary 51,200.
+TENSOR, PIPELINE = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+OVERLAP = "--overlap-grad-reduce"
+RUNS = [
+    Measured(1, 24, 2304, 24, 16, 16, FULL, 50512497152),
+    Measured(1, 24, 2304, 24, 8, 32, "", 67383114240),
+    Measured(1, 24, 2304, 18, 8, 32, "", 67373677056),
+    Measured(1, 24, 2304, 24, 4, 32, "", 48595282432),
+    Measured(1, 16, 4096, 32, 4, 32, "", 83518412288),
+    Measured(1, 16, 4096, 32, 8, 32, FULL, 72796153344),
+    Measured(4, 32, 4096, 32, 1, 32, f"{TENSOR} 4 {SEQUENCE}", 32608818688),
+    Measured(4, 32, 4096, 32, 1, 32, f"{TENSOR} 2 {PIPELINE} 2 {SEQUENCE}", 35600623104),
+    Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 4", 41817790976),
+    Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 4 --num-virtual-stages-per-pipeline-rank 2", 45093033472),
+    Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 2 {OVERLAP}", 50175381504),
+    Measured(4, 32, 4096, 32, 2, 64, f"{OVERLAP} --overlap-param-gather", 79391008256),
+]
+
+# One layer's activations over s b h bytes, Korthikanti et al. (arXiv 2205.05198): equations 2, 4 and 5 and section 5,
+# with a heads, s tokens, t-way tensor parallelism.
+HIDDEN, HEADS, TOKENS, MICRO_BATCH, RANKS = 6144, 64, 2048, 4, 8
+SCORES = 5 * HEADS * TOKENS / (HIDDEN * RANKS)
+FORMULAS = {
+    "": 10 + 24 / RANKS + SCORES,
+    SELECTIVE: 10 + 24 / RANKS,
+    SEQUENCE: 34 / RANKS + SCORES,
+    f"{SEQUENCE} {SELECTIVE}": 34 / RANKS,
+    FULL: 2,
+    f"{SEQUENCE} {FULL}": 2 / RANKS,
+}
+
+
+def job(flags: str, world_size: int, attention: exact.CoreAttention = "flash") -> ExactJob:
+    common = "--seq-length 2048 --vocab-size 51200 --train-iters 1"
+    return ExactJob(tuple(f"{common} {flags}".split()), world_size, attention)
+
+
+def planned(jobs: Sequence[ExactJob]) -> list[ExactMemory]:
+    results = exact_memory(jobs)
+    assert [result for result in results if isinstance(result, str)] == []
+    return [result for result in results if isinstance(result, ExactMemory)]
+
+
+def test_planned_memory_is_what_an_h200_measured() -> None:
+    plans = planned([run.job for run in RUNS])
+    faults = [plan.worst.total_bytes / run.max_memory_bytes - 1 for run, plan in zip(RUNS, plans, strict=True)]
+    # What is left is cuBLAS's workspaces, 64 MiB, and up to 48 MiB more with pipeline stages.
+    assert mean(map(abs, faults)) < 0.002
+    assert max(map(abs, faults)) < 0.004
+
+
+def test_the_first_stage_of_a_pipeline_is_the_worst() -> None:
+    (plan,) = planned([RUNS[8].job])
+    assert [(rank.rank, rank.pipeline_rank) for rank in plan.ranks] == [(0, 0), (3, 3)]
+    assert plan.worst.rank == 0
+
+
+def test_activations_of_a_layer_are_the_published_ones() -> None:
+    def with_layers(layers: int, flags: str) -> ExactJob:
+        size = f"--num-layers {layers} --hidden-size {HIDDEN} --num-attention-heads {HEADS} {TENSOR} {RANKS}"
+        return job(f"{size} --micro-batch-size 4 --global-batch-size 4 --bf16 {flags}", RANKS, "unfused")
+
+    plans = planned([with_layers(layers, flags) for flags in FORMULAS for layers in (8, 12)])
+    peaks = [plan.worst.activations_peak_bytes for plan in plans]
+    unit = 4 * TOKENS * MICRO_BATCH * HIDDEN
+    found = [(more - fewer) / unit for fewer, more in zip(peaks[::2], peaks[1::2], strict=True)]
+    assert found == pytest.approx(list(FORMULAS.values()), rel=1e-3)
+
+
+def test_the_stages_of_a_sharded_job_have_the_parameters_of_the_model() -> None:
+    layers, hidden, tensor = 8, 1024, 4
+    size = f"--num-layers {layers} --hidden-size {hidden} --num-attention-heads 16 --micro-batch-size 1"
+    (plan,) = planned([job(f"{size} --global-batch-size 2 --bf16 {TENSOR} {tensor} {PIPELINE} 2", 16)])
+    # SC21 eq. 2's 12 h^2 + 13 h for each layer, of which 6 h (norms and the biases after sums) are on every rank.
+    layer = 12 * hidden**2 // tensor + 7 * hidden // tensor + 6 * hidden
+    embedding = 51200 * hidden // tensor  # on the first stage, and again on the last for the logits
+    assert sum(rank.parameters for rank in plan.ranks) == layers * layer + 2 * embedding + 2048 * hidden + 2 * hidden
+    for rank in plan.ranks:  # 16-bit weights, fp32 gradients, Adam: 18 bytes per parameter
+        held = rank.weights_and_gradients_bytes + rank.optimizer_bytes
+        assert held == pytest.approx(18 * rank.parameters, rel=1e-3)
+
+
+def test_the_distributed_optimizer_is_shared_by_the_data_parallel_ranks() -> None:
+    size = (
+        "--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 1 --global-batch-size 8 --bf16"
+    )
+    plain, shared = (planned([job(f"{size} {flag}", 8)])[0].worst for flag in ("", "--use-distributed-optimizer"))
+    assert plain.optimizer_bytes == 12 * plain.parameters
+    assert shared.optimizer_bytes == pytest.approx(plain.optimizer_bytes / 8, rel=0.02)  # the buffer is padded
+
+
+def test_a_trillion_parameters_fit_the_gpus_that_trained_them() -> None:
+    # SC21 table 1, last row: 3,072 A100 of 80 GB.
+    size = "--num-layers 128 --hidden-size 25600 --num-attention-heads 160 --micro-batch-size 1"
+    layout = f"--global-batch-size 3072 {TENSOR} 8 {PIPELINE} 64 --fp16 --loss-scale 4096 {FULL}"
+    (plan,) = planned([job(f"{size} {layout} --no-cross-entropy-fusion", 3072, "unfused")])
+    assert [rank.rank for rank in plan.ranks] == [0, 3024]
+    assert plan.worst.total_bytes < 80e9
+
+
+def test_a_job_that_cannot_be_planned_says_why_and_the_next_is_planned() -> None:
+    size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
+    good = job(size, 1)
+    refused, unknown, after = exact_memory([job(f"{size} {PIPELINE} 4", 4), job(f"{size} --no-such-flag", 1), good])
+    assert refused == "2 layers do not divide over 4 pipeline stages"
+    assert isinstance(unknown, str) and unknown.endswith("error: unrecognized arguments: --no-such-flag")
+    assert isinstance(after, ExactMemory)
+
+
+def test_what_breaks_inside_the_model_is_a_reason_of_one_line() -> None:
+    size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
+    # Megatron-LM's own attention refuses context parallelism.
+    broken, after = exact_memory([job(f"{size} --context-parallel-size 2", 2, "unfused"), job(size, 1)])
+    assert isinstance(broken, str) and "ontext parallelism" in broken and "\n" not in broken
+    assert isinstance(after, ExactMemory)
+
+
+# Answers each job but the one with a world of 13, which ends it as the kernel does a process that has used up the memory.
+PLANNER_THAT_DIES = """
+import json, os, signal, sys
+for line in sys.stdin:
+    if json.loads(line)["world_size"] == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(json.dumps({"reason": "seen"}), flush=True)
+"""
+
+
+def test_a_planner_that_dies_takes_only_its_job_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", PLANNER_THAT_DIES])
+    results = exact_memory([ExactJob((), size) for size in (1, 13, 2, 13, 13, 3)])
+    killed = "the planning process was ended by SIGKILL"
+    assert results == ["seen", killed, "seen", killed, killed, "seen"]
+
+
+def test_a_planner_that_cannot_start_gives_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", "import no_such_module"])
+    (result,) = exact_memory([ExactJob((), 1)])
+    assert result == "the planning process ended: ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def test_an_interrupt_leaves_no_planner_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def remember(*args: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(start(*args, **options))
+        return started[-1]
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(exact.subprocess, "Popen", remember)
+    monkeypatch.setattr(exact, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        exact_memory([ExactJob((), 1)] * 3)
+    assert len(started) == 2 and all(process.poll() is not None for process in started)
+
+
+def test_the_process_that_asks_never_loads_torch() -> None:
+    size = "--seq-length 16 --vocab-size 64 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --train-iters 1"
+    arguments = f"{size} --micro-batch-size 1 --global-batch-size 1"
+    program = (
+        "import sys; from orchestrator.planning.exact import *;"
+        f"[memory] = exact_memory([ExactJob({tuple(arguments.split())!r}, 1)]);"
+        "print(memory.worst.parameters, 'torch' in sys.modules)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    # 12 h^2 + 13 h for the layer, (V + s) h for the embeddings, 2 h for the last norm.
+    assert done.stdout.split() == [str(12 * 32**2 + 13 * 32 + (64 + 16) * 32 + 2 * 32), "False"]

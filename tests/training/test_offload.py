@@ -1,0 +1,153 @@
+"""Offloaded activations: the right bytes go, they leave the device, and gradients are those of a run without."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.pretrain.offload import Offload, Transfers, shares_of
+from tests.training.launching import SMALL_MODEL, run_alone
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+WIDTH, BATCH = 16, 64
+
+# Where each pass of two stages of a pipeline runs: forward passes as they come, backward passes by number.
+IN_ORDER = ["F", "F", "F", "B0", "F", "B1", "B2", "B3"]
+INTERLEAVED = ["F", "F", "F", "F", "B2", "B3", "F", "B0", "B1", "B4"]
+ALTERNATING = ["F", "B0", "F", "B1"]
+
+
+class Block(torch.nn.Module):
+    """Stands for a TransformerBlock: keeps views, one storage twice, its input, and the outputs of two functions."""
+
+    def __init__(self, input_tensor: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.input_tensor = input_tensor
+        self.first, self.last = torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.inside: list[Any] = []
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        wide = self.first(hidden_states if self.input_tensor is None else self.input_tensor)
+        gate, up = wide.chunk(2, -1)
+        self.inside.append(weakref.ref(wide.untyped_storage()))
+        output: torch.Tensor = self.last(torch.sigmoid(gate) * up)
+        return output
+
+
+def _train(schedule: list[str], ratio: float | None, device: str) -> list[torch.Tensor]:
+    """Gradients after two iterations of the schedule."""
+    torch.manual_seed(1)
+    block = Block().to(device)
+    if ratio is not None:
+        Offload(block, ratio, Transfers(torch.device(device)))
+    for _ in range(2):
+        outputs: list[torch.Tensor] = []
+        for step in schedule:
+            if step == "F":
+                outputs.append(block(torch.randn(BATCH, WIDTH, device=device)))
+            else:
+                torch.autograd.backward(outputs[int(step[1:])].square().sum())
+    return [parameter.grad for parameter in block.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "schedule", [IN_ORDER, INTERLEAVED, ALTERNATING], ids=["in_order", "interleaved", "alternating"]
+)
+def test_gradients_are_those_of_a_run_without_offloading(schedule: list[str], ratio: float, device: str) -> None:
+    for gradient, expected in zip(_train(schedule, ratio, device), _train(schedule, None, device), strict=True):
+        assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0])
+def test_the_share_of_kept_bytes_goes_and_parameters_do_not(ratio: float) -> None:
+    block = Block()
+    offload = Offload(block, ratio, Transfers(torch.device("cpu")))
+    block(torch.randn(BATCH, WIDTH))
+    # The input 1, the first layer's output 4, the sigmoid's and the product 2 each, in widths of fp32.
+    assert offload.kept_bytes == 9 * WIDTH * BATCH * 4
+    assert offload.offloaded_bytes == ratio * offload.kept_bytes
+
+
+def test_the_input_that_the_pipeline_schedule_holds_stays() -> None:
+    received = torch.randn(BATCH, WIDTH)
+    offload = Offload(block := Block(received), 1.0, Transfers(torch.device("cpu")))
+    block(torch.empty(0))
+    assert offload.offloaded_bytes == 8 / 9 * offload.kept_bytes
+
+
+@pytest.mark.parametrize(("ratio", "alive"), [(0.0, True), (1.0, False)])
+def test_offloaded_memory_leaves_when_the_next_chunk_has_ended_and_comes_back(ratio: float, alive: bool) -> None:
+    block = Block()
+    Offload(block, ratio, Transfers(torch.device("cpu")))
+    outputs = [block(torch.randn(BATCH, WIDTH)) for _ in range(2)]
+    assert (block.inside[0]() is not None) is alive
+    assert block.inside[1]() is not None, "it is on its way"
+    sum(outputs).sum().backward()
+    del outputs
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_memory_of_a_gpu_shrinks_by_the_share_of_all_but_the_last_pass(ratio: float) -> None:
+    def allocated(share: float) -> int:
+        block = Block().cuda()
+        offload = Offload(block, share, Transfers(torch.device("cuda")))
+        before = torch.cuda.memory_allocated()
+        outputs = [block(torch.randn(2**16, WIDTH, device="cuda")) for _ in range(4)]
+        taken = torch.cuda.memory_allocated() - before
+        assert len(outputs) == 4 and offload.offloaded_bytes == share * offload.kept_bytes
+        return taken
+
+    saved = allocated(0.0) - allocated(ratio)
+    assert saved == pytest.approx(ratio * 3 * 9 * WIDTH * 2**16 * 4, rel=0.01)
+
+
+@given(st.lists(st.integers(0, 2**34)), st.floats(0, 1))
+def test_the_largest_go_first_up_to_the_share_to_the_byte(sizes: list[int], ratio: float) -> None:
+    shares = shares_of(sizes, ratio)
+    assert sum(shares) == round(ratio * sum(sizes))
+    assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
+    staying = [size for share, size in zip(shares, sizes, strict=True) if share < size]
+    going = [size for share, size in zip(shares, sizes, strict=True) if share == size > 0]
+    assert sum(0 < share < size for share, size in zip(shares, sizes, strict=True)) <= 1
+    assert not (staying and going) or max(staying) <= min(going)
+
+
+# A Llama of two layers whose tensors are [256, 1, 256] in fp32: u = 0.25 MB, r = ffn / hidden, k = 1/4.
+LAYERS, HIDDEN, HEADS, FFN = 2, 256, 16, 512
+LLAMA = [
+    *SMALL_MODEL,
+    *f"--num-layers {LAYERS} --hidden-size {HIDDEN} --num-attention-heads {HEADS} --seq-length 256".split(),
+    *["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope", "--disable-bias-linear"],
+    *f"--group-query-attention --num-query-groups {HEADS // 4} --ffn-hidden-size {FFN} --train-iters 1".split(),
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        # Layer input, q, k, v, attention output, its sum with the residual, both halves of the gated linear unit.
+        ("--recompute-norm --recompute-activation-func", 4 + 2 / 4 + 2 * FFN / HIDDEN),
+        ("--recompute-activation-func", 6 + 2 / 4 + 2 * FFN / HIDDEN),
+        ("--recompute-norm", 4 + 2 / 4 + 5 * FFN / HIDDEN),
+        # Both norms' outputs; SiLU of the gate, the linear half that Megatron-Core adds zero to, and their product.
+        ("", 6 + 2 / 4 + 5 * FFN / HIDDEN),
+    ],
+)
+def test_a_layer_keeps_what_atc24_says_it_keeps(flags: str, kept: float) -> None:
+    """ATC'24 counts 4 + 2k + 2r tensors of [s, b, h] for a layer that recomputes norms and activation functions."""
+    finished = run_alone(*LLAMA, *flags.split(), "--offload-activation-ratio", "0.5")
+    assert finished.exit_code == 0, finished.stderr
+    (line,) = (line for line in finished.stdout.splitlines() if line.endswith("offloaded"))
+    offloaded_mb, kept_mb = (float(word) for word in line.split("chunk 0:")[1].split()[0:3:2])
+    angles = 4 / HEADS  # cosines and sines for q and for k, [s, 1, 1, d] each
+    final_norm = 1
+    assert kept_mb / 0.25 == pytest.approx(LAYERS * (kept + angles) + final_norm, rel=0.02)
+    assert offloaded_mb == pytest.approx(kept_mb / 2, abs=0.02)

@@ -1,0 +1,326 @@
+"""SC21's tables and figures against the published scripts, and their smaller scales against the figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.claims import ClosesClaim, PublishedClaim, RatioClaim
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PAPER, scale_names
+from orchestrator.catalog.selection import select
+from orchestrator.documents.source import read_document
+from orchestrator.megatron.flops import flops_per_iteration, training_days
+from orchestrator.megatron.memory import MemoryFacts, estimate_memory
+from orchestrator.megatron.rules import Setting, broken_rules
+from tests.unit.catalog.entries import CHECKOUT, shipped
+
+# Every point of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938: experiment, case, then layers,
+# hidden size, heads; tensor-, pipeline- and data-parallel size, virtual stages; microbatch, batch, microbatches, GPUs;
+# recomputation, scatter/gather (on is the default), --DDP-impl. All have 2,048 positions; the vocabulary is the paper's.
+POINTS = """\
+table-1  case=1.7B  24 2304 24 1 1 32 1 16 512 1 32 full on torch
+table-1  case=3.6B  30 3072 32 2 1 32 1 16 512 1 64 full on torch
+table-1  case=7.5B  36 4096 32 4 1 32 1 16 512 1 128 full on torch
+table-1  case=18B  40 6144 48 8 1 32 1 8 1024 4 256 full on torch
+table-1  case=39B  48 8192 64 8 2 32 1 4 1536 12 512 full on local
+table-1  case=76B  60 10240 80 8 4 32 3 2 1792 28 1024 full on local
+table-1  case=145B  80 12288 96 8 8 24 2 2 2304 48 1536 full on local
+table-1  case=310B  96 16384 128 8 16 15 2 1 2160 144 1920 full on local
+table-1  case=530B  105 20480 128 8 35 9 3 1 2520 280 2520 full on local
+table-1  case=1T  128 25600 160 8 64 6 1 1 3072 512 3072 full on local
+figure-11  pp=1,gbs=8  3 20480 128 8 1 1 1 1 8 8 8 full on local
+figure-11  pp=1,gbs=128  3 20480 128 8 1 1 1 1 128 128 8 full on local
+figure-11  pp=2,gbs=8  6 20480 128 8 2 1 1 1 8 8 16 full on local
+figure-11  pp=2,gbs=128  6 20480 128 8 2 1 1 1 128 128 16 full on local
+figure-11  pp=4,gbs=8  12 20480 128 8 4 1 1 1 8 8 32 full on local
+figure-11  pp=4,gbs=128  12 20480 128 8 4 1 1 1 128 128 32 full on local
+figure-11  pp=8,gbs=8  24 20480 128 8 8 1 1 1 8 8 64 full on local
+figure-11  pp=8,gbs=128  24 20480 128 8 8 1 1 1 128 128 64 full on local
+figure-12  vp=4,gbs=12  96 12288 96 8 12 1 4 1 12 12 96 full on local
+figure-12  vp=4,gbs=24  96 12288 96 8 12 1 4 1 24 24 96 full on local
+figure-12  vp=4,gbs=36  96 12288 96 8 12 1 4 1 36 36 96 full on local
+figure-12  vp=4,gbs=48  96 12288 96 8 12 1 4 1 48 48 96 full on local
+figure-12  vp=4,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full on local
+figure-12  vp=1,gbs=12  96 12288 96 8 12 1 1 1 12 12 96 full on local
+figure-12  vp=1,gbs=24  96 12288 96 8 12 1 1 1 24 24 96 full on local
+figure-12  vp=1,gbs=36  96 12288 96 8 12 1 1 1 36 36 96 full on local
+figure-12  vp=1,gbs=48  96 12288 96 8 12 1 1 1 48 48 96 full on local
+figure-12  vp=1,gbs=60  96 12288 96 8 12 1 1 1 60 60 96 full on local
+figure-13  pp=2,tp=32,gbs=32  32 20480 128 32 2 1 1 1 32 32 64 full on local
+figure-13  pp=2,tp=32,gbs=128  32 20480 128 32 2 1 1 1 128 128 64 full on local
+figure-13  pp=4,tp=16,gbs=32  32 20480 128 16 4 1 1 1 32 32 64 full on local
+figure-13  pp=4,tp=16,gbs=128  32 20480 128 16 4 1 1 1 128 128 64 full on local
+figure-13  pp=8,tp=8,gbs=32  32 20480 128 8 8 1 1 1 32 32 64 full on local
+figure-13  pp=8,tp=8,gbs=128  32 20480 128 8 8 1 1 1 128 128 64 full on local
+figure-13  pp=16,tp=4,gbs=32  32 20480 128 4 16 1 1 1 32 32 64 full on local
+figure-13  pp=16,tp=4,gbs=128  32 20480 128 4 16 1 1 1 128 128 64 full on local
+figure-13  pp=32,tp=2,gbs=32  32 20480 128 2 32 1 1 1 32 32 64 full on local
+figure-13  pp=32,tp=2,gbs=128  32 20480 128 2 32 1 1 1 128 128 64 full on local
+figure-14  pp=2,dp=32,gbs=32  32 3840 32 1 2 32 1 1 32 1 64 full on local
+figure-14  pp=2,dp=32,gbs=512  32 3840 32 1 2 32 1 1 512 16 64 full on local
+figure-14  pp=4,dp=16,gbs=32  32 3840 32 1 4 16 1 1 32 2 64 full on local
+figure-14  pp=4,dp=16,gbs=512  32 3840 32 1 4 16 1 1 512 32 64 full on local
+figure-14  pp=8,dp=8,gbs=32  32 3840 32 1 8 8 1 1 32 4 64 full on local
+figure-14  pp=8,dp=8,gbs=512  32 3840 32 1 8 8 1 1 512 64 64 full on local
+figure-14  pp=16,dp=4,gbs=32  32 3840 32 1 16 4 1 1 32 8 64 full on local
+figure-14  pp=16,dp=4,gbs=512  32 3840 32 1 16 4 1 1 512 128 64 full on local
+figure-14  pp=32,dp=2,gbs=32  32 3840 32 1 32 2 1 1 32 16 64 full on local
+figure-14  pp=32,dp=2,gbs=512  32 3840 32 1 32 2 1 1 512 256 64 full on local
+figure-15  tp=2,dp=32,gbs=32  32 3840 32 2 1 32 1 1 32 1 64 full on local
+figure-15  tp=2,dp=32,gbs=128  32 3840 32 2 1 32 1 1 128 4 64 full on local
+figure-15  tp=2,dp=32,gbs=512  32 3840 32 2 1 32 1 1 512 16 64 full on local
+figure-15  tp=4,dp=16,gbs=32  32 3840 32 4 1 16 1 1 32 2 64 full on local
+figure-15  tp=4,dp=16,gbs=128  32 3840 32 4 1 16 1 1 128 8 64 full on local
+figure-15  tp=4,dp=16,gbs=512  32 3840 32 4 1 16 1 1 512 32 64 full on local
+figure-15  tp=8,dp=8,gbs=32  32 3840 32 8 1 8 1 1 32 4 64 full on local
+figure-15  tp=8,dp=8,gbs=128  32 3840 32 8 1 8 1 1 128 16 64 full on local
+figure-15  tp=8,dp=8,gbs=512  32 3840 32 8 1 8 1 1 512 64 64 full on local
+figure-15  tp=16,dp=4,gbs=32  32 3840 32 16 1 4 1 1 32 8 64 full on local
+figure-15  tp=16,dp=4,gbs=128  32 3840 32 16 1 4 1 1 128 32 64 full on local
+figure-15  tp=16,dp=4,gbs=512  32 3840 32 16 1 4 1 1 512 128 64 full on local
+figure-15  tp=32,dp=2,gbs=32  32 3840 32 32 1 2 1 1 32 16 64 full on local
+figure-15  tp=32,dp=2,gbs=128  32 3840 32 32 1 2 1 1 128 64 64 full on local
+figure-15  tp=32,dp=2,gbs=512  32 3840 32 32 1 2 1 1 512 256 64 full on local
+figure-16  mbs=1,gbs=128  32 15360 128 8 8 1 1 1 128 128 64 full on local
+figure-16  mbs=1,gbs=512  32 15360 128 8 8 1 1 1 512 512 64 full on local
+figure-16  mbs=2,gbs=128  32 15360 128 8 8 1 1 2 128 64 64 full on local
+figure-16  mbs=2,gbs=512  32 15360 128 8 8 1 1 2 512 256 64 full on local
+figure-16  mbs=4,gbs=128  32 15360 128 8 8 1 1 4 128 32 64 full on local
+figure-16  mbs=4,gbs=512  32 15360 128 8 8 1 1 4 512 128 64 full on local
+figure-16  mbs=8,gbs=128  32 15360 128 8 8 1 1 8 128 16 64 full on local
+figure-16  mbs=8,gbs=512  32 15360 128 8 8 1 1 8 512 64 64 full on local
+figure-17  recompute=full,gbs=1  80 12288 96 8 16 1 1 1 1 1 128 full on local
+figure-17  recompute=full,gbs=2  80 12288 96 8 16 1 1 1 2 2 128 full on local
+figure-17  recompute=full,gbs=4  80 12288 96 8 16 1 1 1 4 4 128 full on local
+figure-17  recompute=full,gbs=8  80 12288 96 8 16 1 1 1 8 8 128 full on local
+figure-17  recompute=full,gbs=16  80 12288 96 8 16 1 1 1 16 16 128 full on local
+figure-17  recompute=full,gbs=32  80 12288 96 8 16 1 1 1 32 32 128 full on local
+figure-17  recompute=full,gbs=64  80 12288 96 8 16 1 1 1 64 64 128 full on local
+figure-17  recompute=full,gbs=128  80 12288 96 8 16 1 1 1 128 128 128 full on local
+figure-17  recompute=full,gbs=256  80 12288 96 8 16 1 1 1 256 256 128 full on local
+figure-17  recompute=none,gbs=1  80 12288 96 8 16 1 1 1 1 1 128 none on local
+figure-17  recompute=none,gbs=2  80 12288 96 8 16 1 1 1 2 2 128 none on local
+figure-17  recompute=none,gbs=4  80 12288 96 8 16 1 1 1 4 4 128 none on local
+figure-17  recompute=none,gbs=8  80 12288 96 8 16 1 1 1 8 8 128 none on local
+figure-17  recompute=none,gbs=16  80 12288 96 8 16 1 1 1 16 16 128 none on local
+figure-17  recompute=none,gbs=32  80 12288 96 8 16 1 1 1 32 32 128 none on local
+figure-17  recompute=none,gbs=64  80 12288 96 8 16 1 1 1 64 64 128 none on local
+figure-17  recompute=none,gbs=128  80 12288 96 8 16 1 1 1 128 128 128 none on local
+figure-17  recompute=none,gbs=256  80 12288 96 8 16 1 1 1 256 256 128 none on local
+figure-18  scatter_gather=true,gbs=12  96 12288 96 8 12 1 4 1 12 12 96 full on local
+figure-18  scatter_gather=true,gbs=24  96 12288 96 8 12 1 4 1 24 24 96 full on local
+figure-18  scatter_gather=true,gbs=36  96 12288 96 8 12 1 4 1 36 36 96 full on local
+figure-18  scatter_gather=true,gbs=48  96 12288 96 8 12 1 4 1 48 48 96 full on local
+figure-18  scatter_gather=true,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full on local
+figure-18  scatter_gather=false,gbs=12  96 12288 96 8 12 1 4 1 12 12 96 full off local
+figure-18  scatter_gather=false,gbs=24  96 12288 96 8 12 1 4 1 24 24 96 full off local
+figure-18  scatter_gather=false,gbs=36  96 12288 96 8 12 1 4 1 36 36 96 full off local
+figure-18  scatter_gather=false,gbs=48  96 12288 96 8 12 1 4 1 48 48 96 full off local
+figure-18  scatter_gather=false,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full off local
+"""
+SWITCH = {"on": True, "off": False}
+RUN = ["table-1", *(f"figure-{number}" for number in range(11, 19))]
+ALL = [*RUN, "table-2"]
+SCALES = [(name, scale) for name in RUN for scale in ("paper", "quad", "cpu")]
+
+
+def cases_of(name: str, scale: str = PAPER) -> list[Case]:
+    return expand(shipped(f"sc21/{name}"), scale)
+
+
+def point_of(case: Case) -> str:
+    model, layout, training = case.model, case.layout, case.training
+    sizes = (model.layers, model.hidden, model.heads)
+    groups = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel, layout.virtual_stages)
+    batches = (layout.micro_batch_size, layout.global_batch_size, layout.microbatches, layout.gpus)
+    switches = (training.recompute, "on" if training.scatter_gather else "off", training.ddp)
+    values = " ".join(map(str, (*sizes, *groups, *batches, *switches)))
+    return f"{case.experiment.removeprefix('sc21/')}  {case.name}  {values}"
+
+
+def test_the_99_points_are_those_of_the_published_scripts_in_their_order() -> None:
+    cases = [case for name in RUN for case in cases_of(name)]
+    assert [point_of(case) for case in cases] == POINTS.splitlines()
+    assert len(cases) == 99
+
+
+def test_what_all_scripts_share_is_the_same_in_every_case() -> None:
+    for case in (case for name in RUN for case in cases_of(name)):
+        training = case.training
+        assert (case.model.seq, case.model.vocab) == (2048, 51200)
+        assert (training.dtype, training.loss_scale, training.dropout) == ("fp16", 8192, 0.1)
+        assert (case.workload, case.device, case.time_limit) == ("megatron-2021", "gpu", "0:30:00")
+        assert (case.gpu_memory_gb, case.layout.gpus % 8, case.layout.context_parallel) == (80, 0, 1)
+        assert not case.layout.sequence_parallel and case.arguments == ()
+
+
+def test_94_of_the_99_are_different_jobs() -> None:
+    jobs: dict[object, list[str]] = {}
+    for case in (case for name in RUN for case in cases_of(name)):
+        jobs.setdefault((case.model, case.layout, case.training), []).append(f"{case.experiment} {case.name}")
+    assert len(jobs) == 94
+    assert [names for names in jobs.values() if len(names) > 1] == [
+        [f"sc21/figure-12 vp=4,gbs={gbs}", f"sc21/figure-18 scatter_gather=true,gbs={gbs}"]
+        for gbs in (12, 24, 36, 48, 60)
+    ]
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_case_keeps_the_rules_of_its_program(name: str, scale: str) -> None:
+    for case in cases_of(name, scale):
+        dialect = "2021" if scale == PAPER else "pretrain"
+        assert case.workload == ("megatron-2021" if scale == PAPER else "pretrain")
+        setting = Setting(case.model, case.layout, case.training, dialect, case.arguments)
+        assert [(case.name, rule.name, reason) for rule, reason in broken_rules(setting)] == []
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_case_logs_past_its_warm_up(name: str, scale: str) -> None:
+    for training in (case.training for case in cases_of(name, scale)):
+        assert training.iterations % training.log_interval == training.warmup_iterations % training.log_interval == 0
+        assert training.log_interval <= training.warmup_iterations < training.iterations - training.log_interval
+
+
+def iteration_seconds(case: Case) -> float | None:
+    """At the rate that was printed or read off the plot; None where neither was."""
+    flops = flops_per_iteration(case.model, case.layout.global_batch_size, case.training.recompute == "full")
+    for point in case.published:
+        if point.metric == "tflops_per_gpu":
+            return flops / (case.layout.gpus * point.value * 1e12)
+        if point.metric == "sequences_per_s":
+            return case.layout.global_batch_size / point.value
+    return None
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_case_ends_well_inside_the_scripts_30_minutes(name: str) -> None:
+    cases = cases_of(name)
+    known = [(case, seconds) for case in cases if (seconds := iteration_seconds(case)) is not None]
+    # The largest batch takes longest, and is among those that are known.
+    assert max(case.layout.global_batch_size for case, _ in known) == max(
+        case.layout.global_batch_size for case in cases
+    )
+    for case, seconds in known:
+        evaluations = 2 * case.training.evaluation_iterations  # of the validation and of the test data
+        assert seconds * (case.training.iterations + evaluations) < 24 * 60, case.name
+
+
+def test_table_1_agrees_with_the_papers_own_arithmetic() -> None:
+    for case in cases_of("table-1"):
+        printed = {point.metric: point.value for point in case.published}
+        assert {(point.how, point.confirmed, point.gpu) for point in case.published} == {("printed", True, "A100")}
+        assert round(case.model.parameters() / 1e9, 1) == printed["parameters_billion"]
+        assert round(100 * printed["tflops_per_gpu"] / 312) == printed["percent_of_peak"]
+        aggregate = printed["tflops_per_gpu"] * case.layout.gpus / 1e3
+        assert printed["aggregate_pflops"] == pytest.approx(aggregate, rel=0.004)  # the rate is rounded
+
+
+def test_table_1_has_the_rates_that_the_text_repeats() -> None:
+    first, *_, last = cases_of("table-1")
+    assert [point.value for point in first.published][1:3] == [137, 44]  # section 5.1: 44 % for the smallest
+    assert [point.value for point in last.published] == [1008.0, 163, 52, 502.0]  # abstract: 163 and 502
+
+
+def test_table_2_is_for_reference_and_agrees_with_the_text() -> None:
+    entry, cases = shipped("sc21/table-2"), expand(shipped("sc21/table-2"))
+    assert entry.experiment.reference_only and scale_names(entry.experiment) == [PAPER]
+    rates = {case.name: case.published[1].value for case in cases}
+    assert len(rates) == 12
+    # Section 5.2: 6 %, 24 %, and on twice as many GPUs 70 % for both.
+    assert rates["case=ptd-175b,gpus=384"] / rates["case=zero3-175b,gpus=384"] == pytest.approx(1.06, abs=0.005)
+    assert rates["case=ptd-530b,gpus=560"] / rates["case=zero3-530b,gpus=640"] == pytest.approx(1.24, abs=0.005)
+    assert rates["case=ptd-175b,gpus=768"] / rates["case=zero3-175b,gpus=768"] == pytest.approx(1.7, abs=0.01)
+    assert rates["case=ptd-530b,gpus=1120"] / rates["case=zero3-530b,gpus=1120"] == pytest.approx(1.7, abs=0.01)
+    for case in cases:
+        parameters, rate, printed = (point.value for point in case.published)
+        days = training_days(parameters * 1e9, 300e9, case.layout.gpus, rate)
+        assert printed == pytest.approx(days, rel=0.05)  # equation 4 is a lower estimate
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_readings_off_plots_are_not_called_confirmed_and_belong_to_one_case_each(name: str) -> None:
+    experiment = shipped(f"sc21/{name}").experiment
+    places = [tuple(point.where.given().items()) for point in experiment.published]
+    assert {(point.how, point.confirmed) for point in experiment.published} <= {("read off the plot", False)}
+    assert len(set(places)) == len(places)
+    assert all(len(select(cases_of(name), dict(place))) == 1 for place in places)
+    assert bool(places) == (name != "table-1")
+
+
+def test_without_recomputation_memory_may_end_from_batch_16_on() -> None:
+    expected = {case.name: case.expected for case in cases_of("figure-17") if case.expected}
+    assert list(expected) == [f"recompute=none,gbs={gbs}" for gbs in (16, 32, 64, 128, 256)]
+    assert {(outcome.outcome, outcome.confirmed) for outcome in expected.values()} == {("oom", False)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
+    entry = shipped(f"sc21/{name}")
+    claims = entry.experiment.claims
+    assert claims and len({claim.id for claim in claims}) == len(claims)
+    for claim in claims:
+        assert claim.not_judged_because or set(claim.judged_at) == set(scale_names(entry.experiment)), claim.id
+        for scale in claim.judged_at:
+            there = select(expand(entry, scale), claim.where.given())
+            if isinstance(claim, (RatioClaim, ClosesClaim)):
+                assert select(there, claim.of.given()) and select(there, claim.over.given())
+            if isinstance(claim, PublishedClaim):
+                assert set(claim.metrics) <= {point.metric for case in there for point in case.published}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
+    """Ratios, over the pairs of readings that there are; a pair differs in nothing but the claim's settings."""
+    entry = shipped(f"sc21/{name}")
+    values = {
+        tuple(sorted(case.point)): point.value
+        for case in expand(entry)
+        for point in case.published
+        if point.metric == entry.experiment.axes.y.metric
+    }
+    for claim in entry.experiment.claims:
+        if not isinstance(claim, RatioClaim):
+            continue
+        of, over = claim.of.given(), claim.over.given()
+        pairs = {
+            point: tuple(sorted({**dict(point), **over}.items()))
+            for point in values
+            if of.items() <= dict(point).items()
+        }
+        ratios = [values[point] / values[other] for point, other in pairs.items() if other in values]
+        best = [max(v for point, v in values.items() if side.items() <= dict(point).items()) for side in (of, over)]
+        ratio = {"largest": max(ratios), "smallest": min(ratios), "each": min(ratios), "best": best[0] / best[1]}
+        if claim.at_least:
+            assert ratio[claim.pick] >= claim.at_least * (1 - claim.tolerance), (claim.id, ratio)
+        if claim.at_most:
+            assert ratio[claim.pick] <= claim.at_most * (1 + claim.tolerance), (claim.id, ratio)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_figure_of_four_gpus_fits_80_gb_and_keeps_the_figures_axes(name: str) -> None:
+    entry = shipped(f"sc21/{name}")
+    facts = MemoryFacts(attention="flash", shards_optimizer=True)
+    axes = [axis for axis, _ in expand(entry)[0].point]
+    for scale in ("quad", "cpu"):
+        cases = expand(entry, scale)
+        assert [axis for axis, _ in cases[0].point] == axes
+        assert max(case.layout.gpus for case in cases) == 4
+        assert len(cases) >= 3
+    for case in expand(entry, "quad"):
+        assert estimate_memory(case.model, case.layout, case.training, facts).total_bytes < 75e9
+
+
+@pytest.mark.parametrize("scale", ["quad", "cpu"])
+def test_sequence_parallelism_stands_in_for_scatter_gather(scale: str) -> None:
+    cases = cases_of("figure-18", scale)
+    assert {case.training.scatter_gather for case in cases} == {True, False}
+    for case in cases:
+        assert case.layout.sequence_parallel == case.training.scatter_gather and case.layout.tensor_parallel == 2
+
+
+def test_the_papers_machine_is_the_one_that_its_cluster_profile_describes() -> None:
+    machine = shipped("sc21/figure-13").paper.machine
+    assert machine is not None
+    profile = read_document(CHECKOUT / "clusters" / "selene.yaml").value
+    assert profile["hardware"] == machine.model_dump(exclude_none=True)

@@ -1,0 +1,157 @@
+"""FLOPs beside SC21's equations: ATC'24's MFU, Alpa's benchmark, what Megatron-LM prints, gated layers and experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.megatron.flops import (
+    alpa_parameters,
+    flops_per_iteration,
+    model_flops_per_token,
+    model_flops_utilization,
+    printed_flops_per_iteration,
+    tflops_per_gpu,
+)
+from orchestrator.megatron.model import ModelShape
+
+GPT_1T = ModelShape(layers=128, hidden=25600, heads=160, seq=2048, vocab=51200)
+LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
+LLAMA_175B = ModelShape(layers=96, hidden=12288, heads=96, seq=8192, vocab=32004, ffn=32768, family="llama")
+MIXTRAL = ModelShape(
+    layers=32,
+    hidden=4096,
+    heads=32,
+    seq=4096,
+    vocab=32000,
+    ffn=14336,
+    kv_groups=8,
+    family="llama",
+    experts=8,
+    experts_per_token=2,
+)
+
+# The ATC'24 artifact's tokens/s per GPU and MFU in percent, by script, model and the GPU's dense bf16 peak in TFLOP/s.
+PUBLISHED_MFU = [
+    (1, LLAMA_7B, 312, 3016, 47.7),
+    (1, LLAMA_7B, 989.4, 6639, 33.1),
+    (2, LLAMA_7B, 312, 3803, 60.1),
+    (2, LLAMA_7B, 989.4, 8273, 41.2),
+    (3, LLAMA_7B, 312, 2847, 45.0),
+    (3, LLAMA_7B, 989.4, 6138, 30.6),
+    (5, LLAMA_175B, 989.4, 299, 33.4),
+    (6, LLAMA_175B, 989.4, 387, 43.2),
+    (7, LLAMA_175B, 989.4, 278, 31.0),
+]
+
+# Alpa's artifact (OSDI'22): layers, hidden, heads, GPUs, batch, published TFLOP/s per GPU; the seconds per step and the
+# parameters in 10^9 that follow from its own formulas. The batch on 64 GPUs is not published; 1024 as on fewer.
+ALPA = [
+    (24, 1024, 16, 1, 128, 47.53, 8.64, 0.355),
+    (24, 2048, 32, 4, 1024, 55.89, 52.05, 1.313),
+    (32, 2560, 32, 8, 1024, 50.44, 57.85, 2.649),
+    (32, 4096, 32, 16, 1024, 56.59, 63.63, 6.654),
+    (48, 5120, 40, 32, 1024, 58.24, 71.12, 15.364),
+    (48, 8192, 64, 64, 1024, 57.84, 90.13, 39.079),
+]
+
+# SC21 table 1's models and TFLOP/s by eq. 3, and what --log-throughput would print for that speed: newest, 0.5-0.11.
+PRINTED = [
+    (24, 2304, 24, 137, 98.1, 104.4),
+    (30, 3072, 32, 138, 99.5, 104.5),
+    (36, 4096, 32, 142, 103.2, 107.2),
+    (40, 6144, 48, 135, 99.0, 101.7),
+    (48, 8192, 64, 138, 101.7, 103.8),
+    (60, 10240, 80, 140, 103.5, 105.2),
+    (80, 12288, 96, 148, 109.6, 111.1),
+    (96, 16384, 128, 155, 115.1, 116.3),
+    (105, 20480, 128, 163, 121.3, 122.3),
+    (128, 25600, 160, 163, 121.5, 122.3),
+]
+
+
+def printed_per_flop(model: ModelShape, version: str) -> float:
+    """FLOPs that this version prints for each that eq. 3 counts."""
+    printed = printed_flops_per_iteration(model, 512, version)
+    assert printed is not None
+    return printed / flops_per_iteration(model, 512, recompute_all=True)
+
+
+@pytest.mark.parametrize("row", PUBLISHED_MFU, ids=lambda row: f"script-{row[0]}-{row[2]}")
+def test_mfu_of_every_published_pair(row: tuple[int, ModelShape, float, float, float]) -> None:
+    _, model, peak, tokens_per_s, published = row
+    assert model_flops_utilization(model, tokens_per_s, peak) == pytest.approx(published, abs=0.04)
+
+
+def test_mfu_counts_no_recomputation_and_half_the_attention() -> None:
+    full = flops_per_iteration(LLAMA_7B, 1, recompute_all=False)
+    attention = 12 * LLAMA_7B.layers * LLAMA_7B.hidden * LLAMA_7B.seq**2
+    assert model_flops_per_token(LLAMA_7B) * LLAMA_7B.seq == pytest.approx(full - attention / 2)
+
+
+@pytest.mark.parametrize("row", ALPA, ids=lambda row: f"{row[3]}-gpus")
+def test_alpas_published_rates_give_its_step_times_and_parameters(
+    row: tuple[int, int, int, int, int, float, float, float],
+) -> None:
+    layers, hidden, heads, gpus, batch, tflops, seconds, billions = row
+    model = ModelShape(layers, hidden, heads, seq=1024, vocab=51200)
+    assert tflops_per_gpu(flops_per_iteration(model, batch, True), seconds * 1e3, gpus) == pytest.approx(
+        tflops, rel=7e-4
+    )
+    assert alpa_parameters(model) / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+@pytest.mark.parametrize("row", PRINTED, ids=lambda row: f"{row[1]}")
+def test_what_megatron_lm_would_print_for_table_1(row: tuple[int, int, int, float, float, float]) -> None:
+    layers, hidden, heads, tflops, newest, older = row
+    model = ModelShape(layers, hidden, heads, seq=2048, vocab=51200)
+    assert tflops * printed_per_flop(model, "0.20.0") == pytest.approx(newest, abs=0.0501)
+    assert tflops * printed_per_flop(model, "0.11.0") == pytest.approx(older, abs=0.0501)
+
+
+def test_equation_3_exceeds_what_megatron_lm_prints_by_these_ratios() -> None:
+    smallest = ModelShape(layers=24, hidden=2304, heads=24, seq=2048, vocab=51200)
+    assert 1 / printed_per_flop(smallest, "core_v0.5.0") == pytest.approx(1.312, abs=5e-4)
+    assert 1 / printed_per_flop(GPT_1T, "core_v0.11.0") == pytest.approx(1.333, abs=5e-4)
+    assert 1 / printed_per_flop(smallest, "core_v0.12.0") == pytest.approx(1.397, abs=5e-4)
+    assert 1 / printed_per_flop(GPT_1T, "0.16.1") == pytest.approx(1.342, abs=5e-4)
+
+
+def test_megatron_lm_prints_no_throughput_before_0_5() -> None:
+    assert printed_flops_per_iteration(GPT_1T, 512, "core_v0.4.0") is None
+    assert printed_flops_per_iteration(GPT_1T, 512, "core_v0.5.0") is not None
+
+
+@pytest.mark.parametrize("version", ["", "2.5", "v3.0.2", "6985e58938", "main"])
+def test_a_version_that_is_not_megatron_cores_is_not_taken_for_one(version: str) -> None:
+    with pytest.raises(ValueError, match="not a version of megatron-core"):
+        printed_flops_per_iteration(GPT_1T, 512, version)
+
+
+def test_release_0_5_prints_a_gated_layer_as_if_it_were_not() -> None:
+    plain = replace(LLAMA_7B, ffn=None, family="gpt")
+    assert printed_flops_per_iteration(LLAMA_7B, 8, "0.5.0") == printed_flops_per_iteration(plain, 8, "0.5.0")
+    assert printed_flops_per_iteration(LLAMA_7B, 8, "0.6.0") != printed_flops_per_iteration(plain, 8, "0.6.0")
+
+
+def test_a_token_is_charged_only_with_the_experts_it_visits() -> None:
+    dense = replace(MIXTRAL, ffn=2 * 14336, experts=0, experts_per_token=0)
+    assert flops_per_iteration(MIXTRAL, 8, False) == flops_per_iteration(dense, 8, False)
+    assert model_flops_per_token(replace(MIXTRAL, experts=64)) == model_flops_per_token(MIXTRAL)
+
+
+def test_shared_keys_cost_less() -> None:
+    every_head = replace(MIXTRAL, kv_groups=None)
+    less = 3 * 2 * 2 * 4096 * (4096 - 1024) * 32 * 4096
+    assert flops_per_iteration(every_head, 1, False) - flops_per_iteration(MIXTRAL, 1, False) == pytest.approx(less)
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [(replace(LLAMA_7B, vocab=32000), 6.7), (MIXTRAL, 46.7)],
+    ids=["LLaMA-7B", "Mixtral-8x7B"],
+)
+def test_parameters_of_gated_models_and_of_experts_as_published(model: ModelShape, billions: float) -> None:
+    """arXiv 2302.13971 table 2; Mistral AI's announcement of Mixtral."""
+    assert round(model.parameters() / 1e9, 1) == billions
