@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestrator.catalog.settings import ByAxis, Settings
 from orchestrator.documents.model import Count, Strict, Text
@@ -90,6 +90,12 @@ class RatioClaim(ClaimFields):
     pick: Literal["each", "largest", "smallest", "best"] = "each"
     at_least: Annotated[float, Field(gt=0)] | None = None
     at_most: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _says_how_far(self) -> RatioClaim:
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("neither at_least nor at_most: nothing could fail it")
+        return self
 
 
 class ClosesClaim(ClaimFields):

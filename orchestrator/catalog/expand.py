@@ -37,9 +37,10 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
         raise ReproError(*disagreements)
     cases: list[Case] = []
     problems: list[Problem] = []
+    shared = _shared(entry, fields)
     for row in _rows(fields):
         try:
-            cases.append(_case(entry, scale, fields, row))
+            cases.append(_case(entry, scale, fields, shared, row))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", _rules_place(entry, scale)))
@@ -83,9 +84,9 @@ def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
             yield CaseFields.model_construct(None, **dict(zip(matrix, values, strict=True)))
 
 
-def _case(entry: Entry, scale: str, fields: ScaleFields, row: CaseFields) -> Case:
+def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Value], row: CaseFields) -> Case:
     varied = row.given()
-    settings = _settings(entry, fields, varied)
+    settings = _settings(entry, fields, {**shared, **varied})
     for needed in (*_SHAPE, "gpus", "mbs", "gbs"):
         if needed not in settings:
             raise RuleError(f"{needed} is neither in matrix, nor fixed, nor given by a rule")
@@ -93,10 +94,11 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, row: CaseFields) -> Cas
     training = _training(fields, settings)
     model = _model(entry, fields, settings)
     settings = {**_effective(model, layout, training), **settings}
+    naming = _naming_axes(entry, fields, varied)
     return Case(
         experiment=entry.name,
         scale=scale,
-        point=tuple((axis, settings[axis]) for axis in AXES if axis in _naming_axes(entry, fields, varied)),
+        point=tuple((axis, settings[axis]) for axis in AXES if axis in naming),
         workload=str(settings["workload"]),
         model=model,
         layout=layout,
@@ -121,19 +123,22 @@ def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value])
     return {*varied, *(axis for axis in (fields.rules.given() if fields.rules else ()) if axis in drawn)}
 
 
-def _settings(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value]) -> dict[str, Value]:
-    """Everything that is set for a case: the named model below, then what all cases share, its own, and the rules."""
-    shared: dict[str, Value] = {
+def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
+    """What is set for every case of the scale."""
+    return {
         "workload": fields.workload or entry.experiment.workload,
         **({"gpus": fields.gpus} if fields.gpus else {}),
         **_given(fields.model),
-        **{name: value for name, value in _given(fields.training).items() if name in AXES},
+        **_given(fields.training),
         **fields.fixed.given(),
-        **varied,
     }
-    name = shared.get("model")
+
+
+def _settings(entry: Entry, fields: ScaleFields, given: Mapping[str, Value]) -> dict[str, Value]:
+    """Everything that is set for a case: the named model below, then what is given, and what the rules derive."""
+    name = given.get("model")
     named = _given(entry.paper.models[str(name)]) if name is not None else {}
-    settings = {**named, **shared}
+    settings = {**named, **given}
     return settings | _derived(fields.rules.given() if fields.rules else {}, settings)
 
 

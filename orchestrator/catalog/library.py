@@ -50,17 +50,16 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     names = experiment_names(folders)
     found = names_meant(names, name)
     if not found:
-        near = (
-            did_you_mean(name, [*map(short_name, names), *names, *papers(names)]) or f"there are: {', '.join(sorted(names)) or 'none'}"
-        )
-        raise ReproError(Problem(f"{name}: no such experiment", mend=near))
+        near = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
+        there = f"there are: {', '.join(sorted(names)) or 'none'}"
+        raise ReproError(Problem(f"{name}: no such experiment", mend=near or there))
     if len(found) > 1:
         raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", mend="give the full name"))
     return read_experiment(found[0], names[found[0]])
 
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
-    """The experiment of this name, or every experiment of the paper of this name (`sc21`); ReproError has every fault."""
+    """The experiment of this name, or all of the paper of this name (`sc21`); ReproError has every fault."""
     names = experiment_names(folders)
     of_paper = [full for full in names if full.startswith(f"{name}/")]
     if not of_paper:

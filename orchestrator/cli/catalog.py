@@ -60,7 +60,7 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
         as_json({**_about(entry, scale), "cases": rows, "claims": claims})
         return
     _print_about(entry, scale)
-    table(rows, list(dict.fromkeys(column for row in rows for column in row)))
+    _print_cases(rows)
     if claims:
         data("")
         table(claims, list(claims[0]))
@@ -96,6 +96,8 @@ def _listed(entry: Entry, done: str) -> dict[str, Any]:
 
 def _done(folders: Folders, database: str | None) -> dict[str, str]:
     """Verified jobs of each experiment, by scale and cluster; nothing is loaded where nothing was ever submitted."""
+    if database is None and not (folders.home / "results.db").exists():
+        return {}
     from orchestrator.ledger.database import ledger_url, open_ledger
 
     ledger = open_ledger(ledger_url(database, folders.home), create=False)
@@ -127,18 +129,29 @@ def _shown_case(case: Case) -> dict[str, Any]:
         "parameters_billion": round(case.model.parameters() / 1e9, 4),
         "workload": case.workload,
     }
-    for point in case.published:
-        name = f"{point.metric} on {point.gpu}" if point.gpu else point.metric
-        row[f"published {name}"] = point.value
-    if case.published:
-        row["published_how"] = _how(case)
+    row["published"] = [point.model_dump(exclude_none=True, exclude={"where"}) for point in case.published]
     if case.expected is not None:
         row["expected"] = case.expected.outcome + ("" if case.expected.confirmed else ", unconfirmed")
     return row
 
 
-def _how(case: Case) -> str:
-    return "; ".join(dict.fromkeys(p.how + ("" if p.confirmed else ", unconfirmed") for p in case.published))
+def _print_cases(rows: list[dict[str, Any]]) -> None:
+    """A column for each published metric, and for each GPU where a metric was measured on several."""
+    gpus = {point.get("gpu") for row in rows for point in row["published"]}
+    flat = []
+    for row in rows:
+        line = {name: value for name, value in row.items() if name != "published"}
+        for point in row["published"]:
+            name = f"{point['metric']}@{point['gpu']}" if len(gpus) > 1 and "gpu" in point else point["metric"]
+            line[f"paper_{name}"] = point["value"]
+        line["paper_how"] = "; ".join(dict.fromkeys(_how(point) for point in row["published"]))
+        flat.append(line)
+    columns = dict.fromkeys(column for line in flat for column in line)
+    table(flat, [column for column in columns if any(line.get(column) not in (None, "") for line in flat)])
+
+
+def _how(point: dict[str, Any]) -> str:
+    return str(point["how"]) + ("" if point["confirmed"] else ", unconfirmed")
 
 
 def _about(entry: Entry, scale: str) -> dict[str, Any]:
@@ -172,7 +185,8 @@ def _print_caveats(entry: Entry, cases: list[Case]) -> None:
     experiment = entry.experiment
     for difference in experiment.differences:
         if any(difference.where.given().items() <= case.settings.items() for case in cases):
-            say(f"paper and script differ: {difference.what} Followed: the {difference.follows}. {difference.because}")
+            followed = f"the {difference.follows} is followed: {difference.because}"
+            say(f"paper and script differ: {difference.what} Here {followed}")
     for case in cases:
         if case.note:
             say(f"{case.name}: {case.note}")

@@ -19,7 +19,7 @@ def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster:
     else:
         print_cases(now)
         print_claims(now, to_stdout=True)
-    failed = [result.row for result in now.found if result.row is not None and result.row.verdict == "failed"]
+    failed = now.failures
     if failed:
         next_command(f"repro logs {failed[0].job_id}", f"why {failed[0].case_name} failed")
     else:

@@ -46,7 +46,6 @@ def plan(
     from orchestrator.cli.choosing import choose
     from orchestrator.folders import find_folders
     from orchestrator.planning.campaign import plan_campaign
-    from orchestrator.planning.plan import refusal_problems
 
     chosen, notes = choose(find_folders(), names, cluster, scale, where)
     campaign = plan_campaign(chosen)
@@ -55,7 +54,7 @@ def plan(
         _add_alpha(rows, campaign)
     if exact:
         notes += _add_exact(rows, campaign)
-    refused = [str(problem) for some in chosen for problem in refusal_problems(some.entry, some.cases, some.target)]
+    refused = [str(problem) for problem in campaign.refusals]
     warnings = _warnings(campaign)
     if json:
         as_json(
@@ -112,6 +111,35 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
     if not found:
         mend = "for example: repro plan atc-figure-9 --solve-alpha"
         raise ReproError(Problem("--solve-alpha: no case here keeps activations that ATC'24 would offload", mend=mend))
+
+
+def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[str]:
+    """The real model's bytes beside the closed form's; returns what could not be planned and where the two disagree."""
+    from orchestrator.planning.cost import fit_of
+    from orchestrator.planning.exact_cases import ExactCase, plan_exactly
+
+    jobs = [job for job in campaign.jobs if job.case.device == "gpu"]
+    say(f"building the model of {len(jobs)} jobs, a second to some ten each")
+    notes: list[str] = []
+    if any(job.case.workload != "pretrain" for job in jobs):
+        notes.append("the real model is megatron-core's of today; Megatron-LM of 2021 computes its loss in fewer bytes")
+    for job, found in zip(jobs, plan_exactly([job.case for job in jobs]), strict=True):
+        row = rows[job.label]
+        if not isinstance(found, ExactCase):
+            notes.append(f"{job.label}: not planned exactly: {found}")
+            continue
+        row["exact_gb"], row["exact_stage"] = round(found.total_bytes / 1e9, 1), found.stage
+        row["exact_parameters_b"] = round(found.parameters / 1e9, 3)
+        assert job.cost is not None and job.cost.memory is not None
+        if job.cost.usable_bytes is not None:
+            row["fit"] = fit_of(job.case, found.total_bytes, job.cost.usable_bytes)
+        apart = job.cost.memory.total_bytes / found.total_bytes - 1
+        if abs(apart) > DISAGREE:
+            notes.append(f"{job.label}: the closed form is {apart:+.1%} off the real model")
+    for row in rows.values():
+        for column in ("exact_gb", "exact_stage", "exact_parameters_b"):
+            row.setdefault(column, None)
+    return notes
 
 
 def _row(planned: PlannedCase, several: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
-from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.compare import Result, results
 
@@ -31,10 +31,15 @@ class Outcome:
     claims: list[ClaimVerdict]
 
     @property
+    def failures(self) -> list[JobRow]:
+        """Jobs that failed, other than as the source says they would."""
+        rows = [result.row for result in self.found if not result.ended_as_published]
+        return [row for row in rows if row is not None and row.verdict == "failed"]
+
+    @property
     def failed(self) -> bool:
         """A job failed, or a claim that could be judged does not hold."""
-        jobs = any(result.row is not None and result.row.verdict == "failed" for result in self.found)
-        return jobs or any(claim.verdict == "fails" for claim in self.claims)
+        return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
 
 
 def read_outcome(
@@ -57,7 +62,8 @@ def read_outcome(
     ]
     entry = find_experiment(folders, last.experiment)
     cases: list[Case] = expand(entry, last.scale)
-    found = results(entry, cases, rows, metrics_of(ledger, [row.attempt_id for row in rows]))
+    ids = [row.attempt_id for row in rows]
+    found = results(entry, cases, rows, metrics_of(ledger, ids), losses_of(ledger, ids))
     claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
     return Outcome(entry, last.scale, last.cluster, found, claims)
 

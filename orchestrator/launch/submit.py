@@ -81,7 +81,8 @@ def submit(
     batches: list[_Batch] = []
 
     def make_attempts(missing: dict[str, int]) -> dict[str, NewAttempt]:
-        batches.extend(_batches([plan for plan in plans if plan.identity in missing]))
+        once = {plan.identity: plan for plan in reversed(plans) if plan.identity in missing}  # cases may share a job
+        batches.extend(_batches([plan for plan in plans if once.get(plan.identity) is plan]))
         return _write_scripts(run_id, batches, cluster, folders)
 
     with _uninterrupted():
@@ -222,6 +223,7 @@ def configuration(plan: Plan, hardware: HardwareFields) -> dict[str, Any]:
         "resources": dataclasses.asdict(plan.resources),
         "arguments": list(plan.program.arguments),
         "gpus_per_node": hardware.gpus_per_node,
+        "gpu": hardware.gpu if case.device == "gpu" else None,
         "peak_tflops": hardware.peak(case.training.dtype) if case.device == "gpu" else None,
     }
 

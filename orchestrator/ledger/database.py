@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 
-SCHEMA = "0001"
+SCHEMA = "0002"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0

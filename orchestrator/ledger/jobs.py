@@ -108,7 +108,7 @@ def job_rows(
     only_open: bool = False,
     unjudged: bool = False,
 ) -> list[JobRow]:
-    """Jobs with their latest attempts, oldest run first; one that two experiments or scales share has a row in each."""
+    """Jobs with their latest attempts, oldest run first; what experiments, scales or cases share has a row in each."""
     newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
     query = (
         sa.select(*_ROW_COLUMNS)
@@ -130,7 +130,7 @@ def job_rows(
         query = query.where(sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None)))
     with ledger.reading() as session:
         rows = [JobRow(*row) for row in session.execute(query)]
-    latest = {(row.experiment, row.scale, row.job_id): row for row in rows}
+    latest = {(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}
     return list(latest.values())
 
 

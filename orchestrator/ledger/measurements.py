@@ -77,3 +77,18 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
             metric = MeasuredMetric(*row[1:])
             found.setdefault(row[0], {})[metric.name] = metric
     return found
+
+
+def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
+    """Attempt id -> (iteration, loss), in order."""
+    query = (
+        sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
+        .where(Iteration.attempt_id.in_(attempt_ids))
+        .order_by(Iteration.attempt_id, Iteration.iteration)
+    )
+    found: dict[int, list[tuple[int, float]]] = {}
+    with ledger.reading() as session:
+        for attempt_id, iteration, loss in session.execute(query):
+            if loss is not None:
+                found.setdefault(attempt_id, []).append((iteration, loss))
+    return found

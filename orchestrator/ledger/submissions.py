@@ -95,18 +95,18 @@ def record_run(
     with ledger.writing() as session:
         latest = _latest_attempts(session, [job.id for job in jobs])
         verdicts = {job_id: attempt.verdict for job_id, attempt in latest.items()}
-        verified = [job.id for job in jobs if verdicts.get(job.id) == VERIFIED]
-        under_way = [job.id for job in jobs if verdicts.get(job.id, FAILED) is None]
+        by_id = {job.id: job for job in jobs}  # cases may share a job
+        verified = [job_id for job_id in by_id if verdicts.get(job_id) == VERIFIED]
+        under_way = [job_id for job_id in by_id if verdicts.get(job_id, FAILED) is None]
         missing = {
-            job.id: (latest[job.id].number if job.id in latest else 0) + 1
-            for job in jobs
-            if verdicts.get(job.id, FAILED) == FAILED
+            job_id: (latest[job_id].number if job_id in latest else 0) + 1
+            for job_id in by_id
+            if verdicts.get(job_id, FAILED) == FAILED
         }
         made = make_attempts(missing)
         session.add(Run(created_at=now(), **fields(run)))
         session.flush()
         _add_jobs(session, run.id, jobs)
-        by_id = {job.id: job for job in jobs}
         for job_id, number in missing.items():
             session.add(_submitting(run, by_id[job_id], number, made[job_id]))
         detail = f"{len(verified)} verified, {len(under_way)} under way, {len(missing)} to submit"
@@ -177,7 +177,7 @@ def _latest_attempts(session: Session, job_ids: list[str]) -> dict[str, Attempt]
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
     known = set(session.scalars(sa.select(Job.id).where(Job.id.in_([job.id for job in jobs]))))
-    for job in jobs:
+    for job in {job.id: job for job in jobs}.values():
         if job.id not in known:
             given = {k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler")}
             session.add(Job(created_at=now(), **given))

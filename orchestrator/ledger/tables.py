@@ -71,13 +71,13 @@ class Job(Table):
 
 
 class RunJob(Table):
-    """Which jobs a run asked for, new or found, and under which name: two figures may share a job."""
+    """Which jobs a run asked for, new or found, and under which name: two figures, or two cases, may share a job."""
 
     __tablename__ = "run_jobs"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True, index=True)
-    position: Mapped[int]
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     case_name: Mapped[str]
 
 

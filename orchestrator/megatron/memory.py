@@ -1,9 +1,9 @@
 """What a GPU must hold for a case: a closed form of parameters, optimizer state and activations. Bytes throughout.
 
 Activations are Korthikanti et al.'s (arXiv 2205.05198 section 4), extended to gated and grouped-query layers, experts
-and context parallelism. Not counted: the context, NCCL's and cuBLAS's buffers, fragments, for which
-`Hardware.usable_memory_bytes` leaves room. Within 0.7 % of twelve runs measured on H200 with megatron-core 0.16.1, bf16
-and flash attention (tests/unit/megatron/test_memory.py); unfused attention, experts, other programs are not measured.
+and context parallelism. Not counted: the context, NCCL's and cuBLAS's buffers, fragments. Within 0.7 % of twelve runs
+measured on H200 with megatron-core 0.16.1, bf16 and flash attention (tests/unit/megatron/test_memory.py); unfused
+attention, experts, other programs are not measured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Attention, Training
+
+_CHUNKS_HERE = 3
+"""Chunks of which nothing is on the host: one computes, one is on its way out, one comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ def _estimate_stage(
         optimizer = adam * parameters
     layer = _LayerActivations.of(model, layout, training, facts)
     activations, working = _activations_of_stage(stage, model, layout, facts, layer)
+    chunk = model.layers / (layout.pipeline_parallel * layout.virtual_stages) * layer.kept
+    elsewhere = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_HERE)
     copies_gradients = width == 2 and facts.gradient_bytes == 2
     return MemoryEstimate(
         stage=stage,
@@ -104,8 +109,9 @@ def _estimate_stage(
         weights_bytes=width * parameters,
         gradients_bytes=facts.gradient_bytes * parameters,
         optimizer_bytes=optimizer,
-        activations_bytes=activations,
+        activations_bytes=activations - elsewhere,
         working_bytes=working,
+        offloaded_bytes=elsewhere,
         step_bytes=4 * optimizer / adam if copies_gradients else 0.0,
     )
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
+from orchestrator.errors import Problem
 from orchestrator.planning.cost import Cost, cost_of, time_limit_s
 from orchestrator.planning.identity import what_runs
+from orchestrator.planning.plan import refusal_problems
 from orchestrator.planning.target import Target, refusals, warnings
 
 
@@ -51,6 +53,18 @@ class Campaign:
     @property
     def refused(self) -> list[PlannedCase]:
         return [planned for planned in self.planned if planned.refused]
+
+    @property
+    def refusals(self) -> list[Problem]:
+        """Of each experiment every reason once, with the cases that it stops."""
+        by_entry: dict[str, list[PlannedCase]] = {}
+        for planned in self.planned:
+            by_entry.setdefault(planned.entry.name, []).append(planned)
+        return [
+            problem
+            for some in by_entry.values()
+            for problem in refusal_problems(some[0].entry, [(planned.case, planned.refused) for planned in some])
+        ]
 
     @property
     def gpu_hours(self) -> float:

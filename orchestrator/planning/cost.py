@@ -42,7 +42,8 @@ def cost_of(case: Case, target: Target) -> Cost:
         return Cost(nodes, None, None, None, None, None, None)
     hardware = target.hardware.facts()
     memory = memory_of(case)
-    usable = hardware.usable_memory_bytes
+    share = traits_of(case.workload).usable_share
+    usable = None if hardware.gpu_memory_gb is None else hardware.gpu_memory_gb * 1e9 * share
     fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
     duration = predict(case.model, case.layout, case.training, hardware, case.workload)
     if duration is None:

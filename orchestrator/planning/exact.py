@@ -32,12 +32,14 @@ class ExactJob:
     """A job in the arguments of `python -m orchestrator.pretrain`, which say the optimizer's sharding and the fusions.
 
     `attention` is `flash` for that program, whose own --attention-backend applies, and `unfused` for Megatron-LM's own
-    attention with its masked-softmax kernel, which keeps the scores: what Megatron-LM of 2021 has.
+    attention with its masked-softmax kernel, which keeps the scores: what Megatron-LM of 2021 has. That one also does
+    not let go of what a stage has sent on (`frees_outputs`).
     """
 
     arguments: tuple[str, ...]
     world_size: int
     attention: CoreAttention = "flash"
+    frees_outputs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

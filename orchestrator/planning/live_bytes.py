@@ -119,6 +119,7 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     stage = parallel_state.get_pipeline_model_parallel_rank()
     config = model.transformer_config(arguments, layout, _GPU)
     config.masked_softmax_fusion = job.attention == "unfused"
+    config.deallocate_pipeline_outputs = job.frees_outputs
     config.finalize_model_grads_func = finalize_model_grads
     _choose_attention(job, arguments)
     with LiveBytes() as live:

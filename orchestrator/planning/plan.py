@@ -67,7 +67,7 @@ def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folde
     if entry.experiment.reference_only:
         raise ReproError(Problem(f"{entry.short_name} is reference only: {entry.experiment.reference_only}"))
     target = Target.of_cluster(cluster)
-    problems = refusal_problems(entry, cases, target)
+    problems = refusal_problems(entry, [(case, refusals(case, target)) for case in cases])
     for workload in dict.fromkeys(case.workload for case in cases):
         problems += _site_problems(entry, workload, cluster)
     if problems:
@@ -75,13 +75,13 @@ def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folde
     return [_plan(entry, case, cluster, target, folders) for case in cases]
 
 
-def refusal_problems(entry: Entry, cases: Sequence[Case], target: Target) -> list[Problem]:
-    """Each reason once, with all the cases that it stops."""
-    reasons: dict[str, list[Case]] = {}
-    for case in cases:
-        for reason in refusals(case, target):
-            reasons.setdefault(reason, []).append(case)
-    return [_refusal(entry, reason, refused, len(cases)) for reason, refused in reasons.items()]
+def refusal_problems(entry: Entry, refused: Sequence[tuple[Case, Sequence[str]]]) -> list[Problem]:
+    """Each reason once, with all the cases that it stops; `refused` has every case, with its reasons if it has any."""
+    by_reason: dict[str, list[Case]] = {}
+    for case, reasons in refused:
+        for reason in reasons:
+            by_reason.setdefault(reason, []).append(case)
+    return [_refusal(entry, reason, cases, len(refused)) for reason, cases in by_reason.items()]
 
 
 def _plan(entry: Entry, case: Case, cluster: Cluster, target: Target, folders: Folders) -> Plan:

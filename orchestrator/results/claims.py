@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
-from orchestrator.catalog.claims import Claim, GainClaim, PeakClaim, SpreadClaim
+from orchestrator.catalog.claims import (
+    Claim,
+    ClosesClaim,
+    GainClaim,
+    LossCurveClaim,
+    OutcomeClaim,
+    PeakClaim,
+    PublishedClaim,
+    RatioClaim,
+    SpreadClaim,
+    TrendClaim,
+)
 from orchestrator.catalog.library import Entry
-from orchestrator.results.compare import Result, lines
-
-_SMALLER_IS_BETTER = frozenset({"iteration_ms"})
+from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
+from orchestrator.results.compare import Result, published_on
+from orchestrator.results.evidence import (
+    Evidence,
+    Finding,
+    NotJudged,
+    assigned,
+    in_order,
+    shown_number,
+    speed,
+    unique,
+    value_of,
+    verified,
+)
 
 Verdict = Literal["holds", "fails", "not judged"]
 
@@ -23,7 +46,11 @@ class ClaimVerdict:
 
 
 def judge_claims(entry: Entry, scale: str, found: Sequence[Result], gpus_per_node: int) -> list[ClaimVerdict]:
-    """One verdict per claim; a claim over cases that are not all verified is not judged."""
+    """One verdict per claim.
+
+    A claim over cases that are not all verified is not judged; those that run out of memory as published may be
+    missing.
+    """
     return [_judge(entry, claim, scale, found, gpus_per_node) for claim in entry.experiment.claims]
 
 
@@ -31,57 +58,126 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
     if scale not in claim.judged_at:
         why = claim.not_judged_because or f"it is judged at {', '.join(claim.judged_at)}"
         return ClaimVerdict(claim, "not judged", f"at scale {scale}: {why}")
-    missing = sum(not result.is_verified for result in found)
-    if missing:
-        return ClaimVerdict(claim, "not judged", f"{missing} of {len(found)} cases not verified")
-    metric = entry.experiment.axes.y.metric
-    if isinstance(claim, PeakClaim):
-        return _judge_peak(claim, _series(entry, found), metric, gpus_per_node)
-    if isinstance(claim, SpreadClaim):
-        return _judge_spread(claim, _series(entry, found), metric)
-    return _judge_gain(claim, found, metric)
+    about = tuple(result for result in found if result.has(claim.where))
+    metric = claim.metric or entry.experiment.axes.y.metric
+    try:
+        if not about:
+            raise NotJudged(f"no case has {assigned(claim.where)}")
+        holds, said = _JUDGES[type(claim)](claim, Evidence(entry, scale, about, metric, gpus_per_node))
+    except NotJudged as reason:
+        return ClaimVerdict(claim, "not judged", str(reason))
+    return ClaimVerdict(claim, "holds" if holds else "fails", said)
 
 
-def _judge_peak(claim: PeakClaim, series: dict[str, list[Result]], metric: str, gpus_per_node: int) -> ClaimVerdict:
-    wanted = {axis: gpus_per_node if value == "gpus_per_node" else value for axis, value in claim.at.given().items()}
-    peaks = {name: max(results, key=lambda result: _speed(result, metric)) for name, results in series.items()}
-    right = [name for name, best in peaks.items() if all(best.case.value(axis) == v for axis, v in wanted.items())]
-    said = "; ".join(f"{name} peaks at {best.case.name}" for name, best in peaks.items())
-    return ClaimVerdict(claim, "holds" if len(right) == len(peaks) else "fails", said)
+def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
+    node = evidence.gpus_per_node
+    wanted = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.given().items()}
+    series = evidence.series(evidence.measured())
+    peaks = {name: max(results, key=lambda result: speed(result, evidence.metric)) for name, results in series.items()}
+    right = [name for name, best in peaks.items() if wanted.items() <= best.case.settings.items()]
+    return len(right) == len(peaks), "; ".join(f"{name} peaks at {best.case.name}" for name, best in peaks.items())
 
 
-def _judge_spread(claim: SpreadClaim, series: dict[str, list[Result]], metric: str) -> ClaimVerdict:
+def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> Finding:
     ratios: dict[str, float] = {}
-    for name, results in series.items():
-        values = [_speed(result, metric) for result in results]
+    for name, results in evidence.series(evidence.measured()).items():
+        values = [speed(result, evidence.metric) for result in results]
         ratios[name] = max(values) / min(values)
     largest = max(ratios, key=lambda name: ratios[name])
     needed = claim.at_least * (1 - claim.tolerance)
     said = f"best over worst is {ratios[largest]:.2f} at {largest}, at least {needed:.2f} asked"
-    return ClaimVerdict(claim, "holds" if ratios[largest] >= needed else "fails", said)
+    return ratios[largest] >= needed, said
 
 
-def _judge_gain(claim: GainClaim, found: Sequence[Result], metric: str) -> ClaimVerdict:
-    deepest = max(result.case.value(claim.where_largest) for result in found)
-    there = [result for result in found if result.case.value(claim.where_largest) == deepest]
-    ordered = sorted(there, key=lambda result: result.case.value(claim.along))
+def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
+    measured = evidence.measured()
+    deepest = in_order(claim.where_largest, measured)[-1].case.value(claim.where_largest)
+    there = [result for result in measured if result.case.value(claim.where_largest) == deepest]
+    ordered = in_order(claim.along, there)
     first, last = ordered[0], ordered[-1]
-    ratio = _speed(last, metric) / _speed(first, metric)
+    if first is last:
+        raise NotJudged(f"no two of its cases differ in {claim.along}")
+    ratio = speed(last, evidence.metric) / speed(first, evidence.metric)
     said = (
         f"at {claim.where_largest}={deepest}, {claim.along}={last.case.value(claim.along)} runs at "
         f"{ratio:.2f} times the rate of {claim.along}={first.case.value(claim.along)}"
     )
-    return ClaimVerdict(claim, "holds" if ratio > 1 else "fails", said)
+    return ratio > 1, said
 
 
-def _series(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]]:
-    series = entry.experiment.axes.series
-    named = lines(entry, found).items()
-    return {f"{series.of}={value}" if series else "the figure": results for value, results in named}
+def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
+    """The tolerance is what a step may go the wrong way; without one, a step that goes nowhere is wrong too."""
+
+    def value(result: Result) -> float:
+        return value_of(result, evidence.metric)
+
+    def at(result: Result) -> str:
+        return f"{shown_number(value(result))} at {claim.along}={result.case.value(claim.along)}"
+
+    def right(before: Result, after: Result) -> bool:
+        if claim.direction == "falls":
+            return value(after) < value(before) * (1 + claim.tolerance)
+        return value(after) > value(before) * (1 - claim.tolerance)
+
+    named = evidence.lines_along(claim.along, evidence.measured())
+    if not named:
+        raise NotJudged(f"no two of its cases differ in {claim.along}")
+    wrong = [
+        f"{name}: {at(before)}, then {at(after)}"
+        for name, line in named.items()
+        for before, after in pairwise(line)
+        if not right(before, after)
+    ]
+    said = [f"{name}: {at(line[0])} to {at(line[-1])}" for name, line in named.items()]
+    return not wrong, "; ".join(wrong or said)
 
 
-def _speed(result: Result, metric: str) -> float:
-    """The case's speed: larger is better, whatever the figure's y axis shows."""
-    value = result.value(metric)
-    assert value is not None, "claims are judged only over verified cases"
-    return 1 / value if metric in _SMALLER_IS_BETTER else value
+def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
+    """Numbers that nobody confirmed are drawn and not judged."""
+    points = [
+        (result, point)
+        for result in evidence.found
+        for point in published_on(result.case, result.gpu)
+        if point.metric in claim.metrics and point.confirmed
+    ]
+    if not points:
+        raise NotJudged(f"none of its numbers was published for {evidence.found[0].gpu or 'a GPU without a name'}")
+    there = {result.case.name for result in verified(unique(result for result, _ in points))}
+    off = [
+        (value_of(result, point.metric) - point.value, result, point)
+        for result, point in points
+        if result.case.name in there
+    ]
+    farthest, result, point = max(off, key=lambda found: abs(found[0]) / found[2].value)
+    measured, published = shown_number(value_of(result, point.metric)), shown_number(point.value)
+    said = (
+        f"the farthest of {len(off)}: {point.metric} {measured} against {published} at {result.case.name}, "
+        f"{100 * farthest / point.value:+.2f} %; {100 * claim.tolerance:.4g} % allowed"
+    )
+    return abs(farthest) <= claim.tolerance * point.value, said
+
+
+def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
+    out_of_memory = [result.case.name for result in evidence.found if result.ran_out_of_memory]
+    well = [result.case.name for result in evidence.found if result.is_verified]
+    right, wrong = (well, out_of_memory) if claim.outcome == "ok" else (out_of_memory, well)
+    if not wrong and len(right) < len(evidence.found):
+        missing = len(evidence.found) - len(right)
+        raise NotJudged(f"{missing} of {len(evidence.found)} cases neither verified nor out of memory")
+    seen = [f"out of memory: {'; '.join(out_of_memory)}"] if out_of_memory else []
+    seen += [f"verified: {'; '.join(well)}"] if well else []
+    return not wrong, ", ".join(seen)
+
+
+# A judge takes its own kind of claim, which the key says and a type cannot.
+_JUDGES: Mapping[type, Callable[[Any, Evidence], Finding]] = {
+    PeakClaim: _judge_peak,
+    SpreadClaim: _judge_spread,
+    GainClaim: _judge_gain,
+    TrendClaim: _judge_trend,
+    RatioClaim: judge_ratio,
+    ClosesClaim: judge_closes,
+    PublishedClaim: _judge_published,
+    OutcomeClaim: _judge_outcome,
+    LossCurveClaim: judge_loss_curves,
+}

@@ -8,24 +8,47 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.settings import Value
+from orchestrator.catalog.settings import Settings, Value
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import VERIFIED
+from orchestrator.results.outcome import ran_out_of_memory
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case: its job and metrics when there are any, and the published number for the figure's own metric."""
+    """One case: its job and metrics when there are any, and the published number for the figure's own metric.
+
+    `losses` are (iteration, loss) as logged, none unless they were asked for; `gpu` is the name of the cluster's GPU.
+    """
 
     case: Case
     row: JobRow | None
     metrics: Mapping[str, MeasuredMetric]
     published: PublishedPoint | None
+    losses: tuple[tuple[int, float], ...] = ()
+    gpu: str | None = None
 
     @property
     def is_verified(self) -> bool:
         return self.row is not None and self.row.verdict == VERIFIED
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        return self.row is not None and ran_out_of_memory(self.row)
+
+    @property
+    def expects_oom(self) -> bool:
+        """Whether the source says that the case runs out of memory."""
+        return self.case.expected is not None and self.case.expected.outcome == "oom"
+
+    @property
+    def ended_as_published(self) -> bool:
+        """It failed, as the source says it does."""
+        return self.expects_oom and self.ran_out_of_memory
+
+    def has(self, settings: Settings) -> bool:
+        return settings.given().items() <= self.case.settings.items()
 
     def metric(self, name: str) -> MeasuredMetric | None:
         """What was measured; None unless the job is verified."""
@@ -37,30 +60,43 @@ class Result:
 
 
 def results(
-    entry: Entry, cases: Sequence[Case], rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]
+    entry: Entry,
+    cases: Sequence[Case],
+    rows: Sequence[JobRow],
+    metrics: Mapping[int, Mapping[str, MeasuredMetric]],
+    losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
 ) -> list[Result]:
-    """Every case of the scale, measured or not; a case that ran more than once counts as it did last."""
+    """Every case of the scale, measured or not; a case that ran more than once counts as it did last.
+
+    `rows` are of one cluster; `metrics` and `losses` are by attempt.
+    """
     by_name = {row.case_name: row for row in rows}
+    gpu = next(filter(None, (row.configuration.get("gpu") for row in rows)), None)
     found: list[Result] = []
     for case in cases:
         row = by_name.get(case.name)
         measured = metrics.get(row.attempt_id, {}) if row else {}
-        found.append(Result(case, row, measured, published_for(entry, case)))
+        logged = tuple((losses or {}).get(row.attempt_id, ())) if row else ()
+        found.append(Result(case, row, measured, published_for(entry, case, gpu), logged, gpu))
     return found
 
 
 def lines(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:
-    """The figure's lines: results by their value on its series axis, or all under None where it has none."""
+    """The figure's lines: results by their value on its series axis, or under None where there is none."""
     series = entry.experiment.axes.series
     by_value: dict[Value | None, list[Result]] = {}
     for result in found:
-        by_value.setdefault(result.case.value(series.of) if series else None, []).append(result)
+        by_value.setdefault(result.case.settings.get(series.of) if series else None, []).append(result)
     return by_value
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
-    """The published number of a case for the figure's own metric, measured on this GPU if it was on several."""
+    """The published number of a case for the figure's own metric; None where it was measured on another GPU."""
     metric = entry.experiment.axes.y.metric
-    found = [point for point in case.published if point.metric == metric]
-    own = [point for point in found if point.gpu and gpu and point.gpu in gpu]
-    return next(iter(own or found), None)
+    return next((point for point in published_on(case, gpu) if point.metric == metric), None)
+
+
+def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
+    """The source's numbers that this GPU can be held against: its own first, then those that name no GPU."""
+    own = [point for point in case.published if point.gpu and gpu and point.gpu in gpu]
+    return own + [point for point in case.published if not point.gpu]

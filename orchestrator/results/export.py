@@ -10,12 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
 
 _METRICS = ("iteration_ms", "tflops_per_gpu", "percent_of_peak", "sequences_per_s")
+_AXIS_COLUMNS = {"case": "row"}
+"""Axes whose own name is that of another column."""
 
 
 @contextlib.contextmanager
@@ -38,7 +41,8 @@ def export_rows(entry: Entry, found: Sequence[Result]) -> list[dict[str, Any]]:
 
 def _row(entry: Entry, result: Result) -> dict[str, Any]:
     case, row = result.case, result.row
-    known: dict[str, Any] = {"experiment": entry.name, "scale": case.scale, "case": case.name, **dict(case.point)}
+    known: dict[str, Any] = {"experiment": entry.name, "scale": case.scale, "case": case.name}
+    known |= {_AXIS_COLUMNS.get(axis, axis): value for axis, value in case.point}
     known |= {
         "gpus": case.layout.gpus,
         "microbatches": case.layout.microbatches,
@@ -52,7 +56,7 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
         "verdict_reason": row.verdict_reason if row else None,
         "nodes": row.nodes if row else None,
     }
-    for name in _METRICS:
+    for name in _metrics(entry):
         known[name] = result.value(name)
     timing = result.metric("iteration_ms")
     known["iteration_ms_spread"] = timing.spread if timing else None
@@ -61,6 +65,15 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     known["published_how"] = result.published.how if result.published else None
     known["published_confirmed"] = result.published.confirmed if result.published else None
     return known
+
+
+def _metrics(entry: Entry) -> list[str]:
+    """What every figure has, then what this one and its claims are about."""
+    own: list[str] = [entry.experiment.axes.y.metric]
+    for claim in entry.experiment.claims:
+        own += claim.metrics if isinstance(claim, PublishedClaim) else []
+        own += [claim.metric] if claim.metric else []
+    return list(dict.fromkeys([*_METRICS, *own]))
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
-from orchestrator.results.read import LogReport
+from orchestrator.results.read import OUT_OF_MEMORY, LogReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,21 @@ def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | 
     reasons = [*_mismatches(report, expected), *_numbers(report)]
     if ending.state != "COMPLETED" or ending.exit_code not in (0, None):
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
-        why = report.cause or ending.reason
+        why = None if report.out_of_memory else report.cause or ending.reason
         reasons.insert(0, f"{ending.state}{code}" + (f" ({why})" if why else ""))
     last = report.last_iteration
     if last is None:
         reasons.append("no iteration was read from its log")
     elif last < expected.iterations:
         reasons.append(f"its log ends at iteration {last} of {expected.iterations}")
+    if reasons and report.out_of_memory:
+        reasons.insert(0, report.out_of_memory)
     return (FAILED, "; ".join(reasons)) if reasons else (VERIFIED, None)
+
+
+def ran_out_of_memory(row: JobRow) -> bool:
+    """Whether a GPU's memory was what the job failed of."""
+    return row.verdict == FAILED and (row.verdict_reason or "").startswith(OUT_OF_MEMORY)
 
 
 def _mismatches(report: LogReport, expected: Expected) -> list[str]:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.megatron.log_lines import TRAINING_DONE, IterationLine, WorldLine, cause, iteration_lines, world_line
 
+OUT_OF_MEMORY = "out of memory on the GPU"
+"""What the reason of a job that ran out of device memory starts with."""
+
+# torch says it in three ways, by its age and by who asked for the memory, and NCCL in its own. The host's memory
+# (`oom_kill`, `Out Of Memory`) is another matter.
+_NO_MEMORY = re.compile(rb"OutOfMemoryError|CUDA (?:error: )?out of memory|Cuda failure [^\r\n]{0,9}out of memory")
+_ALLOCATING = re.compile(rb"Tried to allocate ([0-9.]{1,9} [KMGT]?i?B)", re.IGNORECASE)
+# What torch and `srun -l` put before a line of rank N.
+_RANK = re.compile(rb"\[rank([0-9]{1,9})\]|^(?:P[0-9]{1,9} )? *([0-9]{1,9}): ")
+
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What a log holds; `cause` is the line that says best why a job failed, if it did."""
+    """What a log holds; `cause` is the line that says best why a job failed, if it did.
+
+    `out_of_memory` starts with `OUT_OF_MEMORY` where a GPU had none left, with the rank and what it asked for.
+    """
 
     iterations: tuple[IterationLine, ...]
     world: WorldLine | None
     says_done: bool
     cause: str | None
+    out_of_memory: str | None = None
 
     @property
     def last_iteration(self) -> int | None:
@@ -30,7 +45,20 @@ def read_log(log: bytes) -> LogReport:
         world=world_line(log),
         says_done=TRAINING_DONE.search(log) is not None,
         cause=cause(log),
+        out_of_memory=_out_of_memory(log),
     )
+
+
+def _out_of_memory(log: bytes) -> str | None:
+    """The first such line in short; a rank that dies of it takes the others with it, whose lines say nothing."""
+    found = _NO_MEMORY.search(log)
+    if found is None:
+        return None
+    start = max(log.rfind(b"\n", 0, found.start()), log.rfind(b"\r", 0, found.start())) + 1
+    rank, asked = _RANK.search(log[start : found.start()]), _ALLOCATING.search(log[found.start() : found.end() + 200])
+    said = [f"rank {(rank[1] or rank[2]).decode()}"] if rank else []
+    said += [f"tried to allocate {asked[1].decode()}"] if asked else []
+    return f"{OUT_OF_MEMORY} ({', '.join(said)})" if said else OUT_OF_MEMORY
 
 
 def log_bytes(folder: Path) -> bytes:

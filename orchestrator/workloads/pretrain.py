@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from orchestrator.catalog.case import Case
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
 
 
 def arguments(case: Case) -> list[str]:
@@ -33,13 +35,37 @@ def arguments(case: Case) -> list[str]:
         result += _pair("--context-parallel-size", layout.context_parallel)
     if layout.sequence_parallel:
         result.append("--sequence-parallel")
-    if training.recompute != "none":
-        result += _pair("--recompute-granularity", training.recompute)
+    result += [*_family(model), *_recomputation(training)]
     if training.dtype in ("bf16", "fp16"):
         result.append(f"--{training.dtype}")
     if training.dtype == "fp16" and training.loss_scale:
         result += _pair("--loss-scale", training.loss_scale)
     return [*result, "--use-distributed-optimizer", *case.arguments]
+
+
+def _family(model: ModelShape) -> list[str]:
+    """What makes the model another than GPT with a feed-forward layer of 4 x hidden."""
+    result: list[str] = []
+    if model.family == "llama":
+        result += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]
+        result += ["--disable-bias-linear", "--untie-embeddings-and-output-weights"]
+        result += _pair("--make-vocab-size-divisible-by", 128)
+    if model.ffn is not None:
+        result += _pair("--ffn-hidden-size", model.ffn)
+    if model.kv_groups is not None:
+        result += ["--group-query-attention", *_pair("--num-query-groups", model.kv_groups)]
+    return result
+
+
+def _recomputation(training: Training) -> list[str]:
+    result: list[str] = []
+    if training.recompute == "ours":
+        result += ["--recompute-norm", "--recompute-activation-func"]
+    elif training.recompute != "none":
+        result += _pair("--recompute-granularity", training.recompute)
+    if training.offload:
+        result += _pair("--offload-activation-ratio", training.offload)
+    return result
 
 
 @cache

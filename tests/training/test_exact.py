@@ -156,12 +156,14 @@ def test_a_job_that_cannot_be_planned_says_why_and_the_next_is_planned() -> None
 def test_what_breaks_inside_the_model_is_a_reason_of_one_line() -> None:
     size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
     # Megatron-LM's own attention refuses context parallelism.
-    broken, after = exact_memory([job(f"{size} --context-parallel-size 2", 2, "unfused"), job(size, 1)])
+    impossible = job(f"{size} --context-parallel-size 2", 2, "unfused")
+    # Of three jobs the last goes to a process in which one has broken.
+    broken, _, after = exact_memory([impossible, impossible, job(size, 1)])
     assert isinstance(broken, str) and "ontext parallelism" in broken and "\n" not in broken
     assert isinstance(after, ExactMemory)
 
 
-# Answers each job but the one with a world of 13, which ends it as the kernel does a process that has used up the memory.
+# Answers each job but those with a world of 13, which end it as the kernel ends a process that has used up the memory.
 PLANNER_THAT_DIES = """
 import json, os, signal, sys
 for line in sys.stdin:
@@ -196,7 +198,7 @@ def test_an_interrupt_leaves_no_planner_behind(monkeypatch: pytest.MonkeyPatch) 
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", "import time; time.sleep(600)"])
-    monkeypatch.setattr(exact.subprocess, "Popen", remember)
+    monkeypatch.setattr("orchestrator.planning.exact.subprocess.Popen", remember)
     monkeypatch.setattr(exact, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         exact_memory([ExactJob((), 1)] * 3)

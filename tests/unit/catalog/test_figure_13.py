@@ -9,8 +9,8 @@ from orchestrator.catalog.claims import GainClaim, PeakClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.selection import parse_where, select
-from orchestrator.megatron.rules import Setting, broken_rules
 from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.rules import Setting, broken_rules
 from tests.unit.catalog.entries import shipped
 
 # run_figure_13.sh at 6985e58938: pipeline- and tensor-parallel size, global batch; data-parallel, microbatch,
@@ -65,7 +65,7 @@ def test_every_scale_keeps_the_trade_off_of_pipeline_against_tensor(scale: str) 
     gpus = {case.layout.gpus for case in cases}
     assert len(gpus) == 1
     (size,) = gpus
-    assert all(case.value("pp") * case.value("tp") == size for case in cases)
+    assert all(case.number("pp") * case.number("tp") == size for case in cases)
     assert len({case.value("pp") for case in cases}) >= 3 and len({case.value("gbs") for case in cases}) == 2
     for case in cases:
         assert broken_rules(Setting(case.model, case.layout, case.training)) == []

@@ -26,7 +26,7 @@ def test_short_and_full_names_find_the_same_experiment_and_the_paper_is_none() -
     assert "sc21/paper" not in experiment_names(SHIPPED)
 
 
-@pytest.mark.parametrize("name", ["figure-31", "figure13", "Figure-13", "sc21/figure-3"])
+@pytest.mark.parametrize("name", ["figure-133", "figure13", "Figure-13", "sc21/figure-3"])
 def test_a_wrong_name_gets_the_nearest(name: str) -> None:
     with pytest.raises(ReproError, match=r'no such experiment; did you mean ".*figure-13"\?'):
         shipped(name)
@@ -74,8 +74,14 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
     ("change", "expected"),
     [
         (("gpus: 8", "gpus: eight"), ["figure-1.yaml:4:7 gpus: input should be a valid integer, got 'eight'"]),
-        (("gbs: [8, 16]", "gbs: [08, 16]"), ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got '08'"]),
-        (("gbs: [8, 16]", "gbs: [1e3]"), ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got 1000.0"]),
+        (
+            ("gbs: [8, 16]", "gbs: [08, 16]"),
+            ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got '08'"],
+        ),
+        (
+            ("gbs: [8, 16]", "gbs: [1e3]"),
+            ["figure-1.yaml:8:9 matrix.gbs.0: input should be a valid integer, got 1000.0"],
+        ),
         (
             ("gbs: [8, 16]", "scatter_gather: [no]"),
             ["figure-1.yaml:8:20 matrix.scatter_gather.0: input should be a valid boolean, got 'no'"],
@@ -96,6 +102,12 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
 def test_a_wrong_field_is_said_with_its_place(tmp_path: Path, change: tuple[str, str], expected: list[str]) -> None:
     lines = said(tmp_path, BASE.replace(*change))
     assert len(lines) == len(expected) and all(map(str.startswith, lines, expected)), lines
+
+
+def test_a_ratio_that_nothing_could_fail_is_no_claim(tmp_path: Path) -> None:
+    claim = "{id: a, kind: ratio, says: s, source: s, stated: printed, judged_at: [paper], of: {pp: 1}, over: {pp: 2}}"
+    (only,) = said(tmp_path, f"{BASE}claims:\n  - {claim}\n")
+    assert only == "figure-1.yaml:17:5 claims.0: neither at_least nor at_most: nothing could fail it"
 
 
 def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_path: Path) -> None:

@@ -82,4 +82,12 @@ def test_a_huge_rule_is_refused_and_neither_recurses_nor_computes(rule: str) -> 
 @given(st.text(max_size=80) | st.text(alphabet="gpus 0123456789+-*/().\n\t_'", max_size=220))
 def test_any_text_is_a_whole_positive_number_or_a_rule_error(rule: str) -> None:
     with contextlib.suppress(RuleError):
-        assert evaluate(rule, NAMES) >= 1
+        value = evaluate(rule, NAMES)
+        assert isinstance(value, int) and value >= 1
+
+
+def test_a_name_alone_takes_over_a_switch_and_arithmetic_with_one_is_refused() -> None:
+    names: dict[str, int | float | bool | str] = {"scatter_gather": False, "recompute": "full", "pp": 4}
+    assert evaluate("scatter_gather", names) is False and evaluate("recompute", names) == "full"
+    with pytest.raises(RuleError, match="scatter_gather is False, not a whole number"):
+        evaluate("pp * scatter_gather", names)

@@ -12,12 +12,12 @@ from orchestrator.catalog.selection import select
 from orchestrator.documents.source import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules import Setting, broken_rules
+from orchestrator.megatron.rules import Dialect, Setting, broken_rules
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
 # Every point of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938: experiment, case, then layers,
 # hidden size, heads; tensor-, pipeline- and data-parallel size, virtual stages; microbatch, batch, microbatches, GPUs;
-# recomputation, scatter/gather (on is the default), --DDP-impl. All have 2,048 positions; the vocabulary is the paper's.
+# recomputation, scatter/gather (on is the default), --DDP-impl. All have 2,048 positions and the paper's vocabulary.
 POINTS = """\
 table-1  case=1.7B  24 2304 24 1 1 32 1 16 512 1 32 full on torch
 table-1  case=3.6B  30 3072 32 2 1 32 1 16 512 1 64 full on torch
@@ -119,7 +119,6 @@ figure-18  scatter_gather=false,gbs=36  96 12288 96 8 12 1 4 1 36 36 96 full off
 figure-18  scatter_gather=false,gbs=48  96 12288 96 8 12 1 4 1 48 48 96 full off local
 figure-18  scatter_gather=false,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full off local
 """
-SWITCH = {"on": True, "off": False}
 RUN = ["table-1", *(f"figure-{number}" for number in range(11, 19))]
 ALL = [*RUN, "table-2"]
 SCALES = [(name, scale) for name in RUN for scale in ("paper", "quad", "cpu")]
@@ -168,8 +167,8 @@ def test_94_of_the_99_are_different_jobs() -> None:
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_case_keeps_the_rules_of_its_program(name: str, scale: str) -> None:
+    dialect: Dialect = "2021" if scale == PAPER else "pretrain"
     for case in cases_of(name, scale):
-        dialect = "2021" if scale == PAPER else "pretrain"
         assert case.workload == ("megatron-2021" if scale == PAPER else "pretrain")
         setting = Setting(case.model, case.layout, case.training, dialect, case.arguments)
         assert [(case.name, rule.name, reason) for rule, reason in broken_rules(setting)] == []

@@ -31,12 +31,12 @@ def change(file: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("submit figure-31 --cluster here", ['repro: figure-31: no such experiment; did you mean "figure-13"?']),
+        ("submit figure-133 --cluster here", ['repro: figure-133: no such experiment; did you mean "figure-13"?']),
         ("submit figure-13 --cluster her", ['repro: her: no such cluster; did you mean "here"?']),
         (
-            "submit figure-31 --cluster her --where pq=8",
+            "submit figure-133 --cluster her --where pq=8",
             [
-                'repro: figure-31: no such experiment; did you mean "figure-13"?',
+                'repro: figure-133: no such experiment; did you mean "figure-13"?',
                 'repro: her: no such cluster; did you mean "here"?',
                 "repro: --where pq",
             ],
@@ -52,13 +52,13 @@ def change(file: Path, old: str, new: str) -> None:
         ),
         (
             "render figure-13 --cluster here --scale cpu --where pp",
-            ["repro: --where pp: must be axis=number"],
+            ["repro: --where pp: must be axis=value"],
         ),
         (
-            "render figure-13 --cluster here --scale cpu --where dp=1",
-            ["repro: --where dp"],
+            "render figure-13 --cluster here --scale cpu --where dp=2",
+            ["repro: --where dp=2: no such case; there are dp: 1"],
         ),
-        ("status figure-31", None),
+        ("status figure-133", None),
         ("status --where pp=x", None),
         ("logs 0123", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
         ("cancel figure-13", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
@@ -232,7 +232,7 @@ def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Call
     assert done.returncode == 2 and "3 jobs; logs are shown of one" in done.complaints[0]
     done = repro("logs", "")
     assert done.returncode == 2 and len(done.complaints) == 1
-    done = repro("status", "figure-31")
+    done = repro("status", "figure-133")
     assert (done.returncode, len(done.complaints)) == (2, 1)
     done = repro("collect", "figure-13", "--scale", "paper")
     assert done.returncode == 2 and "figure-13 at paper was never submitted" in done.complaints[0]

@@ -127,7 +127,7 @@ def test_a_job_that_fails_is_exit_1_and_the_next_command_says_why(site: Site) ->
     done = site.submit("--wait")
     assert done.returncode == 1
     (failed,) = [line for line in done.stdout.splitlines() if " failed " in line]
-    assert "FAILED with exit code 7 (out of GPU memory" in failed
+    assert "out of memory on the GPU; FAILED with exit code 7" in failed
     job = failed.split()[0]
     assert last_line(done.stderr) == f"next: repro logs {job}   # why pp=2,tp=2,gbs=4 failed"
     assert "CUDA out of memory" in site.repro("logs", job).stdout

@@ -58,7 +58,7 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     assert len(lines) == 7
     assert all(line.endswith("; write it in selene.local.yaml") for line in lines)
     assert lines[0].startswith(
-        "selene.yaml:16:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
+        "selene.yaml:18:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
     )
     assert any(
         line.startswith("selene.local.yaml:4:19 container.mounts.1: still to be filled in, <your") for line in lines

@@ -87,7 +87,7 @@ def test_a_failing_job_does_not_hold_up_the_next(site: Site) -> None:
     collect(ledger)
     rows = job_rows(ledger)
     assert [(row.state, row.exit_code) for row in rows] == [("FAILED", 7), ("COMPLETED", 0), ("COMPLETED", 0)]
-    assert "CUDA out of memory" in str(rows[0].verdict_reason)
+    assert "out of memory on the GPU" in str(rows[0].verdict_reason)
 
 
 def test_cancelling_ends_everything_the_running_job_started_and_starts_no_other(site: Site) -> None:

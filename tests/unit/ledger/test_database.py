@@ -52,6 +52,34 @@ def test_the_schema_the_code_names_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA]
 
 
+def test_a_ledger_of_an_older_repro_is_migrated_with_its_jobs_and_a_copy_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "results.db"
+    ledger = new_ledger(tmp_path)
+    record(ledger, "a", "b")
+    ledger.engine.dispose()
+    with sqlite3.connect(file) as raw:  # as the first version made the table
+        raw.executescript(
+            "create table old (run_id varchar not null, job_id varchar not null, position integer not null, "
+            "case_name varchar not null, constraint pk_run_jobs primary key (run_id, job_id), "
+            "constraint fk_run_jobs_job_id_jobs foreign key(job_id) references jobs (id), "
+            "constraint fk_run_jobs_run_id_runs foreign key(run_id) references runs (id));"
+            "insert into old select run_id, job_id, position, case_name from run_jobs;"
+            "drop table run_jobs; alter table old rename to run_jobs;"
+            "create index ix_run_jobs_job_id on run_jobs (job_id);"
+            "update alembic_version set version_num = '0001';"
+        )
+    migrated = open_ledger(ledger_url(None, tmp_path))
+    assert migrated is not None
+    assert [row.case_name for row in job_rows(migrated)] == ["a", "b"]
+    with sqlite3.connect(file.with_name(f"results.db.before-{SCHEMA}")) as kept:
+        assert kept.execute("select version_num from alembic_version").fetchall() == [("0001",)]
+    with migrated.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Table.metadata) == []
+        keys = sa.inspect(connection).get_pk_constraint("run_jobs")["constrained_columns"]
+    assert keys == ["run_id", "position"]
+
+
 def test_a_ledger_of_a_newer_repro_is_refused_and_kept(tmp_path: Path) -> None:
     new_ledger(tmp_path)
     with sqlite3.connect(tmp_path / "results.db") as raw:

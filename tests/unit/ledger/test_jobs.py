@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from orchestrator.ledger.measurements import (
     MeasuredIteration,
     MeasuredMetric,
     Measurement,
+    losses_of,
     metrics_of,
     record_measurements,
 )
@@ -248,3 +250,25 @@ def test_an_experiment_is_counted_over_the_latest_attempts(ledger: Ledger) -> No
     record_observations(ledger, {4: Observation("RUNNING", RUNNING)}, [])
     (counts,) = experiment_counts(ledger)
     assert (counts.cases, counts.verified, counts.failed, counts.running, counts.waiting) == (4, 1, 1, 1, 1)
+
+
+def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(ledger: Ledger) -> None:
+    first = new_job("a")
+    asked: list[dict[str, int]] = []
+
+    def make(missing: dict[str, int]) -> dict[str, NewAttempt]:
+        asked.append(missing)
+        return attempts_under()(missing)
+
+    recorded = record_run(ledger, new_run(), [first, replace(first, case_name="b")], make)
+    assert asked == [{"a-id": 1}] and recorded.to_submit == {"a-id": 1}
+    assert [(row.case_name, row.attempt_id) for row in job_rows(ledger)] == [("a", 1), ("b", 1)]
+    assert count(ledger, Job) == count(ledger, Attempt) == 1
+
+
+def test_losses_come_back_in_the_order_of_iterations_without_those_that_have_none(ledger: Ledger) -> None:
+    record(ledger, "a")
+    (row,) = job_rows(ledger)
+    lines = tuple(MeasuredIteration(n, 1.0, loss, None, True) for n, loss in ((2, 9.5), (1, 10.0), (3, None)))
+    record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
+    assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(1, 10.0), (2, 9.5)]}

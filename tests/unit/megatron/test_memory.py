@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, chunks_in_flight, estimate_memory
 from orchestrator.megatron.model import ModelShape
@@ -160,8 +159,8 @@ def test_alpas_best_cases_fit_16_gb_and_data_parallelism_alone_does_not(
         Training(dtype="fp16", recompute="full"),
         MEGATRON_2021,
     )
-    usable = Hardware(nodes=1, gpus_per_node=8, gpu_memory_gb=16).usable_memory_bytes
-    assert usable is not None and (needed.total_bytes < usable) == ran
+    usable_bytes = 15e9  # of 16 GB
+    assert (needed.total_bytes < usable_bytes) == ran
 
 
 @pytest.mark.parametrize("row", BUILT, ids=lambda row: f"{row[2]}-t{row[5]}p{row[6]}")

@@ -209,6 +209,7 @@ def test_processes_on_cpu_cores_ask_for_no_gpus(tmp_path: Path) -> None:
 def test_a_local_job_without_a_limit_of_its_own_ends_after_half_an_hour(tmp_path: Path) -> None:
     case = replace(expand(shipped(), "cpu")[0], time_limit=None)
     assert resources_of(case, Target.of_cluster(local(tmp_path, Machine(2)))).time_limit == "0:30:00"
-    assert resources_of(
-        replace(case, time_limit="0:01:00"), Target.of_cluster(local(tmp_path, Machine(2)))
-    ).time_limit == "0:01:00"
+    assert (
+        resources_of(replace(case, time_limit="0:01:00"), Target.of_cluster(local(tmp_path, Machine(2)))).time_limit
+        == "0:01:00"
+    )

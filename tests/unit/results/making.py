@@ -1,12 +1,15 @@
-"""Results of figure 13 with made-up numbers, for what is computed from them."""
+"""Results with made-up numbers, for what is computed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from orchestrator.catalog.case import Case
+from pydantic import TypeAdapter
+
+from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.folders import Folders
@@ -14,13 +17,50 @@ from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.compare import Result, results
+from orchestrator.results.read import OUT_OF_MEMORY
 from tests.unit.ledger.making import new_ledger, record
+
+ROWS = """\
+figure: Figure 1
+title: t
+workload: pretrain
+gpus: 4
+model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
+cases:
+  - {case: plain, recompute: none, expect: oom}
+  - {case: theirs, recompute: full, published: {tokens_per_s: 100, mfu_percent: 40}}
+  - {case: ours, recompute: ours, offload: 0.5, published: {tokens_per_s: 130}}
+fixed: {mbs: 1, gbs: 8}
+published_as: {how: printed, source: a table, gpu: H800}
+axes:
+  x: {label: Method, of: [case]}
+  y: {label: Tokens per second, metric: tokens_per_s}
+"""
+"""Three methods as the rows of a table, of which one is published to run out of memory."""
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
+def shipped(name: str) -> Entry:
+    return find_experiment(Folders(CHECKOUT, CHECKOUT), name)
+
+
 def figure_13() -> Entry:
-    return find_experiment(Folders(CHECKOUT, CHECKOUT), "figure-13")
+    return shipped("figure-13")
+
+
+def claiming(entry: Entry, *claims: dict[str, Any]) -> Entry:
+    """The same figure with these claims alone."""
+    every = {
+        "says": "it is so",
+        "source": "section 1",
+        "stated": "printed",
+        "judged_at": ["paper", *entry.experiment.scales],
+    }
+    read = [
+        TypeAdapter(Claim).validate_python({"id": claim["kind"].replace(" ", "-")} | every | claim) for claim in claims
+    ]
+    return replace(entry, experiment=entry.experiment.model_copy(update={"claims": read}))
 
 
 def a_row(folder: Path) -> JobRow:
@@ -33,26 +73,38 @@ def a_row(folder: Path) -> JobRow:
 
 
 def measured(
-    folder: Path, entry: Entry, scale: str, rates: Mapping[str, float], failed: tuple[str, ...] = ()
+    folder: Path,
+    entry: Entry,
+    scale: str,
+    rates: Mapping[str, float],
+    failed: tuple[str, ...] = (),
+    out_of_memory: tuple[str, ...] = (),
+    metric: str = "tflops_per_gpu",
+    gpu: str | None = None,
+    losses: Mapping[str, Sequence[tuple[int, float]]] | None = None,
 ) -> list[Result]:
-    """Every case of the scale; those in `rates` (by name) with that many TFLOP/s, those in `failed` failed."""
+    """Every case of the scale; those in `rates` (by name) with that many TFLOP/s, or whatever `metric` counts.
+
+    Those in `failed` failed, those in `out_of_memory` of just that; `losses` are by name, too.
+    """
     base, cases = a_row(folder), expand(entry, scale)
+    base = replace(base, configuration=base.configuration | {"gpu": gpu})
     rows: list[JobRow] = []
     metrics: dict[int, dict[str, MeasuredMetric]] = {}
+    logged: dict[int, Sequence[tuple[int, float]]] = {}
     for number, case in enumerate(cases, 1):
-        if case.name in rates or case.name in failed:
-            rows.append(_row(base, case, number, case.name in failed))
-            metrics[number] = _metrics(rates.get(case.name, 1.0))
-    return results(entry, cases, rows, metrics)
+        if case.name in rates or case.name in failed or case.name in out_of_memory:
+            row = replace(base, case_name=case.name, scale=case.scale, job_id=f"job{number}", attempt_id=number)
+            why = f"{OUT_OF_MEMORY} (rank 3)" if case.name in out_of_memory else 'exit 1, "oom"'
+            bad = case.name in failed or case.name in out_of_memory
+            rows.append(replace(row, state="FAILED", verdict="failed", verdict_reason=why) if bad else row)
+            metrics[number] = _metrics(rates.get(case.name, 1.0), metric)
+            logged[number] = (losses or {}).get(case.name, ())
+    return results(entry, cases, rows, metrics, logged)
 
 
-def _row(base: JobRow, case: Case, number: int, failed: bool) -> JobRow:
-    row = replace(base, case_name=case.name, scale=case.scale, job_id=f"job{number}", attempt_id=number)
-    return replace(row, state="FAILED", verdict="failed", verdict_reason='exit 1, "oom"') if failed else row
-
-
-def _metrics(rate: float) -> dict[str, MeasuredMetric]:
+def _metrics(rate: float, metric: str) -> dict[str, MeasuredMetric]:
     return {
-        "tflops_per_gpu": MeasuredMetric("tflops_per_gpu", rate, "TFLOP/s", rate / 10, 5),
         "iteration_ms": MeasuredMetric("iteration_ms", 1000 / rate, "ms", 100 / rate, 5),
+        metric: MeasuredMetric(metric, rate, "TFLOP/s", rate / 10, 5),
     }

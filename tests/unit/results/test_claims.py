@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
+from orchestrator.results import claims
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.export import claim_rows
-from tests.unit.results.making import figure_13, measured
+from tests.unit.catalog.entries import entry_of
+from tests.unit.results.making import ROWS, claiming, figure_13, measured
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +106,154 @@ def test_where_the_figure_shows_times_a_claim_still_compares_speeds(tmp_path: Pa
     assert {name: (c.verdict, c.because) for name, c in by_time.items()} == {
         name: (c.verdict, c.because) for name, c in by_rate.items()
     }
+
+
+def judged_alone(
+    folder: Path, entry: Entry, scale: str, claim: dict[str, Any], numbers: dict[str, float], **how: Any
+) -> tuple[str, str]:
+    """(verdict, why) of one claim in the place of the figure's own."""
+    claimed = claiming(entry, claim)
+    (verdict,) = judge_claims(claimed, scale, measured(folder, claimed, scale, numbers, **how), gpus_per_node=8)
+    return verdict.verdict, verdict.because
+
+
+SPREAD: dict[str, Any] = {"kind": "spread", "at_least": 1.5}
+FALLS: dict[str, Any] = {"kind": "trend", "along": "pp", "direction": "falls"}
+
+
+def test_a_claim_is_about_the_cases_it_is_restricted_to(tmp_path: Path, entry: Entry) -> None:
+    numbers = rates(entry, "cpu", pp4_gbs4=50.0)
+    assert judged_alone(tmp_path, entry, "cpu", SPREAD, numbers)[0] == "holds"
+    assert judged_alone(tmp_path, entry, "cpu", SPREAD | {"where": {"gbs": 16}}, numbers)[0] == "fails"
+    del numbers["pp=1,tp=4,gbs=16"]
+    assert judged_alone(tmp_path, entry, "cpu", SPREAD | {"where": {"gbs": 4}}, numbers)[0] == "holds"
+    nowhere = judged_alone(tmp_path, entry, "cpu", SPREAD | {"where": {"gbs": 8}}, numbers)
+    assert nowhere == ("not judged", "no case has gbs=8")
+
+
+def test_a_claim_about_a_metric_that_nobody_measured_says_so(tmp_path: Path, entry: Entry) -> None:
+    claim = SPREAD | {"metric": "max_memory_allocated_bytes"}
+    found = judged_alone(tmp_path, entry, "cpu", claim, rates(entry, "cpu"))
+    assert found == ("not judged", "max_memory_allocated_bytes was not measured")
+
+
+def test_the_best_in_memory_is_the_least(tmp_path: Path, entry: Entry) -> None:
+    numbers = rates(entry, "cpu", pp2_gbs4=50.0, pp2_gbs16=50.0)
+    claim = {"kind": "peak", "at": {"pp": 2}, "metric": "gpu_memory_used_gb"}
+    assert judged_alone(tmp_path, entry, "cpu", claim, numbers, metric="gpu_memory_used_gb")[0] == "holds"
+
+
+def test_a_trend_is_of_every_series_from_the_smallest_value_to_the_largest(tmp_path: Path, entry: Entry) -> None:
+    numbers = rates(entry, "cpu", pp1_gbs4=90.0, pp2_gbs4=80.0, pp4_gbs4=70.0, pp1_gbs16=120.0, pp4_gbs16=60.5)
+    assert judged_alone(tmp_path, entry, "cpu", FALLS, numbers) == (
+        "holds",
+        "gbs=4: 90 at pp=1 to 70 at pp=4; gbs=16: 120 at pp=1 to 60.5 at pp=4",
+    )
+    rises = judged_alone(tmp_path, entry, "cpu", FALLS | {"along": "tp", "direction": "rises"}, numbers)
+    assert rises[0] == "holds" and rises[1].startswith("gbs=4: 70 at tp=1 to 90 at tp=4;")
+
+
+@pytest.mark.parametrize(
+    ("pp4", "tolerance", "expected"), [(100.0, 0.0, "fails"), (104.0, 0.05, "holds"), (106.0, 0.05, "fails")]
+)
+def test_one_step_the_wrong_way_or_nowhere_breaks_a_trend(
+    tmp_path: Path, entry: Entry, pp4: float, tolerance: float, expected: str
+) -> None:
+    numbers = rates(entry, "cpu", pp1_gbs4=120.0, pp1_gbs16=120.0, pp4_gbs4=pp4, pp4_gbs16=50.0)
+    found = judged_alone(tmp_path, entry, "cpu", FALLS | {"tolerance": tolerance}, numbers)
+    assert found[0] == expected
+    assert expected == "holds" or found[1] == f"gbs=4: 100 at pp=2, then {pp4:g} at pp=4"
+
+
+def test_a_trend_along_the_series_own_axis_is_followed_from_series_to_series(tmp_path: Path, entry: Entry) -> None:
+    claim = {"kind": "trend", "along": "gbs", "direction": "rises"}
+    found = judged_alone(
+        tmp_path, entry, "cpu", claim, rates(entry, "cpu", pp1_gbs4=90.0, pp2_gbs4=90.0, pp4_gbs4=101.0)
+    )
+    assert found == ("fails", "pp=4,tp=1: 101 at gbs=4, then 100 at gbs=16")
+    alone = judged_alone(tmp_path, entry, "cpu", claim | {"where": {"gbs": 4}}, rates(entry, "cpu"))
+    assert alone == ("not judged", "no two of its cases differ in gbs")
+
+
+THEIRS: dict[str, float] = {"case=theirs": 100.0, "case=ours": 130.0}
+PUBLISHED: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tolerance": 0.05}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Entry:
+    return entry_of(tmp_path, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected", "farthest"),
+    [
+        (104.0, 133.0, "holds", "104 against 100 at case=theirs, +4.00 %"),
+        (102.0, 123.5, "holds", "123.5 against 130 at case=ours, -5.00 %"),
+        (106.0, 130.0, "fails", "106 against 100 at case=theirs, +6.00 %"),
+    ],
+)
+def test_every_published_number_is_to_come_out_and_the_farthest_is_named(
+    tmp_path: Path, rows: Entry, theirs: float, ours: float, expected: str, farthest: str
+) -> None:
+    numbers = {"case=theirs": theirs, "case=ours": ours}
+    found = judged_alone(tmp_path, rows, "paper", PUBLISHED, numbers, metric="tokens_per_s", gpu="NVIDIA H800")
+    assert found == (expected, f"the farthest of 2: tokens_per_s {farthest}; 5 % allowed")
+
+
+def test_numbers_that_must_come_out_exactly_are_compared_to_the_last_byte(tmp_path: Path, rows: Entry) -> None:
+    exact = PUBLISHED | {"tolerance": 0.0}
+    how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800"}
+    assert judged_alone(tmp_path, rows, "paper", exact, THEIRS, **how)[0] == "holds"
+    assert judged_alone(tmp_path, rows, "paper", exact, THEIRS | {"case=ours": 130.0000001}, **how)[0] == "fails"
+
+
+@pytest.mark.parametrize(
+    ("claim", "gpu", "numbers", "because"),
+    [
+        ({}, "NVIDIA H200", THEIRS, "none of its numbers was published for NVIDIA H200"),
+        ({}, None, THEIRS, "none of its numbers was published for a GPU without a name"),
+        ({"metrics": ["training_days"]}, "H800", THEIRS, "none of its numbers was published for H800"),
+        ({"metrics": ["mfu_percent"]}, "H800", THEIRS, "mfu_percent was not measured"),
+        ({}, "H800", {"case=ours": 130.0}, "1 of 2 cases not verified"),
+    ],
+)
+def test_numbers_of_another_gpu_or_that_are_missing_are_not_judged(
+    tmp_path: Path, rows: Entry, claim: dict[str, Any], gpu: str | None, numbers: dict[str, float], because: str
+) -> None:
+    found = judged_alone(tmp_path, rows, "paper", PUBLISHED | claim, numbers, metric="tokens_per_s", gpu=gpu)
+    assert found == ("not judged", because)
+
+
+def test_what_somebody_read_off_a_plot_is_never_judged(tmp_path: Path, entry: Entry) -> None:
+    claim = {"kind": "published", "metrics": ["tflops_per_gpu"]}
+    found = judged_alone(tmp_path, entry, "paper", claim, rates(entry, "paper"))
+    assert found == ("not judged", "none of its numbers was published for a GPU without a name")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "how", "oom", "ok"),
+    [
+        ({"case=plain": 1.0}, {}, "fails", "holds"),
+        ({}, {"out_of_memory": ("case=plain",)}, "holds", "fails"),
+        ({}, {"failed": ("case=plain",)}, "not judged", "not judged"),
+        ({}, {}, "not judged", "not judged"),
+    ],
+)
+def test_an_outcome_is_seen_or_it_is_not_judged(
+    tmp_path: Path, rows: Entry, numbers: dict[str, float], how: dict[str, Any], oom: str, ok: str
+) -> None:
+    for outcome, expected in (("oom", oom), ("ok", ok)):
+        claim = {"kind": "outcome", "where": {"case": "plain"}, "outcome": outcome}
+        verdict, because = judged_alone(tmp_path, rows, "paper", claim, numbers, **how)
+        assert verdict == expected
+        assert (because == "1 of 1 cases neither verified nor out of memory") == (expected == "not judged")
+
+
+def test_an_outcome_of_several_cases_says_which_ended_how(tmp_path: Path, rows: Entry) -> None:
+    claim = {"kind": "outcome", "where": {"gbs": 8}, "outcome": "oom"}
+    found = judged_alone(tmp_path, rows, "paper", claim, {"case=ours": 1.0}, out_of_memory=("case=plain",))
+    assert found == ("fails", "out of memory: case=plain, verified: case=ours")
+
+
+def test_every_kind_of_claim_has_a_judge() -> None:
+    assert {kind.__name__ for kind in claims._JUDGES} == {kind.__name__ for kind in get_args(get_args(Claim)[0])}

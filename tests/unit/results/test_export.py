@@ -13,7 +13,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import Result, published_for
 from orchestrator.results.export import as_csv, as_json, export_rows
-from tests.unit.results.making import figure_13, measured
+from tests.unit.catalog.entries import entry_of
+from tests.unit.results.making import ROWS, claiming, figure_13, measured
 
 VERIFIED, FAILED, ABSENT = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=16"
 
@@ -61,6 +62,49 @@ def test_published_numbers_belong_to_the_published_scale() -> None:
     shown = {name: point.value for name, point in paper.items() if point is not None}
     assert shown["pp=8,tp=8,gbs=32"] == 142 and len(shown) == len(entry.experiment.published)
     assert [published_for(entry, case) for case in expand(entry, "cpu")] == [None] * 6
+
+
+FIGURE_13 = (
+    "experiment,scale,case,pp,tp,gbs,gpus,microbatches,cluster,job,run,attempt,scheduler_id,state,verdict,"
+    "verdict_reason,nodes,iteration_ms,tflops_per_gpu,percent_of_peak,sequences_per_s,iteration_ms_spread,"
+    "iterations_used,published,published_how,published_confirmed"
+)
+
+
+def test_the_columns_of_a_figure_stay_where_they_were(found: list[Result]) -> None:
+    assert as_csv(export_rows(figure_13(), found)).splitlines()[0] == FIGURE_13
+
+
+def test_a_rows_own_label_does_not_take_the_place_of_the_cases_name(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, ROWS)
+    rows = export_rows(entry, measured(tmp_path, entry, "paper", {"case=ours": 130.0}, metric="tokens_per_s"))
+    assert [(row["case"], row["row"]) for row in rows] == [
+        ("case=plain", "plain"),
+        ("case=theirs", "theirs"),
+        ("case=ours", "ours"),
+    ]
+    columns = as_csv(rows).splitlines()[0].split(",")
+    assert len(set(columns)) == len(columns)
+
+
+def test_what_the_figure_shows_and_its_claims_compare_has_columns(tmp_path: Path) -> None:
+    entry = claiming(
+        entry_of(tmp_path, ROWS),
+        {"kind": "published", "metrics": ["mfu_percent", "tflops_per_gpu"]},
+        {"kind": "spread", "at_least": 2, "metric": "gpu_memory_used_gb"},
+    )
+    rows = export_rows(entry, measured(tmp_path, entry, "paper", {"case=ours": 130.0}, metric="tokens_per_s"))
+    columns = list(rows[0])
+    after = columns.index("sequences_per_s")
+    assert columns[after + 1 : after + 4] == ["tokens_per_s", "mfu_percent", "gpu_memory_used_gb"]
+    assert [row["tokens_per_s"] for row in rows] == [None, None, 130.0]
+
+
+@pytest.mark.parametrize(("gpu", "published"), [("NVIDIA H800", 130), ("NVIDIA H200", None), (None, None)])
+def test_a_number_of_another_gpu_is_not_put_beside_ours(tmp_path: Path, gpu: str | None, published: int | None) -> None:
+    entry = entry_of(tmp_path, ROWS)
+    found = measured(tmp_path, entry, "paper", {"case=ours": 1.0}, metric="tokens_per_s", gpu=gpu)
+    assert export_rows(entry, found)[-1]["published"] == published
 
 
 def test_nothing_exports_to_nothing() -> None:

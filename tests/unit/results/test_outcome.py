@@ -15,7 +15,7 @@ from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.log_lines import IterationLine, WorldLine
 from orchestrator.results import collect as collecting
 from orchestrator.results.collect import collect, measure
-from orchestrator.results.outcome import Ending, Expected, judge
+from orchestrator.results.outcome import Ending, Expected, judge, ran_out_of_memory
 from orchestrator.results.read import LogReport
 from tests.unit.ledger.making import new_ledger, record
 
@@ -97,6 +97,47 @@ def test_every_reason_is_given_the_first_cause_first() -> None:
     report = LogReport(LINES[:1], replace(WORLD, world_size=1), False, "error: it broke")
     assert reason(report, Ending(ENDED, "FAILED", 1, None)) == (
         "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; its log ends at iteration 1 of 3"
+    )
+
+
+NO_MEMORY = "out of memory on the GPU (rank 3)"
+
+
+@pytest.mark.parametrize(
+    ("report", "ending", "expected"),
+    [
+        (LogReport((), WORLD, False, "error: x"), Ending(ENDED, "FAILED", 1, None), "FAILED with exit code 1"),
+        (LogReport((), WORLD, False, "error: x"), Ending(ENDED, "TIMEOUT", None, "the limit"), "TIMEOUT"),
+        (LogReport((), WORLD, False, None), WELL, None),
+    ],
+)
+def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(
+    report: LogReport, ending: Ending, expected: str | None
+) -> None:
+    said = "; ".join(filter(None, [NO_MEMORY, expected, "no iteration was read from its log"]))
+    assert reason(replace(report, out_of_memory=NO_MEMORY), ending) == said
+
+
+def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times() -> None:
+    assert judge(replace(GOOD, out_of_memory=NO_MEMORY), PLANNED, WELL) == ("verified", None)
+
+
+def test_only_a_failed_job_whose_first_reason_is_memory_ran_out_of_it(ledger: Ledger) -> None:
+    row = replace(job_rows(ledger)[0], verdict="failed", verdict_reason=f"{NO_MEMORY}; FAILED with exit code 1")
+    assert ran_out_of_memory(row)
+    for other in ("FAILED (out of host memory: oom_kill event)", f"TIMEOUT; {NO_MEMORY}", None):
+        assert not ran_out_of_memory(replace(row, verdict_reason=other))
+    assert not ran_out_of_memory(replace(row, verdict="verified"))
+
+
+def test_an_attempt_without_memory_is_known_by_its_verdict(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
+    record_observations(ledger, {1: Observation("FAILED", ENDED, exit_code=1)}, [])
+    collect(ledger)
+    (row,) = job_rows(ledger)
+    assert ran_out_of_memory(row)
+    assert row.verdict_reason == (
+        "out of memory on the GPU (rank 1); FAILED with exit code 1; its log ends at iteration 1 of 8"
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import ReproError
 from orchestrator.results.compare import Result
 from orchestrator.results.plot import plot
-from tests.unit.results.making import figure_13, measured
+from tests.unit.catalog.entries import entry_of
+from tests.unit.results.making import ROWS, figure_13, measured
 
 
 def draw(folder: Path, scale: str, rates: dict[str, float], failed: tuple[str, ...] = ()) -> str:
@@ -52,6 +55,84 @@ def test_a_number_of_a_job_that_was_not_verified_is_not_drawn(tmp_path: Path) ->
     good = {"pp=1,tp=4,gbs=4": 10.0}
     with_failed = ticks(good | {"pp=2,tp=2,gbs=4": 5000.0}, ("pp=2,tp=2,gbs=4",), tmp_path / "one")
     assert with_failed == ticks(good, (), tmp_path / "two")  # the same axis: 5000 had no part in it
+
+
+LINES = """\
+figure: Figure 1
+title: t
+workload: pretrain
+gpus: 4
+model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
+matrix:
+  recompute: [full, none]
+  gbs: [8, 1, 2]
+fixed: {mbs: 1}
+axes:
+  x: {label: Batch size, of: [gbs], scale: log2}
+  y: {label: y, metric: tflops_per_gpu}
+  series: {label: Recomputation, of: recompute, names: {full: With it}}
+expected:
+  - {where: {recompute: none, gbs: 8}, outcome: oom, confirmed: true, source: the plot}
+"""
+
+
+def draw_own(folder: Path, text: str, rates: dict[str, float], **how: Any) -> list[str]:
+    entry = entry_of(folder, text)
+    plot(entry, "paper", "here", measured(folder, entry, "paper", rates, **how), folder / "figure.svg")
+    return words((folder / "figure.svg").read_text())
+
+
+def ticks_at(svg: str) -> list[float]:
+    """Where the x axis has its ticks, in points."""
+    axis = svg[svg.index('id="matplotlib.axis_1"') : svg.index('id="matplotlib.axis_2"')]
+    return [float(at) for at in re.findall(r'<use xlink:href="#[^"]*" x="([0-9.]+)"', axis)]
+
+
+@pytest.mark.parametrize(("scale", "ratio"), [("even", 1.0), ("log2", 2.0), ("linear", 6.0)])
+def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Path, scale: str, ratio: float) -> None:
+    shown = draw_own(tmp_path, LINES.replace("log2", scale), {"recompute=full,gbs=1": 5.0})
+    assert [word for word in shown if word in ("1", "2", "8")][:3] == ["1", "2", "8"]
+    first, second, third = ticks_at((tmp_path / "figure.svg").read_text())
+    assert (third - second) / (second - first) == pytest.approx(ratio, rel=1e-3)
+
+
+def test_lines_have_the_papers_names_where_it_gives_them(tmp_path: Path) -> None:
+    shown = draw_own(tmp_path, LINES, {"recompute=full,gbs=1": 5.0})
+    assert "With it" in shown and "Recomputation = none" in shown
+
+
+def test_names_go_by_the_value_as_it_is_typed(tmp_path: Path) -> None:
+    text = LINES.partition("expected:")[0].replace("recompute: [full, none]", "scatter_gather: [true, false]")
+    text = text.replace("of: recompute", "of: scatter_gather").replace("{full: With it}", '{"true": With it}')
+    shown = draw_own(tmp_path, text, {})
+    assert "With it" in shown and "Recomputation = false" in shown
+
+
+@pytest.mark.parametrize(
+    ("rates", "how", "marked"),
+    [
+        ({}, {}, True),
+        ({}, {"out_of_memory": ("recompute=none,gbs=8",)}, True),
+        ({}, {"failed": ("recompute=none,gbs=8",)}, False),
+        ({"recompute=none,gbs=8": 5.0}, {}, False),
+        ({}, {"out_of_memory": ("recompute=full,gbs=8",), "failed": ("recompute=none,gbs=8",)}, False),
+    ],
+)
+def test_what_ran_out_of_memory_as_published_is_marked_and_nothing_else(
+    tmp_path: Path, rates: dict[str, float], how: dict[str, Any], marked: bool
+) -> None:
+    assert ("OOM (published)" in draw_own(tmp_path, LINES, rates, **how)) == marked
+
+
+def test_methods_are_the_ticks_of_an_axis_of_words(tmp_path: Path) -> None:
+    shown = draw_own(tmp_path, ROWS, {"case=ours": 130.0}, metric="tokens_per_s", gpu="H800")
+    assert [word for word in shown if word in ("plain", "theirs", "ours")] == ["plain", "theirs", "ours"]
+    assert "Figure 1, paper (printed)" in shown and "OOM (published)" in shown
+
+
+def test_numbers_of_another_gpu_are_not_drawn(tmp_path: Path) -> None:
+    shown = draw_own(tmp_path, ROWS, {"case=ours": 130.0}, metric="tokens_per_s", gpu="H200")
+    assert "Figure 1" in shown and "Figure 1, paper (printed)" not in shown
 
 
 @pytest.fixture

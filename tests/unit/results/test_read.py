@@ -105,6 +105,44 @@ def test_the_memory_that_ran_out_is_the_cause_and_not_the_noise_it_made() -> Non
     assert str(read_log(log).cause).startswith("out of GPU memory: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 324.00 MiB. GPU 0 has a total",
+            "out of memory on the GPU (rank 3, tried to allocate 324.00 MiB)",
+        ),
+        (
+            b"11: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 26.00 MiB (GPU 0; 23.69 GiB total",
+            "out of memory on the GPU (rank 11, tried to allocate 26.00 MiB)",
+        ),
+        (
+            b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 5; 39.59 GiB total capacity;",
+            "out of memory on the GPU (tried to allocate 2.00 GiB)",
+        ),
+        (b"RuntimeError: CUDA error: out of memory", "out of memory on the GPU"),
+        (b"2026-01-01 10:00:05: CUDA out of memory", "out of memory on the GPU"),
+        (b" 3: NCCL WARN Cuda failure 2 'out of memory'", "out of memory on the GPU (rank 3)"),
+    ],
+)
+def test_a_gpu_without_memory_is_found_with_its_rank_however_it_is_said(line: bytes, said: str) -> None:
+    noise = b"0: Watchdog caught collective operation timeout: rank 7\n"
+    assert read_log(LINE_2021 + noise + line + b"\n" + noise).out_of_memory == said
+    assert read_log(line).out_of_memory == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.",
+        b"srun: error: node001: task 3: Out Of Memory",
+        b"CUDA_VISIBLE_DEVICES is out of range",
+    ],
+)
+def test_the_hosts_memory_is_not_the_gpus(line: bytes) -> None:
+    assert read_log(LINE_2021 + line).out_of_memory is None
+
+
 @pytest.mark.parametrize("log", [b"", b"\0\xff\xfe" * 100, b"iteration 1/ 8 | nothing |\n" * 3])
 def test_a_log_that_says_nothing_is_no_fault(log: bytes) -> None:
     report = read_log(log)

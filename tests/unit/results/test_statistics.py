@@ -76,6 +76,40 @@ def test_the_percentage_of_the_peak_is_given_where_the_peak_is_known() -> None:
     assert found["percent_of_peak"].value == pytest.approx(50 * found["tflops_per_gpu"].value)
 
 
+def test_tokens_and_the_rate_of_all_gpus_follow_with_the_spread_of_the_time() -> None:
+    # 4 sequences of 64 tokens in 0.104 s on 4 GPUs; the middle half of 100 102 104 110 1000 spans 4 ms either way
+    found = computed(999, 999, 100, 104, 102, 110, 1000)
+    assert found["tokens_per_s"].value == pytest.approx(256 / 0.104)
+    assert found["tokens_per_s_per_gpu"].value == pytest.approx(64 / 0.104)
+    assert found["aggregate_pflops"].value == pytest.approx(7113539584 / 0.104 / 1e15)
+    for name in ("tokens_per_s", "tokens_per_s_per_gpu", "aggregate_pflops"):
+        assert (found[name].spread or 0.0) / found[name].value == pytest.approx(4 / 104)
+
+
+LLAMA_7B: dict[str, Any] = {
+    "model": {"layers": 32, "hidden": 4096, "heads": 32, "seq": 12288, "vocab": 32004, "ffn": 11008, "family": "llama"},
+    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "global_batch_size": 16},
+}
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_s_per_gpu", "peak_tflops", "published"),
+    [(3016, 312, 47.7), (3803, 312, 60.1), (6639, 989.4, 33.1), (8273, 989.4, 41.2)],  # ATC'24's artifact README
+)
+def test_mfu_is_what_atc24_printed_beside_its_throughput(
+    tokens_per_s_per_gpu: float, peak_tflops: float, published: float
+) -> None:
+    elapsed_ms = 16 * 12288 / 4 / tokens_per_s_per_gpu * 1e3
+    found = computed(9, 9, elapsed_ms, peak_tflops=peak_tflops, **LLAMA_7B)
+    assert found["tokens_per_s_per_gpu"].value == pytest.approx(tokens_per_s_per_gpu)
+    assert found["mfu_percent"].value == pytest.approx(published, abs=0.05)
+
+
+def test_mfu_is_given_for_no_other_family_and_no_unknown_peak() -> None:
+    assert "mfu_percent" not in computed(9, 9, 100, peak_tflops=2.0)
+    assert "mfu_percent" not in computed(9, 9, 100, **LLAMA_7B)
+
+
 @pytest.mark.parametrize("elapsed", [(), (5.0,), (5.0, 5.0)])
 def test_no_metric_is_made_of_nothing(elapsed: tuple[float, ...]) -> None:
     assert computed(*elapsed) == {}

@@ -30,7 +30,9 @@ def arguments(case: Case) -> list[str]:
 
 @pytest.mark.parametrize("case", expand(shipped()), ids=lambda case: case.slug)
 def test_figure_13_is_launched_as_published_but_for_two_numbers_of_iterations(case: Case) -> None:
-    published = SCRIPT.format(TP=64 // case.value("pp"), PP=case.value("pp"), GBS=case.value("gbs")).split()
+    published = SCRIPT.format(
+        TP=64 // case.layout.pipeline_parallel, PP=case.value("pp"), GBS=case.value("gbs")
+    ).split()
     for flag, value in OURS.items():
         published[published.index(flag) + 1] = value
     assert arguments(case) == published

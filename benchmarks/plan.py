@@ -1,0 +1,105 @@
+"""What planning takes, as whole processes: wall time and peak memory against their limits, in one run.
+
+    python benchmarks/plan.py [--exact]
+
+The campaigns are the shipped ones; the 10,000 cases are a matrix written for the purpose. With --exact also SC21's
+Table 1 by the real megatron-core, which needs torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPRO = Path(sys.executable).with_name("repro")
+
+PAPER = """\
+title: A matrix for a benchmark
+venue: nowhere
+machine:
+  {nodes: 512, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {fp16: 312}, nvlink_gb_s: 300, network_gb_s: 25}
+"""
+EXPERIMENT = """\
+figure: None
+title: 10,000 cases
+workload: megatron-2021
+model: {hidden: 8192, heads: 64, seq: 2048, vocab: 51200}
+matrix:
+  pp: [1, 2, 4, 8, 16]
+  tp: [1, 2, 4, 8]
+  recompute: [none, full]
+  layers: [16, 32, 48, 64, 80]
+  mbs: [1, 2, 4, 8, 16]
+  gbs: [512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 4608, 5120]
+rules: {gpus: 4 * pp * tp}
+training: {dtype: fp16, loss_scale: 8192}
+axes:
+  x: {label: Pipeline-parallel size, of: [pp]}
+  y: {label: y, metric: tflops_per_gpu}
+  series: {label: s, of: gbs}
+"""
+
+
+@dataclass(frozen=True)
+class Taken:
+    seconds: float
+    peak_mb: float
+    cases: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exact", action="store_true")
+    exact = parser.parse_args().exact
+    missed = 0
+    print(f"{'command':<40}{'cases':>8}{'s':>8}{'limit s':>9}{'of it':>8}{'peak MB':>9}")
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        commands = [
+            ("plan sc21 --cluster selene", 3.0),
+            ("plan atc24", 3.0),
+            ("plan ten-thousand", 10.0),
+            *([("plan table-1 --cluster selene --exact", 60.0)] if exact else []),
+        ]
+        for words, limit_s in commands:
+            taken = run(words.split(), Path(folder))
+            share = taken.seconds / limit_s
+            missed += share > 1
+            print(f"{words:<40}{taken.cases:>8}{taken.seconds:>8.2f}{limit_s:>9.0f}{share:>8.2f}{taken.peak_mb:>9.0f}")
+    print(f"within every limit: {'no' if missed else 'yes'}")
+    return 1 if missed else 0
+
+
+def run(words: list[str], home: Path) -> Taken:
+    """One command as a person starts it; its children's memory counts with it."""
+    start = time.perf_counter()
+    with (home / "out").open("w") as out:
+        process = subprocess.Popen(
+            [str(REPRO), *words],
+            cwd=home,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "REPRO_HOME": str(home)},
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"repro {' '.join(words)}: exit code {os.waitstatus_to_exitcode(status)}")
+    return Taken(seconds, usage.ru_maxrss / 1024, len((home / "out").read_text().splitlines()) - 1)
+
+
+def write(home: Path) -> None:
+    folder = home / "experiments" / "benchmark"
+    folder.mkdir(parents=True)
+    (folder / "paper.yaml").write_text(PAPER)
+    (folder / "ten-thousand.yaml").write_text(EXPERIMENT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Claims that compare two settings: cases that differ in nothing else are held against each other, pair by pair."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
+from orchestrator.catalog.expand import scale_fields
+from orchestrator.catalog.settings import Settings, Value
+from orchestrator.results.compare import Result
+from orchestrator.results.evidence import (
+    Evidence,
+    Finding,
+    NotJudged,
+    assigned,
+    in_order,
+    may_be_missing,
+    measured,
+    speed,
+    unique,
+    value_of,
+    verified,
+)
+
+PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`shared` is what the two have in common of what differs within the figure."""
+
+    of: Result
+    over: Result
+    shared: dict[str, Value | None]
+
+    def ratio(self, metric: str) -> float:
+        return value_of(self.of, metric) / value_of(self.over, metric)
+
+
+def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
+    metric = evidence.metric
+    if claim.pick == "best":
+        sides = [_cases(evidence, side) for side in (claim.of, claim.over)]
+        verified(unique(result for side in sides for result in side))
+        sides = [measured(side, metric) for side in sides]
+        of, over = (max(side, key=lambda result: speed(result, metric)) for side in sides)
+        pair = Pair(of, over, {})
+        low, high, which = pair, pair, " best to best" if max(map(len, sides)) > 1 else ""
+    else:
+        pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.ratio(metric))
+        low, high, which = pairs[0], pairs[-1], ""
+        if claim.pick != "each" and len(pairs) > 1:
+            low = high = pairs[-1] if claim.pick == "largest" else pairs[0]
+            which = f", the {claim.pick} of {len(pairs)}"
+    return _within(claim, low, high, which, metric)
+
+
+def _within(claim: RatioClaim, low: Pair, high: Pair, which: str, metric: str) -> Finding:
+    """Whether the ratios from `low` to `high` are what the claim asks for, less its tolerance."""
+    asked: list[str] = []
+    right: list[bool] = []
+    if claim.at_least is not None:
+        least = claim.at_least * (1 - claim.tolerance)
+        asked.append(f"at least {least:.3f}")
+        right.append(low.ratio(metric) >= least)
+    if claim.at_most is not None:
+        most = claim.at_most * (1 + claim.tolerance)
+        asked.append(f"at most {most:.3f}")
+        right.append(high.ratio(metric) <= most)
+    ends = dict.fromkeys(f"{pair.ratio(metric):.3f}{_place(pair.shared)}" for pair in (low, high))
+    said = (
+        f"{assigned(claim.of)} over {assigned(claim.over)} is {' to '.join(ends)}{which}; {' and '.join(asked)} asked"
+    )
+    return all(right), said
+
+
+def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
+    """A gap is how far a ratio is from 1."""
+    groups: dict[str, list[Pair]] = {}
+    for pair in _measured_pairs(claim, evidence):
+        others = {axis: value for axis, value in pair.shared.items() if axis != claim.along}
+        groups.setdefault(assigned(others), []).append(pair)
+    seen: list[str] = []
+    closes: list[bool] = []
+    for beside, pairs in groups.items():
+        ordered = in_order(claim.along, [pair.of for pair in pairs])
+        first, last = (next(pair for pair in pairs if pair.of is end) for end in (ordered[0], ordered[-1]))
+        if first.of.case.value(claim.along) == last.of.case.value(claim.along):
+            continue
+        closes.append(_gap(last, evidence.metric) < _gap(first, evidence.metric))
+        said = " and ".join(
+            f"{100 * _gap(pair, evidence.metric):.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
+            for pair in (first, last)
+        )
+        seen.append(f"{beside}: gap {said}" if beside else f"gap {said}")
+    if not closes:
+        raise NotJudged(f"no two of its pairs differ in {claim.along}")
+    return all(closes), "; ".join(seen)
+
+
+def _gap(pair: Pair, metric: str) -> float:
+    return abs(pair.ratio(metric) - 1)
+
+
+def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
+    farthest, at, pairs = -1.0, "", _pairs(claim, evidence)
+    verified(_both(pairs))
+    for pair in pairs:
+        if not (pair.of.losses and pair.over.losses):
+            raise NotJudged("losses were not read")
+        of, over = _smoothed(pair.of.losses, claim.smoothed_over), _smoothed(pair.over.losses, claim.smoothed_over)
+        shared = sorted(iteration for iteration in of.keys() & over.keys() if iteration >= claim.from_iteration)
+        if not shared:
+            raise NotJudged(f"no iteration from {claim.from_iteration} on has a loss in both")
+        for iteration in shared:
+            off = abs(of[iteration] - over[iteration]) / over[iteration] if over[iteration] else math.inf
+            if off > farthest:
+                farthest, at = off, f"iteration {iteration}{_place(pair.shared)}"
+    said = f"losses differ by at most {100 * farthest:.2f} %, at {at}; {100 * claim.tolerance:.4g} % allowed"
+    return farthest <= claim.tolerance, said
+
+
+def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float]:
+    """At each logged iteration the mean of the last `over` iterations, of as many as were logged."""
+    iterations, values = [iteration for iteration, _ in losses], [loss for _, loss in losses]
+    return {
+        last: statistics.fmean(values[bisect_right(iterations, last - over) : position + 1])
+        for position, last in enumerate(iterations)
+    }
+
+
+def _measured_pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
+    pairs = _pairs(claim, evidence)
+    measured(_both(pairs), evidence.metric)
+    return pairs
+
+
+def _both(pairs: Sequence[Pair]) -> list[Result]:
+    return unique(side for pair in pairs for side in (pair.of, pair.over))
+
+
+def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
+    """Every pair but those of which a case runs out of memory as published."""
+    of, over = _cases(evidence, claim.of), _cases(evidence, claim.over)
+    axes = _paired_by(evidence, {*claim.of.given(), *claim.over.given()}) if len(of) > 1 or len(over) > 1 else []
+    pairs = [
+        Pair(one, other, _on(one, axes))
+        for one in of
+        for other in over
+        if one is not other and _on(one, axes) == _on(other, axes)
+    ]
+    if not pairs:
+        raise NotJudged(f"no two cases differ in nothing but {assigned(claim.of)} and {assigned(claim.over)}")
+    complete = [pair for pair in pairs if not (may_be_missing(pair.of) or may_be_missing(pair.over))]
+    if not complete:
+        raise NotJudged("a case of every pair runs out of memory as published")
+    return complete
+
+
+def _cases(evidence: Evidence, side: Settings) -> list[Result]:
+    found = [result for result in evidence.found if result.has(side)]
+    if not found:
+        raise NotJudged(f"no case has {assigned(side)}")
+    return found
+
+
+def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
+    """The axes that the two cases of a pair must agree on: those that the file sets for them, and no rule derives.
+
+    Rows are told apart by their label where the claim names labels; their settings may then be anything.
+    """
+    fields = scale_fields(evidence.entry, evidence.scale)
+    if fields.cases is None:
+        given = list(fields.matrix.given() if fields.matrix else ())
+    elif "case" in compared:
+        given = list(evidence.entry.experiment.named_by)
+    else:
+        given = list(dict.fromkeys(axis for row in fields.cases for axis in row.given() if axis != "case"))
+    return [axis for axis in given if axis not in compared]
+
+
+def _on(result: Result, axes: Sequence[str]) -> dict[str, Value | None]:
+    return {axis: result.case.settings.get(axis) for axis in axes}
+
+
+def _place(shared: dict[str, Value | None]) -> str:
+    return f" at {assigned(shared)}" if shared else ""

@@ -1,0 +1,126 @@
+"""What one claim is judged on: the cases that it is about, their numbers, and whether these are all there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.case import shown_value
+from orchestrator.catalog.library import Entry
+from orchestrator.catalog.settings import Settings, Value
+from orchestrator.results.compare import Result, lines
+
+_SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
+
+Finding = tuple[bool, str]
+"""Whether a claim holds, and what was seen."""
+
+
+class NotJudged(Exception):
+    """Why a claim can be neither true nor false now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`found` are the cases that the claim is about, run or not; `metric` is what it compares them by."""
+
+    entry: Entry
+    scale: str
+    found: tuple[Result, ...]
+    metric: str
+    gpus_per_node: int
+
+    def measured(self) -> list[Result]:
+        """All cases with their number; NotJudged where one is missing."""
+        return measured(self.found, self.metric)
+
+    def series(self, found: Sequence[Result]) -> dict[str, list[Result]]:
+        """The figure's lines by name: `gbs=32`."""
+        series = self.entry.experiment.axes.series
+        named = lines(self.entry, found).items()
+        return {assigned({series.of: value}) if series else "the figure": some for value, some in named}
+
+    def lines_along(self, axis: str, found: Sequence[Result]) -> dict[str, list[Result]]:
+        """Lines on which every case has its own value of the axis, in its order; those of one case left out."""
+        _require(axis, found)
+        axes = self.entry.experiment.axes
+        series = [axes.series.of] if axes.series and axes.series.of != axis else []
+        grouped = _grouped(series, found)
+        if any(len({result.case.value(axis) for result in line}) < len(line) for line in grouped.values()):
+            grouped = _grouped([*series, *(name for name in axes.x.of if name != axis)], found)
+        return {name: in_order(axis, line) for name, line in grouped.items() if len(line) > 1}
+
+
+def measured(found: Sequence[Result], metric: str) -> list[Result]:
+    """The cases with their number of this metric; NotJudged where one is missing."""
+    needed = verified(found)
+    for result in needed:
+        value_of(result, metric)
+    return needed
+
+
+def verified(found: Sequence[Result]) -> list[Result]:
+    """The cases, all of them verified; one that the source says runs out of memory may be missing."""
+    needed = [result for result in found if not may_be_missing(result)]
+    missing = sum(not result.is_verified for result in needed)
+    if missing:
+        raise NotJudged(f"{missing} of {len(needed)} cases not verified")
+    if not needed:
+        raise NotJudged("all of its cases run out of memory as published")
+    return needed
+
+
+def unique(found: Iterable[Result]) -> list[Result]:
+    """Each case once."""
+    return list({result.case.name: result for result in found}.values())
+
+
+def may_be_missing(result: Result) -> bool:
+    return result.expects_oom and not result.is_verified
+
+
+def value_of(result: Result, metric: str) -> float:
+    """The number as it was measured; NotJudged where nobody did."""
+    value = result.value(metric)
+    if value is None:
+        raise NotJudged(f"{metric} was not measured")
+    return value
+
+
+def speed(result: Result, metric: str) -> float:
+    """Larger is better, whatever the metric."""
+    value = value_of(result, metric)
+    return 1 / value if metric in _SMALLER_IS_BETTER else value
+
+
+def in_order(axis: str, found: Sequence[Result]) -> list[Result]:
+    """By their value on the axis; where these are words, as the file has them."""
+    _require(axis, found)
+    if any(isinstance(result.case.value(axis), str) for result in found):
+        return list(found)
+    return sorted(found, key=lambda result: result.case.number(axis))
+
+
+def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
+    """As a person types it: `recompute=full,gbs=32`."""
+    given = settings.given() if isinstance(settings, Settings) else settings
+    return ",".join(f"{axis}={'none' if value is None else shown_value(value)}" for axis, value in given.items())
+
+
+def shown_number(value: float) -> str:
+    """Bytes to the last one, rates as far as they can be trusted."""
+    return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
+
+
+def _grouped(axes: Sequence[str], found: Sequence[Result]) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for result in found:
+        shared = {axis: result.case.settings.get(axis) for axis in axes}
+        groups.setdefault(assigned(shared) or "the figure", []).append(result)
+    return groups
+
+
+def _require(axis: str, found: Sequence[Result]) -> None:
+    for result in found:
+        if axis not in result.case.settings:
+            raise NotJudged(f"{result.case.name} has no {axis}")

@@ -1,0 +1,72 @@
+"""Shipped cases planned by the real model: beside the closed form, and in one line where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import find_experiment
+from orchestrator.folders import Folders
+from orchestrator.planning.cost import memory_of
+from orchestrator.planning.exact_cases import ExactCase, exact_job, plan_exactly
+from tests.training.launching import REPOSITORY
+
+REPRO = Path(sys.executable).with_name("repro")
+FOLDERS = Folders(shipped=REPOSITORY, home=REPOSITORY / "no-such-home")
+
+
+def case(name: str, scale: str, wanted: str) -> Case:
+    return next(case for case in expand(find_experiment(FOLDERS, name), scale) if case.name == wanted)
+
+
+CASES = [
+    case("figure-13", "quad", "pp=2,tp=2,gbs=32"),
+    case("figure-18", "paper", "scatter_gather=true,gbs=12"),
+    case("atc-demo", "quad", "case=baseline"),
+    case("atc-demo", "quad", "case=ours"),
+    case("table-1", "paper", "case=530B"),
+]
+
+
+def test_the_closed_form_and_the_real_model_agree_on_what_figures_take() -> None:
+    found = plan_exactly(CASES)
+    for planned, exact in zip(CASES, found, strict=True):
+        assert isinstance(exact, ExactCase), exact
+        closed = memory_of(planned)
+        assert closed.parameters == pytest.approx(exact.parameters, rel=1e-3), planned.name
+        assert closed.total_bytes == pytest.approx(exact.total_bytes, rel=0.05), planned.name
+
+
+def test_what_the_real_model_cannot_be_built_for_says_so_in_one_line() -> None:
+    experts = replace(CASES[0], model=replace(CASES[0].model, experts=8, experts_per_token=2))
+    broken = replace(CASES[0], model=replace(CASES[0].model, layers=33))
+    found = plan_exactly([experts, replace(CASES[0], device="cpu"), broken])
+    assert found[:2] == ["the exact planner builds no experts", "planned for GPUs only"]
+    assert isinstance(found[2], str) and "33 layers do not divide" in found[2] and "\n" not in found[2]
+
+
+def test_a_program_of_2021_is_planned_with_its_own_habits() -> None:
+    old, own = exact_job(CASES[1]), exact_job(CASES[0])
+    assert (old.attention, old.frees_outputs, old.world_size) == ("unfused", False, 96)
+    assert "--use-distributed-optimizer" not in old.arguments and "--no-cross-entropy-fusion" in old.arguments
+    assert (own.attention, own.frees_outputs) == ("flash", True)
+    assert "--use-distributed-optimizer" in own.arguments
+
+
+def test_plan_exact_puts_the_real_models_bytes_beside_the_others(tmp_path: Path) -> None:
+    words = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
+    environment = {**os.environ, "REPRO_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [str(REPRO), *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    for row in json.loads(done.stdout)["cases"]:
+        assert row["exact_gb"] == pytest.approx(row["memory_gb"], rel=0.05) and row["fit"] == "fits"
+        assert row["exact_parameters_b"] == pytest.approx(row["parameters_b"], rel=0.01)

@@ -1,0 +1,256 @@
+"""list, show and plan: what a person sees before a GPU is touched, and one line for each thing that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import Caller, everything_in
+from tests.unit.launch.stand_in import CHECKOUT
+
+PAPER = "title: t\nvenue: v\n"
+FIGURE = (CHECKOUT / "experiments" / "sc21" / "figure-13.yaml").read_text()
+
+
+def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper: str = PAPER) -> Path:
+    """An experiment of one's own in the working folder."""
+    file = repro.site.folder / "experiments" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (file.parent / "paper.yaml").write_text(paper)
+    file.write_text(text)
+    return file
+
+
+def test_list_has_every_experiment_with_cases_gpus_hours_and_what_is_done(repro: Caller) -> None:
+    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
+    assert {name.partition("/")[0] for name in rows} == {"sc21", "atc24", "alpa", "tutorials"}
+    assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus"]) == (10, "32-3072")
+    assert rows["sc21/table-1"]["gpu_hours"] > 1000 and rows["sc21/table-2"]["gpu_hours"] is None
+    assert all(row["done"] == "" for row in rows.values())
+    assert (
+        repro("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1", "--wait").returncode == 0
+    )
+    rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
+    assert rows["sc21/figure-13"]["done"] == "2/2 cpu@here"
+
+
+def test_show_has_the_cases_the_published_numbers_and_the_claims(repro: Caller) -> None:
+    shown = json.loads(repro("show", "table-1", "--json").stdout)
+    (last,) = (row for row in shown["cases"] if row["case"] == "case=1T")
+    assert (last["gpus"], last["tp"], last["pp"], last["microbatches"]) == (3072, 8, 64, 512)
+    (rate,) = (point for point in last["published"] if point["metric"] == "tflops_per_gpu")
+    assert (rate["value"], rate["how"], rate["confirmed"]) == (163, "printed", True)
+    assert shown["axes"]["y"]["metric"] == "tflops_per_gpu" and shown["claims"] and shown["differences"]
+    text = repro("show", "table-1")
+    assert len(text.stdout.splitlines()) > 10 and "paper and script differ: " in text.stderr
+
+
+def test_where_and_scale_choose_cases_by_anything_they_have(repro: Caller) -> None:
+    def names(*words: str) -> list[str]:
+        return [row["case"] for row in json.loads(repro(*words, "--json").stdout)["cases"]]
+
+    assert names("show", "figure-13", "--where", "tp=8,gbs=32") == ["pp=8,tp=8,gbs=32"]
+    assert names("show", "figure-17", "--where", "recompute=none,gbs=4") == ["recompute=none,gbs=4"]
+    assert names("plan", "atc-figure-9", "--where", "model=llama-65b,gpus=56") == ["model=llama-65b,gpus=56"]
+    assert len(names("plan", "atc-figure-9", "--where", "model=llama2-70b,cp=4")) == 5
+    assert len(names("plan", "figure-13", "--scale", "quad")) == 6
+    planned = json.loads(repro("plan", "sc21", "--where", "tp=8,gbs=32", "--json").stdout)["cases"]
+    assert {row["experiment"] for row in planned} == {"figure-13", "figure-15", "figure-17"}
+
+
+def test_a_plan_has_memory_time_and_cost_of_each_case_and_touches_nothing(repro: Caller) -> None:
+    before = everything_in(repro.site.folder)
+    done = repro("plan", "figure-13", "--json")
+    plan = json.loads(done.stdout)
+    assert done.returncode == 0 and plan["refused"] == []
+    assert plan["totals"]["jobs"] == 10 and plan["totals"]["gpu_hours"] > 50
+    for row in plan["cases"]:
+        assert (row["nodes"], row["gpus"], row["fit"]) == (8, 64, "fits")
+        assert 40 < row["memory_gb"] < row["usable_gb"] == 75
+        assert row["iteration_s"] > 5 and 0 < row["uncertainty"] < 1 and row["gpu_hours"] > 0
+    assert any("tensor-parallel 32 spans nodes of 8 GPUs" in text for text in plan["warnings"])
+    assert "memory and time are predictions" in done.stderr
+    assert everything_in(repro.site.folder) == before
+
+
+def test_refused_cases_are_exit_2_with_every_reason_and_the_others_are_still_planned(repro: Caller) -> None:
+    write(repro, FIGURE.replace("layers: 32, hidden: 20480", "layers: 36, hidden: 20480"))
+    done = repro("plan", "figure-99", "--cluster", "selene")
+    assert done.returncode == 2
+    assert (
+        "repro: figure-99 pp=8,tp=8,gbs=32 and pp=8,tp=8,gbs=128: 36 layers do not divide by pipeline-parallel 8"
+        in (done.stderr)
+    )
+    assert len(done.stdout.splitlines()) == 1 + 4 and "10 cases on selene, 6 refused: 4 jobs" in done.stderr
+
+
+def test_alpha_is_solved_where_activations_can_be_offloaded_and_refused_elsewhere(repro: Caller) -> None:
+    rows = json.loads(repro("plan", "atc-figure-9", "--solve-alpha", "--json").stdout)["cases"]
+    exact = sum(row["alpha"] == row["solved_alpha"] for row in rows)
+    assert (len(rows), exact) == (41, 39)
+    assert all(abs(row["alpha"] - row["solved_alpha"]) < 0.0011 for row in rows)
+    done = repro("plan", "figure-13", "--solve-alpha")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints == [
+        "repro: --solve-alpha: no case here keeps activations that ATC'24 would offload; "
+        "for example: repro plan atc-figure-9 --solve-alpha"
+    ]
+
+
+NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\nslurm: {time_limit: 1:00:00}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("show figure-133", 'figure-133: no such experiment; did you mean "figure-13"?'),
+        ("plan sc22", 'sc22: no such experiment; did you mean "sc21"?'),
+        ("show figure-13 --scale qad", 'qad: no such scale; did you mean "quad"?'),
+        ("show figure-13 --where pp=3", "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
+        ("plan sc21 --where pp=3", "--where pp=3: no such case; there are pp: "),
+        ("plan figure-13 --where fish=3", "--where fish=3: no such axis; known: case, model, "),
+        ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
+        ("plan table-2", "table-2 is reference only: "),
+        ("plan figure-13 --cluster bare", "bare does not say gpu and gpu_memory_gb and peak_tflops of its GPUs; add"),
+        ("plan figure-13 --cluster beer", 'beer: no such cluster; did you mean "here"?'),
+        ("plan sc21 --scale none", "none: no such scale; figure-11 has: paper, quad, cpu"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected: str) -> None:
+    (repro.site.folder / "clusters" / "bare.yaml").write_text(NO_FACTS)
+    done = repro(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints[0].startswith(f"repro: {expected}"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("  tp: gpus / pp", "  tp: gpus / 0", "64 does not divide by 0"),
+        ("  tp: gpus / pp", "  tp: gpus / ppp", "ppp is not known here"),
+        ("  tp: gpus / pp", "  tp: tpx * 1\n  dp: tp", "tpx is not known here"),
+        ("      pp: [1, 2, 4]\n      gbs: [32, 128]", "      {}", "figure-99.yaml:"),
+        ("  dtype: fp16", "  dtype: fp61", "figure-99.yaml:"),
+        ("  mbs: 1", "  mbs: 08", "fixed.mbs: input should be a valid integer, got '08'"),
+        ("  mbs: 1", "  mbs: 1e3", "fixed.mbs: input should be a valid integer, got 1000.0"),
+        (
+            "  mbs: 1",
+            "  mbs: 1\n  scatter_gather: no",
+            "fixed.scatter_gather: input should be a valid boolean, got 'no'",
+        ),
+        (
+            "  gbs: [32, 128]\nrules",
+            "  gbs: [32, 128]\n  model: [7b]\nrules",
+            "7b: no such model; paper.yaml has: none",
+        ),
+    ],
+)
+def test_a_fault_in_a_figures_file_is_one_line_with_its_place(repro: Caller, old: str, new: str, expected: str) -> None:
+    assert FIGURE.count(old) == 1, old
+    write(repro, FIGURE.replace(old, new))
+    done = repro("plan", "figure-99", "--cluster", "selene")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(line.startswith("repro: ") for line in done.complaints)
+    assert any("figure-99.yaml:" in line and expected in line for line in done.complaints), done.stderr
+
+
+ROWS = """\
+figure: Table 9
+title: t
+workload: pretrain
+model: {layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}
+cases:
+  - {case: a, gpus: 1, mbs: 1, gbs: 8}
+  - {case: a, gpus: 2, mbs: 1, gbs: 8}
+axes:
+  x: {label: x, of: [case]}
+  y: {label: y, metric: iteration_ms}
+"""
+
+
+def test_two_rows_of_one_name_are_refused_at_the_second(repro: Caller) -> None:
+    write(repro, ROWS, "own/table-9")
+    done = repro("plan", "table-9", "--cluster", "selene")
+    assert done.returncode == 2
+    (line,) = done.complaints
+    assert "table-9.yaml:7:5 case=a: two cases have this name" in line
+
+
+def test_a_short_name_that_two_papers_have_lists_both(repro: Caller) -> None:
+    write(repro, FIGURE, "own/figure-13")
+    done = repro("plan", "figure-13")
+    assert (done.returncode, done.complaints) == (
+        2,
+        ["repro: figure-13: could be own/figure-13 or sc21/figure-13; give the full name"],
+    )
+
+
+def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
+    write(repro)
+    done = repro("plan", "figure-99")
+    assert (done.returncode, done.complaints) == (
+        2,
+        ["repro: own/figure-99: paper.yaml describes no machine to plan for; say which with --cluster"],
+    )
+    assert repro("plan", "figure-99", "--cluster", "selene").returncode == 0
+
+
+def complete(repro: Caller, line: str) -> list[str]:
+    words = line.split(" ")
+    with repro.monkeypatch.context() as patch:
+        patch.setenv("_REPRO_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", line)
+        patch.setenv("COMP_CWORD", str(len(words) - 1))
+        return repro().stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("repro show figure-12", ["figure-12"]),
+        ("repro plan atc", ["atc-demo", "atc-figure-7", "atc-figure-9", "atc-table-8", "atc24"]),
+        ("repro submit figure-13 --cluster he", ["here"]),
+        ("repro show figure-13 --scale ", ["paper", "quad", "cpu"]),
+        ("repro show figure-13 --where pp=1", ["pp=16"]),
+        ("repro show figure-13 --scale quad --where pp=1", ["pp=1"]),
+        ("repro show figure-13 --where pp=8,g", ["pp=8,gbs=32", "pp=8,gbs=128"]),
+        ("repro show no-such --where p", []),
+    ],
+)
+def test_the_tab_key_offers_what_there_is(repro: Caller, line: str, expected: list[str]) -> None:
+    assert complete(repro, line) == expected
+
+
+def test_the_tab_key_offers_the_jobs_that_were_submitted(repro: Caller) -> None:
+    words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait", "--json")
+    (job,) = {row["job"] for row in json.loads(repro(*words).stdout)["cases"] if row["job"]}
+    assert complete(repro, "repro logs ") == [job]
+    assert job in complete(repro, "repro cancel ")
+
+
+def indented_blocks(text: str) -> list[str]:
+    """The code blocks of a page, less their indentation."""
+    blocks: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.startswith("    "):
+            blocks[-1].append(line[4:])
+        elif line.strip() and blocks[-1]:
+            blocks.append([])
+    return ["\n".join(block) + "\n" for block in blocks if block]
+
+
+def test_the_page_on_adding_an_experiment_shows_what_works(repro: Caller) -> None:
+    page = (CHECKOUT / "docs" / "adding-an-experiment.md").read_text()
+    blocks = indented_blocks(page)
+    figure, paper = (block for block in blocks if block.startswith(("figure:", "title:")))
+    rows, scales = (block for block in blocks if block.startswith(("cases:", "scales:")))
+    write(repro, figure + scales, "own/figure-1", paper)
+    assert repro("plan", "figure-1", "--cluster", "selene").returncode == 0
+    assert repro("plan", "figure-1", "--cluster", "local", "--scale", "cpu").returncode == 0
+    assert len(json.loads(repro("show", "figure-1", "--json").stdout)["cases"]) == 6
+    top = figure[: figure.index("gpus:")] + "model: {seq: 1024, vocab: 51200}\n"
+    table = top + rows + figure[figure.index("training:") :].replace("[pp, tp]", "[case]").replace("gbs", "gpus")
+    write(repro, table, "own/table-1", paper)
+    assert [row["case"] for row in json.loads(repro("show", "own/table-1", "--json").stdout)["cases"]] == ["case=1.7B"]

@@ -1,0 +1,139 @@
+"""Many cases planned together: costed or refused, shared jobs counted once, and what the shipped catalogue comes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.case import Expectation
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import find_entries
+from orchestrator.clusters.machine import Machine
+from orchestrator.documents.hardware import HardwareFields
+from orchestrator.folders import Folders
+from orchestrator.planning.campaign import Campaign, Chosen, plan_campaign
+from orchestrator.planning.cost import START_UP_S, cost_of, fit_of, memory_of, time_limit_s
+from orchestrator.planning.target import Target
+from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
+
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
+A100S = HardwareFields.model_validate(
+    {"nodes": 8, "gpus_per_node": 8, "gpu": "A100", "gpu_memory_gb": 80, "peak_tflops": {"fp16": 312, "bf16": 312}}
+)
+
+
+def campaign(*papers: str) -> Campaign:
+    """Every runnable case as published, on its paper's machine."""
+    entries = [entry for name in papers for entry in find_entries(FOLDERS, name)]
+    runnable = [entry for entry in entries if not entry.experiment.reference_only]
+    return plan_campaign(Chosen(e, tuple(expand(e)), Target.of_paper(e)) for e in runnable)
+
+
+@pytest.mark.parametrize(("paper", "cases", "jobs"), [("sc21", 99, 94), ("atc24", 71, 71), ("tutorials", 74, None)])
+def test_every_published_case_is_valid_on_the_machine_of_its_paper(paper: str, cases: int, jobs: int | None) -> None:
+    found = campaign(paper)
+    assert [(planned.label, planned.refused) for planned in found.refused] == []
+    assert len(found.planned) == cases
+    assert jobs is None or len(found.jobs) == jobs
+
+
+def test_a_job_that_two_figures_share_is_counted_and_paid_once() -> None:
+    found = campaign("sc21")
+    shared = {planned.label: planned.same_as for planned in found.planned if planned.same_as}
+    assert shared == {
+        f"figure-18 vp=4,scatter_gather=true,gbs={gbs}".replace("vp=4,", ""): f"figure-12 vp=4,gbs={gbs}"
+        for gbs in (12, 24, 36, 48, 60)
+    }
+    alone = [planned.cost.gpu_hours or 0 for planned in found.planned if planned.cost and not planned.same_as]
+    assert found.gpu_hours == pytest.approx(sum(alone))
+
+
+def test_every_scale_of_every_experiment_is_valid_where_it_is_meant_to_run() -> None:
+    gpus = HardwareFields.model_validate(A100S.model_dump() | {"nodes": 1, "gpus_per_node": 4})
+    processes = Machine(2)
+    for paper in ("sc21", "atc24", "alpa", "tutorials"):
+        for entry in find_entries(FOLDERS, paper):
+            for scale in entry.experiment.scales:
+                cases = tuple(expand(entry, scale))
+                machine = Target("here", processes.hardware(), processes)
+                target = Target("quad", gpus) if cases[0].device == "gpu" else machine
+                refused = plan_campaign([Chosen(entry, cases, target)]).refused
+                assert [(planned.label, planned.refused) for planned in refused] == []
+
+
+def test_what_is_refused_has_every_reason_and_no_cost(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4"))
+    found = plan_campaign([Chosen(entry, tuple(expand(entry)), Target("site", A100S))])
+    assert len(found.planned) == 6 and found.jobs == []
+    assert all(planned.cost is None for planned in found.planned)
+    assert [str(problem) for problem in found.refusals] == [
+        "figure-1 all 6 cases: A100 of site has no fp32 (it has bf16, fp16)",
+        "figure-1 pp=1,tp=8,gbs=8 and pp=1,tp=8,gbs=16: attention heads 4 does not divide by tensor-parallel 8",
+        "figure-1 pp=4,tp=2,gbs=8 and pp=4,tp=2,gbs=16: 6 layers do not divide by pipeline-parallel 4",
+    ]
+
+
+def test_memory_is_held_against_the_gpus_and_against_what_the_source_says() -> None:
+    case = expand(shipped())[0]
+    oom = replace(case, expected=Expectation("oom", True, "s"))
+    assert [fit_of(case, needed, 75e9) for needed in (74e9, 76e9)] == ["fits", "OOM unexpected"]
+    assert [fit_of(oom, needed, 75e9) for needed in (74e9, 76e9)] == ["fits, OOM published", "OOM expected"]
+
+
+def test_every_published_memory_failure_of_atc24_is_predicted_and_no_other() -> None:
+    found = {p.label: p.cost.fit for p in campaign("atc24").planned if p.cost}
+    assert {label for label, fit in found.items() if fit != "fits"} == {
+        "atc-demo case=no-recompute",
+        "atc-table-8 case=no-recompute",
+        *(f"atc-figure-7 recompute=none,offload={alpha}" for alpha in (0.0, 0.1, 0.2)),
+    }
+    assert set(found.values()) == {"fits", "OOM expected"}
+
+
+def test_of_the_tutorials_74_rows_one_is_predicted_to_end_otherwise_than_published() -> None:
+    found = {p.label: p.cost.fit for p in campaign("tutorials").planned if p.cost}
+    assert {label: fit for label, fit in found.items() if fit not in ("fits", "OOM expected")} == {
+        "core-tp-weak case=228": "OOM unexpected"
+    }
+    assert sum(fit == "OOM expected" for fit in found.values()) == 6
+
+
+def test_a_job_that_runs_out_of_memory_costs_its_start_and_no_more() -> None:
+    (entry,) = find_entries(FOLDERS, "atc-demo")
+    oom = next(case for case in expand(entry) if case.expected)
+    cost = cost_of(oom, Target.of_paper(entry))
+    assert (cost.job_s, cost.gpu_hours) == (START_UP_S, 4 * START_UP_S / 3600)
+
+
+def test_processes_on_cpu_cores_have_no_gpu_memory_and_no_gpu_hours() -> None:
+    case = expand(shipped(), "cpu")[0]
+    cost = cost_of(case, Target("here", Machine(2).hardware(), Machine(2)))
+    assert (cost.nodes, cost.memory, cost.duration, cost.gpu_hours) == (1, None, None, None)
+
+
+def test_a_job_longer_than_its_time_limit_is_a_warning() -> None:
+    entry = shipped()
+    cases = tuple(replace(case, time_limit="0:05:00") for case in expand(entry)[:1])
+    (planned,) = plan_campaign([Chosen(entry, cases, Target.of_paper(entry))]).planned
+    assert any("minutes, asks for 0:05:00" in text for text in planned.warnings)
+    (planned,) = plan_campaign([Chosen(entry, tuple(expand(entry)[:1]), Target.of_paper(entry))]).planned
+    assert not any("asks for" in text for text in planned.warnings)
+
+
+def test_the_program_decides_what_memory_is_counted() -> None:
+    (case,) = (c for c in expand(shipped()) if c.name == "pp=8,tp=8,gbs=32")
+    now = replace(case, workload="megatron-core-0.14")
+    sharded = replace(now, training=replace(case.training, distributed_optimizer=True))
+    assert memory_of(case).gradients_bytes == 2 * memory_of(case).parameters
+    assert memory_of(now).gradients_bytes == 4 * memory_of(now).parameters
+    assert memory_of(sharded).optimizer_bytes == memory_of(now).optimizer_bytes  # data-parallel size 1
+    wide = replace(sharded, layout=replace(case.layout, gpus=256))
+    assert memory_of(wide).optimizer_bytes == pytest.approx(memory_of(now).optimizer_bytes / 4)
+    assert not memory_of(case).calibrated and memory_of(replace(case, workload="pretrain")).calibrated
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0:30:00", 1800), ("1-02:03:04", 93784), ("12:00:01", 43201)])
+def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
+    assert time_limit_s(text) == seconds
