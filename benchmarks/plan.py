@@ -23,7 +23,13 @@ PAPER = """\
 title: A matrix for a benchmark
 venue: nowhere
 machine:
-  {nodes: 512, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {fp16: 312}, nvlink_gb_s: 300, network_gb_s: 25}
+  nodes: 512
+  gpus_per_node: 8
+  gpu: A100
+  gpu_memory_gb: 80
+  nvlink_gb_s: 300
+  network_gb_s: 25
+  peak_tflops: {fp16: 312}
 """
 EXPERIMENT = """\
 figure: None

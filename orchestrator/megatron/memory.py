@@ -153,12 +153,18 @@ class _LayerActivations:
         token = width * tokens * model.hidden
         between = token / t if layout.sequence_parallel else token  # outside the tensor-parallel regions
         mask = between / width if training.dropout else 0.0  # one byte each
-        keys = 2 * model.kv_hidden * (layout.context_parallel if facts.keeps_gathered_keys else 1)
         inputs, scores = width, 0.0
         if facts.attention == "unfused":  # the softmax and, with dropout, its mask and its output
             inputs = max(width, facts.score_bytes)
             scores = (2 * inputs + 1 if training.dropout else inputs) * tokens * model.seq * model.heads / t
-        attention = tokens * (inputs * (model.hidden + keys) + width * model.hidden) / t  # and its output
+        attention = (
+            tokens * (inputs * (model.hidden + 2 * model.kv_hidden) + width * model.hidden) / t
+        )  # and its output
+        if facts.keeps_gathered_keys and layout.context_parallel > 1:
+            # The whole sequence's beside the rank's own, which share their memory with the queries; and the output
+            # once more, in the two pieces that were computed apart.
+            gathered = 2 * model.kv_hidden * layout.context_parallel
+            attention += width * tokens * (gathered + model.hidden) / t
         copies = model.experts_per_token if model.experts else 1
         wide = width * tokens * copies * model.ffn_hidden / t
         dispatched = copies * between if model.experts else 0.0

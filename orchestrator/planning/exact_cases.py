@@ -39,7 +39,7 @@ def exact_job(case: Case) -> ExactJob:
     """The case as our program would run it, less what the case's own program does not do."""
     facts = traits_of(case.workload).memory_of(case.training)
     arguments = [argument for argument in pretrain.arguments(case) if argument not in case.arguments]
-    if not facts.shards_optimizer:
+    if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
         arguments.remove("--use-distributed-optimizer")
     if not facts.fuses_weight_gradients:  # as Megatron-LM of 2021, which fuses neither this nor the loss
         arguments += ["--no-gradient-accumulation-fusion", "--no-cross-entropy-fusion"]

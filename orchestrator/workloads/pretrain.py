@@ -40,7 +40,9 @@ def arguments(case: Case) -> list[str]:
         result.append(f"--{training.dtype}")
     if training.dtype == "fp16" and training.loss_scale:
         result += _pair("--loss-scale", training.loss_scale)
-    return [*result, "--use-distributed-optimizer", *case.arguments]
+    if training.distributed_optimizer is not False:  # sharded over the data-parallel ranks unless a case says otherwise
+        result.append("--use-distributed-optimizer")
+    return [*result, *case.arguments]
 
 
 def _family(model: ModelShape) -> list[str]:

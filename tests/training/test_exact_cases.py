@@ -11,28 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import Case
-from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import find_experiment
-from orchestrator.folders import Folders
 from orchestrator.planning.cost import memory_of
 from orchestrator.planning.exact_cases import ExactCase, exact_job, plan_exactly
-from tests.training.launching import REPOSITORY
+from tests.unit.catalog.entries import find_case
+from tests.unit.planning.test_measured_memory import MEASURED, as_it_ran
 
 REPRO = Path(sys.executable).with_name("repro")
-FOLDERS = Folders(shipped=REPOSITORY, home=REPOSITORY / "no-such-home")
-
-
-def case(name: str, scale: str, wanted: str) -> Case:
-    return next(case for case in expand(find_experiment(FOLDERS, name), scale) if case.name == wanted)
-
 
 CASES = [
-    case("figure-13", "quad", "pp=2,tp=2,gbs=32"),
-    case("figure-18", "paper", "scatter_gather=true,gbs=12"),
-    case("atc-demo", "quad", "case=baseline"),
-    case("atc-demo", "quad", "case=ours"),
-    case("table-1", "paper", "case=530B"),
+    find_case("figure-13", "pp=2,tp=2,gbs=32", "quad"),
+    find_case("figure-18", "scatter_gather=true,gbs=12"),
+    find_case("atc-demo", "case=baseline", "quad"),
+    find_case("atc-demo", "case=ours", "quad"),
+    find_case("table-1", "case=530B"),
 ]
 
 
@@ -43,6 +34,16 @@ def test_the_closed_form_and_the_real_model_agree_on_what_figures_take() -> None
         closed = memory_of(planned)
         assert closed.parameters == pytest.approx(exact.parameters, rel=1e-3), planned.name
         assert closed.total_bytes == pytest.approx(exact.total_bytes, rel=0.05), planned.name
+
+
+@pytest.mark.parametrize("experiment", ["tutorial-cp", "atc-demo"])
+def test_the_real_model_holds_what_the_cases_held_that_ran_on_four_h200(experiment: str) -> None:
+    """Context parallelism and Llama; Table 1's rows are those of tests/training/test_exact.py."""
+    ran = [(name, mib) for of, name, mib, _ in MEASURED if of == experiment]
+    found = plan_exactly([as_it_ran(experiment, name) for name, _ in ran])
+    for (name, measured_mib), exact in zip(ran, found, strict=True):
+        assert isinstance(exact, ExactCase), exact
+        assert exact.total_bytes == pytest.approx(measured_mib * 2**20, rel=0.005), name
 
 
 def test_what_the_real_model_cannot_be_built_for_says_so_in_one_line() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.folders import Folders
 
@@ -50,3 +52,8 @@ def write_experiment(folder: Path, text: str = BASE, name: str = "figure-1") -> 
 
 def entry_of(folder: Path, text: str = BASE) -> Entry:
     return read_experiment("p/figure-1", write_experiment(folder, text))
+
+
+def find_case(experiment: str, name: str, scale: str = "paper") -> Case:
+    """One case of a shipped experiment, by the name that a person filters for."""
+    return next(case for case in expand(shipped(experiment), scale) if case.name == name)

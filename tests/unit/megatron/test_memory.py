@@ -276,10 +276,11 @@ def test_keys_shared_by_queries_take_less() -> None:
     assert saved == pytest.approx(2 * 2 * 2048 * (4096 - 1024))
 
 
-def test_keys_of_the_whole_sequence_take_more_than_the_ranks_own() -> None:
+def test_keys_of_the_whole_sequence_are_kept_beside_the_ranks_own_and_the_output_twice() -> None:
     layout = Layout(4, 1, 1, 1, 1, context_parallel=4)
     own, gathered = (activations(MODEL, layout, TRAINING, replace(CORE, keeps_gathered_keys=k)) for k in (False, True))
-    assert gathered - own == pytest.approx(2 * 2 * 4096 * 2048 * 3 / 4)
+    tokens, word, hidden = 2048 / 4, 2, 4096
+    assert gathered - own == pytest.approx(word * tokens * (2 * 4 * hidden + hidden))
 
 
 LAYOUTS = st.builds(
