@@ -49,6 +49,9 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     """Read the experiment that `name` means, short or full; ReproError has every fault of its files."""
     names = experiment_names(folders)
     found = names_meant(names, name)
+    if name in papers(names):
+        ours = ", ".join(short_name(full) for full in names if full.startswith(f"{name}/"))
+        raise ReproError(Problem(f"{name}: a paper, not an experiment", mend=f"it has {ours}"))
     if not found:
         near = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
         there = f"there are: {', '.join(sorted(names)) or 'none'}"

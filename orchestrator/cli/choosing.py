@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
@@ -18,17 +19,30 @@ from orchestrator.planning.plan import choose_scale
 from orchestrator.planning.target import Target
 
 
-def choose(
-    folders: Folders, names: Sequence[str], cluster: str | None, scale: str | None, where: str | None
-) -> tuple[list[Chosen], list[str]]:
-    """What is to be planned, and what a person should know of the choice; ReproError has everything that is wrong."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the words of a command name: experiments, a cluster if one was given, and what cases must have."""
+
+    entries: list[Entry]
+    cluster: Cluster | None
+    wanted: Mapping[str, Value]
+
+
+def read_choice(
+    folders: Folders,
+    names: Sequence[str],
+    cluster: str | None,
+    where: str | None,
+    find: Callable[[Folders, str], list[Entry]] = find_entries,
+) -> Choice:
+    """Read all of it; ReproError has everything that is wrong with the files and the words."""
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
     profile: Cluster | None = None
     wanted: Mapping[str, Value] = {}
     for name in names:
         try:
-            entries |= {entry.name: entry for entry in find_entries(folders, name)}
+            entries |= {entry.name: entry for entry in find(folders, name)}
         except ReproError as error:
             problems.extend(error.problems)
     try:
@@ -41,15 +55,24 @@ def choose(
         problems.extend(error.problems)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    runnable = [entry for entry in entries.values() if not entry.experiment.reference_only]
+    return Choice(list(entries.values()), profile, wanted)
+
+
+def choose(
+    folders: Folders, names: Sequence[str], cluster: str | None, scale: str | None, where: str | None
+) -> tuple[list[Chosen], list[str]]:
+    """What is to be planned, and what a person should know of the choice."""
+    choice = read_choice(folders, names, cluster, where)
+    profile = choice.cluster
+    runnable = [entry for entry in choice.entries if not entry.experiment.reference_only]
     notes = [
         f"{entry.short_name} is reference only: {entry.experiment.reference_only}"
-        for entry in entries.values()
+        for entry in choice.entries
         if entry.experiment.reference_only
     ]
     if not runnable:
         raise ReproError(*notes)
-    chosen = _with_cases(runnable, profile, scale, wanted)
+    chosen = _with_cases(runnable, profile, scale, choice.wanted)
     _require_facts(chosen, profile)
     if profile is not None and profile.unfilled:
         notes.append(

@@ -25,6 +25,10 @@ ScaleOf = Annotated[
     str,
     typer.Option("--scale", help="paper as published; quad, cpu, ... are smaller.", autocompletion=completion.scales),
 ]
+OnlyScale = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
+]
 Where = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -12,7 +13,7 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.opening import bring_up_to_date, existing_ledger
-from orchestrator.cli.options import ClusterName, Database, Json, Scale, Where
+from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.folders import short_name
@@ -48,6 +49,7 @@ OutputFile = Annotated[Optional[Path], typer.Option("--output", "-o", help="Writ
 def status(
     experiment: MaybeExperiment = None,
     where: Where = None,
+    scale: OnlyScale = None,
     watch: Watch = False,
     json: Json = False,
     database: Database = None,
@@ -64,7 +66,7 @@ def status(
         next_command("repro list", "what there is to run")
         return
     while True:
-        still_open = _show_status(folders, ledger, experiment, where, json, watch)
+        still_open = _show_status(folders, ledger, Shown(experiment, where, scale), json, watch)
         if not (watch and still_open):
             return
         time.sleep(WATCH_EVERY_S)
@@ -104,7 +106,8 @@ def collect(
     experiment: MaybeExperiment = None,
     export: Export = Format.csv,
     output: OutputFile = None,
-    scale: Scale = None,
+    scale: OnlyScale = None,
+    where: Where = None,
     cluster: ClusterName = None,
     database: Database = None,
 ) -> None:
@@ -114,7 +117,7 @@ def collect(
     from orchestrator.results.export import as_json as results_as_json
 
     now = _outcome_now(experiment, scale, cluster, database)
-    rows = export_rows(now.entry, now.found)
+    rows = export_rows(now.entry, now.having(where))
     text = as_csv(rows) if export is Format.csv else results_as_json(rows, now.claims)
     if output is None:
         data(text.rstrip("\n"))
@@ -131,7 +134,8 @@ def collect(
 def plot(
     experiment: MaybeExperiment = None,
     output: OutputFile = None,
-    scale: Scale = None,
+    scale: OnlyScale = None,
+    where: Where = None,
     cluster: ClusterName = None,
     database: Database = None,
 ) -> None:
@@ -140,11 +144,12 @@ def plot(
     from orchestrator.results.plot import plot as draw
 
     now = _outcome_now(experiment, scale, cluster, database)
-    if not any(result.is_verified for result in now.found):
+    found = now.having(where)
+    if not any(result.is_verified for result in found):
         mend = f"repro status {now.entry.short_name}"
         raise ReproError(Problem(f"{now.entry.short_name} at scale {now.scale}: no case is verified yet", mend=mend))
     file = output or Path(f"{now.entry.short_name}-{now.scale}-{now.cluster}.png")
-    draw(now.entry, now.scale, now.cluster, now.found, file)
+    draw(now.entry, now.scale, now.cluster, found, file)
     data(str(file))
     print_claims(now, to_stdout=False)
     next_command("repro collect --export csv", "the numbers behind it")
@@ -163,9 +168,20 @@ def _outcome_now(experiment: str | None, scale: str | None, cluster: str | None,
     return read_outcome(ledger, folders, experiment, scale, cluster)
 
 
-def _show_status(
-    folders: Folders, ledger: Ledger, experiment: str | None, where: str | None, json: bool, watch: bool
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which jobs `status` is asked about; nothing means all."""
+
+    experiment: str | None
+    where: str | None
+    scale: str | None
+
+    @property
+    def is_all(self) -> bool:
+        return self == Shown(None, None, None)
+
+
+def _show_status(folders: Folders, ledger: Ledger, shown: Shown, json: bool, watch: bool) -> bool:
     """One look at everything; returns whether something is still under way."""
     from orchestrator.ledger.jobs import experiment_counts, job_rows
     from orchestrator.ledger.tables import OPEN
@@ -176,14 +192,14 @@ def _show_status(
         typer.echo("\033[2J\033[H", nl=False)
     for complaint in complaints:
         say(f"note: {complaint}")
-    if experiment is None and where is None and sum(count.cases for count in counts) > MOST_ROWS:
+    if shown.is_all and sum(count.cases for count in counts) > MOST_ROWS:
         rows: list[dict[str, Any]] = [{name: getattr(count, name) for name in count.__slots__} for count in counts]
         _print(rows, json)
         still_open = any(count.running or count.waiting for count in counts)
         next_command(f"repro status {counts[0].experiment}", "its cases")
     else:
-        jobs = job_rows(ledger, experiment=_full_name(folders, experiment))
-        jobs = [row for row in jobs if _matches(row, where)]
+        jobs = job_rows(ledger, experiment=_full_name(folders, shown.experiment))
+        jobs = [row for row in jobs if shown.scale in (None, row.scale) and _matches(row, shown.where)]
         _print(_status_rows(ledger, jobs), json)
         still_open = any(row.phase in OPEN for row in jobs)
         if not (watch and still_open):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli.opening import bring_up_to_date
-from orchestrator.cli.options import Database, ExperimentName, Json, OnCluster, Scale, Targets, Where
+from orchestrator.cli.options import Database, ExperimentName, Json, OnCluster, OnlyScale, Scale, Targets, Where
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
@@ -126,6 +126,7 @@ def render(
 def cancel(
     targets: Targets,
     where: Where = None,
+    scale: OnlyScale = None,
     yes: Yes = False,
     database: Database = None,
 ) -> None:
@@ -138,10 +139,12 @@ def cancel(
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
-    chosen_rows(ledger, folders, targets, where)  # words that mean nothing are refused before the scheduler is asked
+    chosen_rows(
+        ledger, folders, targets, where, scale
+    )  # refused before the scheduler is asked
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
-    rows = chosen_rows(ledger, folders, targets, where)
+    rows = chosen_rows(ledger, folders, targets, where, scale)
     live = [row for row in rows if row.phase in OPEN and row.scheduler_id is not None]
     if not live:
         say("nothing to cancel: no such job is under way")
@@ -164,27 +167,14 @@ def _planned(
     """Everything that can be wrong with the two files and the choice, before anything is touched."""
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
-    from orchestrator.catalog.selection import parse_where, select
-    from orchestrator.clusters.resolve import find_cluster
+    from orchestrator.catalog.selection import select
+    from orchestrator.cli.choosing import read_choice
     from orchestrator.planning.plan import choose_scale, plan_cases
 
-    problems: list[Problem] = []
-    entry, profile, wanted = None, None, {}
-    try:
-        entry = find_experiment(folders, experiment)
-    except ReproError as error:
-        problems.extend(error.problems)
-    try:
-        profile = find_cluster(folders, cluster)
-    except ReproError as error:
-        problems.extend(error.problems)
-    try:
-        wanted = parse_where(where)
-    except ReproError as error:
-        problems.extend(error.problems)
-    if entry is None or profile is None or problems:
-        raise ReproError(*problems)
-    cases = select(expand(entry, choose_scale(entry, profile, scale)), wanted)
+    choice = read_choice(folders, [experiment], cluster, where, lambda at, name: [find_experiment(at, name)])
+    (entry,), profile = choice.entries, choice.cluster
+    assert profile is not None
+    cases = select(expand(entry, choose_scale(entry, profile, scale)), choice.wanted)
     return entry, profile, plan_cases(entry, cases, profile, folders)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment, names_meant
-from orchestrator.catalog.selection import parse_where
+from orchestrator.catalog.selection import parse_where, select
 from orchestrator.catalog.settings import Value
 from orchestrator.cli.opening import existing_ledger
 from orchestrator.errors import Problem, ReproError
@@ -40,6 +40,11 @@ class Outcome:
     def failed(self) -> bool:
         """A job failed, or a claim that could be judged does not hold."""
         return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
+
+    def having(self, where: str | None) -> list[Result]:
+        """The cases with these values; the claims are still about all of them."""
+        chosen = {case.name for case in select([result.case for result in self.found], parse_where(where))}
+        return [result for result in self.found if result.case.name in chosen]
 
 
 def read_outcome(
@@ -82,7 +87,9 @@ def submitted_ledger(folders: Folders, database: str | None) -> Ledger:
     return ledger
 
 
-def chosen_rows(ledger: Ledger, folders: Folders, targets: Sequence[str], where: str | None = None) -> list[JobRow]:
+def chosen_rows(
+    ledger: Ledger, folders: Folders, targets: Sequence[str], where: str | None = None, scale: str | None = None
+) -> list[JobRow]:
     """The jobs that these words mean; each is an experiment's name, a job id (or its start) or a scheduler's id."""
     wanted = parse_where(where)
     names = experiment_names(folders)
@@ -92,7 +99,7 @@ def chosen_rows(ledger: Ledger, folders: Folders, targets: Sequence[str], where:
             rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
             rows = _by_id(ledger, target)
-        chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
+        chosen |= {row.attempt_id: row for row in rows if scale in (None, row.scale) and matches(row, wanted)}
     return list(chosen.values())
 
 

@@ -107,6 +107,8 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
     [
         ("show figure-133", 'figure-133: no such experiment; did you mean "figure-13"?'),
         ("plan sc22", 'sc22: no such experiment; did you mean "sc21"?'),
+        ("show sc21", "sc21: a paper, not an experiment; it has figure-11, figure-12, "),
+        ("submit atc24 --cluster here", "atc24: a paper, not an experiment; it has atc-demo, "),
         ("show figure-13 --scale qad", 'qad: no such scale; did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case; there are pp: "),
