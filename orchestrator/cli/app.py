@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import catalog, plan, results, run
+from orchestrator.cli import catalog, completion, plan, results, run
 from orchestrator.cli.output import data, say
 from orchestrator.errors import ReproError
 
@@ -50,7 +51,8 @@ def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
     try:
-        app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
+        with completion.words_rejoined(os.environ):
+            app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except ReproError as error:
         if debug:
             traceback.print_exc()

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import io
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.cli.output import data
+
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
+
+
+@contextmanager
+def words_rejoined(environ: MutableMapping[str, str]) -> Iterator[None]:
+    """bash ends a word at every `=`, so `pp=8,gbs=3` comes as five: put them together, and answer for the last."""
+    words = environ.get("COMP_WORDS", "").split("\n")
+    if environ.get("_REPRO_COMPLETE") != "complete_bash" or "=" not in words:
+        yield
+        return
+    joined: list[str] = []
+    for before, word in pairwise(["", *words]):
+        if joined and "=" in (before, word):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    environ.update(COMP_WORDS="\n".join(joined), COMP_CWORD=str(len(joined) - 1))
+    set_aside = joined[-1].removesuffix("" if words[-1] == "=" else words[-1])
+    offered = io.StringIO()
+    try:
+        with redirect_stdout(offered):
+            yield
+    finally:
+        for line in offered.getvalue().splitlines():
+            data(line.removeprefix(set_aside))
 
 
 def experiments(incomplete: str) -> list[str]:

@@ -35,6 +35,11 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         data("  ".join(cells).rstrip())
 
 
+def counted(number: int, what: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def as_json(value: Any) -> None:
     data(json.dumps(value, indent=2, default=str))
 

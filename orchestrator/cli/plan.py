@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Json, Scale, Where
-from orchestrator.cli.output import as_json, next_command, say, table
+from orchestrator.cli.output import as_json, counted, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def plan(
         say(line)
     for line in refused:
         say(f"repro: {line}")
-    say(_caution(campaign))
+    if rows:
+        say(_caution(campaign))
     say(_summary(campaign))
     if refused:
         raise typer.Exit(ReproError.exit_code)
@@ -116,10 +117,18 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
 def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[str]:
     """The real model's bytes beside the closed form's; returns what could not be planned and where the two disagree."""
     from orchestrator.planning.cost import fit_of
+    from orchestrator.planning.exact import absent_packages
     from orchestrator.planning.exact_cases import ExactCase, plan_exactly
+    from orchestrator.planning.plan import INSTALL
 
+    absent = absent_packages()
+    if absent:
+        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", mend=INSTALL))
     jobs = [job for job in campaign.jobs if job.case.device == "gpu"]
-    say(f"building the model of {len(jobs)} jobs, a second to some ten each")
+    if not jobs:
+        mend = "leave --exact out: cases on CPU cores have no GPU memory to plan"
+        raise ReproError(Problem("--exact: no case here runs on GPUs", mend=mend))
+    say(f"building the model of {counted(len(jobs), 'job')}, a second to some ten each")
     notes: list[str] = []
     if any(job.case.workload != "pretrain" for job in jobs):
         notes.append("the real model is megatron-core's of today; Megatron-LM of 2021 computes its loss in fewer bytes")
@@ -133,6 +142,8 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[s
         assert job.cost is not None and job.cost.memory is not None
         if job.cost.usable_bytes is not None:
             row["fit"] = fit_of(job.case, found.total_bytes, job.cost.usable_bytes)
+        if row["fit"] != job.cost.fit:
+            notes.append(f"{job.label}: {row['fit']} by the real model, {job.cost.fit} by the closed form")
         apart = job.cost.memory.total_bytes / found.total_bytes - 1
         if abs(apart) > DISAGREE:
             notes.append(f"{job.label}: the closed form is {apart:+.1%} off the real model")
@@ -207,18 +218,16 @@ def _caution(campaign: Campaign) -> str:
     time = sum(cost.duration is not None and not cost.duration.calibrated for cost in costs)
     if not memory and not time:
         return "memory and time are predictions"
-    return (
-        f"memory and time are predictions; of {len(costs)} cases the memory of {memory} and the time of {time} "
-        "rest on a model that was never held to such a case"
-    )
+    unheld = f"the memory of {memory} and the time of {time} rest on a model that was never held to such a case"
+    return f"memory and time are predictions; of {counted(len(costs), 'case')} {unheld}"
 
 
 def _summary(campaign: Campaign) -> str:
     totals, targets = _totals(campaign), dict.fromkeys(planned.target.name for planned in campaign.planned)
-    text = f"{totals['cases']} cases on {' and '.join(targets)}"
+    text = f"{counted(totals['cases'], 'case')} on {' and '.join(targets)}"
     if totals["refused"]:
         text += f", {totals['refused']} refused"
-    text += f": {totals['jobs']} jobs"
+    text += f": {counted(totals['jobs'], 'job')}"
     if campaign.gpu_hours:
         text += f", {campaign.gpu_hours:.4g} GPU-hours as predicted, {totals['most_gpus']} GPUs at most"
     return text

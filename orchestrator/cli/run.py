@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.opening import bring_up_to_date
 from orchestrator.cli.options import Database, ExperimentName, Json, OnCluster, OnlyScale, Scale, Targets, Where
-from orchestrator.cli.output import as_json, data, next_command, say, table
+from orchestrator.cli.output import as_json, counted, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
 
@@ -112,7 +112,7 @@ def render(
         for text in texts.values():
             data(text.rstrip("\n"))
         example = f"repro render {entry.short_name} --cluster {cluster} -o jobs"
-        next_command(example, f"write {len(texts)} script{'s' if len(texts) > 1 else ''}, to {launcher} by hand")
+        next_command(example, f"write {counted(len(texts), 'script')}, to {launcher} by hand")
         return
     base.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -139,9 +139,7 @@ def cancel(
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
-    chosen_rows(
-        ledger, folders, targets, where, scale
-    )  # refused before the scheduler is asked
+    chosen_rows(ledger, folders, targets, where, scale)  # refused before the scheduler is asked
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
     rows = chosen_rows(ledger, folders, targets, where, scale)

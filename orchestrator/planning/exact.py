@@ -78,9 +78,14 @@ class ExactMemory:
         return max(self.ranks, key=lambda rank: rank.total_bytes)
 
 
+def absent_packages() -> list[str]:
+    """What of the real model is not installed here."""
+    return [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+
+
 def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
     """Plan each job, a second to some ten; in place of one that cannot be planned stands the reason, in one line."""
-    absent = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+    absent = absent_packages()
     if absent:
         return [f"planning with the real model needs {' and '.join(absent)}, not installed here"] * len(jobs)
     results: list[ExactMemory | str] = ["not planned"] * len(jobs)

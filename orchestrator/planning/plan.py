@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,12 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
+from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.identity import identity
 from orchestrator.planning.target import Target, fit_refusals, refusals, warnings
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
+
+INSTALL = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,7 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
         problems.append(Problem(f"{cluster.name} names no container image for {name}", mend=mend))
     if cluster.profile.scheduler == "local" and workload == "pretrain":
         site = cluster.profile.workloads.pretrain
-        absent = [m for m in ("torch", "megatron") if importlib.util.find_spec(m) is None]
+        absent = absent_packages()
         if absent and site.python in (None, sys.executable):
-            mend = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
-            problems.append(Problem(f"training here needs {' and '.join(absent)}", mend=mend))
+            problems.append(Problem(f"training here needs {' and '.join(absent)}", mend=INSTALL))
     return problems

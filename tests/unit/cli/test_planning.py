@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.launch.stand_in import CHECKOUT
+from tests.unit.launch.stand_in import CHECKOUT, REPRO
 
 PAPER = "title: t\nvenue: v\n"
 FIGURE = (CHECKOUT / "experiments" / "sc21" / "figure-13.yaml").read_text()
@@ -97,6 +99,16 @@ def test_alpha_is_solved_where_activations_can_be_offloaded_and_refused_elsewher
         "repro: --solve-alpha: no case here keeps activations that ATC'24 would offload; "
         "for example: repro plan atc-figure-9 --solve-alpha"
     ]
+
+
+def test_exact_without_torch_or_for_cpu_cores_is_one_line(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = repro("plan", "figure-13", "--cluster", "local", "--scale", "cpu", "--exact")
+    assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
+    assert done.complaints[0].startswith("repro: --exact: no case here runs on GPUs; leave --exact out")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = repro("plan", "figure-13", "--exact")
+    assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
+    assert done.complaints[0].startswith("repro: --exact needs torch; pip install ")
 
 
 NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\nslurm: {time_limit: 1:00:00}\n"
@@ -223,6 +235,29 @@ def complete(repro: Caller, line: str) -> list[str]:
 )
 def test_the_tab_key_offers_what_there_is(repro: Caller, line: str, expected: list[str]) -> None:
     assert complete(repro, line) == expected
+
+
+def test_bash_completes_a_where_that_it_has_cut_at_every_equals_sign(repro: Caller) -> None:
+    """The function that bash really calls, with the words as bash splits them; it replaces only the last."""
+    script = """source <(_REPRO_COMPLETE=source_bash repro)
+        offer() { COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); _repro_completion repro; echo "${COMPREPLY[@]}"; }
+        offer repro show figure-13 --where pp
+        offer repro show figure-13 --where pp =
+        offer repro show figure-13 --where pp = 1
+        offer repro show figure-13 --where pp = 8,g
+        offer repro show figure-13 --where pp = 8,gbs = 3
+        offer repro show figure-13 --where pp = 8 --scale q"""
+    path = f"{REPRO.parent}:/usr/bin:/bin"
+    environment = repro.site.environment | {"PATH": path}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "pp=2 pp=4 pp=8 pp=16 pp=32",
+        "2 4 8 16 32",
+        "16",
+        "8,gbs=32 8,gbs=128",
+        "32",
+        "quad",
+    ]
 
 
 def test_the_tab_key_offers_the_jobs_that_were_submitted(repro: Caller) -> None:
