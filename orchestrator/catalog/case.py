@@ -51,8 +51,8 @@ class Case:
 
     @property
     def slug(self) -> str:
-        """The same for file names: `pp8-tp8-gbs32`."""
-        text = "-".join(f"{axis}{shown_value(value)}" for axis, value in self.point)
+        """The same for file names: `pp8-tp8-gbs32`; a row goes by its own name."""
+        text = "-".join(f"{'' if axis == 'case' else axis}{shown_value(value)}" for axis, value in self.point)
         return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
 
     def value(self, axis: str) -> Value:

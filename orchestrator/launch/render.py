@@ -34,7 +34,7 @@ def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, outp
         "title": _title(plan),
         "folder": str(folder),
         "resources": plan.resources,
-        "environment": _environment(cluster),
+        "environment": _environment(plan, cluster),
         "python_path": plan.program.python_path,
         "setup": cluster.profile.setup,
     }
@@ -140,9 +140,10 @@ def _container_options(plan: Plan, cluster: Cluster) -> list[str]:
     return options
 
 
-def _environment(cluster: Cluster) -> dict[str, str]:
+def _environment(plan: Plan, cluster: Cluster) -> dict[str, str]:
+    """What every job gets, then what its program asks for, then the site's own word."""
     site = {name: str(value) for name, value in cluster.profile.environment.items()}
-    return {**RANK_ENVIRONMENT, **site}
+    return {**RANK_ENVIRONMENT, **dict(plan.program.environment), **site}
 
 
 def _lines(argv: Sequence[str]) -> list[list[str]]:

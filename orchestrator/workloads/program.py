@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
+from orchestrator.clusters.profile import MegatronSite, VocabularySite
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
-from orchestrator.workloads import megatron_2021, pretrain
+from orchestrator.workloads import megatron_2021, megatron_core, megatron_kwai, pretrain
 from orchestrator.workloads.traits import traits_of
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
-    identity. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH.
+    identity. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH,
+    `environment` the variables that its published script sets for every rank.
     """
 
     workload: str
@@ -30,6 +33,7 @@ class Program:
     image_path: str | None = None
     python_path: str | None = None
     mounts: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
     def per_rank(self) -> list[str]:
         """The command of one rank that some launcher has already given its rank variables."""
@@ -59,15 +63,15 @@ def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) ->
     traits_of(case.workload)  # a workload that nobody knows is refused with the nearest that somebody does
     maker = _MAKERS.get(case.workload)
     if maker is None:
+        why = _NOT_RUN.get(case.workload, "repro cannot write its arguments yet")
         mend = f"it can be planned; what runs is: {', '.join(_MAKERS)}"
-        raise ReproError(Problem(f"{case.workload}: repro cannot write its arguments yet", mend=mend))
+        raise ReproError(Problem(f"{case.workload}: {why}", mend=mend))
     return maker(Binding(case, paper, cluster, folders))
 
 
 def is_offered(workload: str, cluster: Cluster) -> bool:
     """Whether this site says where the workload's code is, and we can write its arguments."""
-    sites = cluster.profile.workloads
-    return workload == "pretrain" or (workload == "megatron-2021" and sites.megatron_2021 is not None)
+    return workload == "pretrain" or (workload in _MAKERS and cluster.profile.workloads.megatron(workload) is not None)
 
 
 def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
@@ -95,19 +99,56 @@ def _pretrain(binding: Binding) -> Program:
 
 
 def _megatron_2021(binding: Binding) -> Program:
-    case, site = binding.case, binding.cluster.profile.workloads.megatron_2021
-    code = binding.paper.code.get(case.workload)
+    site = _site(binding, VocabularySite)
+    words = megatron_2021.arguments(binding.case, site.data_path, site.vocab_file, site.merge_file)
+    return _megatron(binding, site, words)
+
+
+def _megatron_core(binding: Binding) -> Program:
+    site = _site(binding, VocabularySite)
+    words = megatron_core.arguments(binding.case, site.data_path, site.vocab_file, site.merge_file)
+    return replace(_megatron(binding, site, words), python_path=site.checkout)
+
+
+def _megatron_kwai(binding: Binding) -> Program:
+    return _atc24(binding, megatron_kwai.kwai_arguments)
+
+
+def _megatron_jan_2024(binding: Binding) -> Program:
+    return _atc24(binding, megatron_kwai.origin_arguments)
+
+
+def _atc24(binding: Binding, arguments: Callable[[Case, str], list[str]]) -> Program:
+    site = _site(binding, MegatronSite)
+    program = _megatron(binding, site, arguments(binding.case, site.data_path))
+    return replace(program, python_path=site.checkout, environment=megatron_kwai.ENVIRONMENT)
+
+
+Site = TypeVar("Site", bound=MegatronSite)
+
+
+def _site(binding: Binding, kind: type[Site]) -> Site:
+    """Where this cluster has the case's Megatron-LM, with all that its scripts ask for."""
+    workload, cluster = binding.case.workload, binding.cluster
+    site = cluster.profile.workloads.megatron(workload)
+    if not isinstance(site, kind):
+        mend = f"the profile needs workloads: {workload}: {', '.join(kind.model_fields)}"
+        raise ReproError(Problem(f"{cluster.name} has no {workload}", mend=mend))
+    return site
+
+
+def _megatron(binding: Binding, site: MegatronSite, arguments: list[str]) -> Program:
+    """What all of them share: pretrain_gpt.py of a checkout, at the commit that the paper names."""
+    workload = binding.case.workload
+    code = binding.paper.code.get(workload)
     if code is None:
-        raise ReproError(Problem(f"paper.yaml names no code for {case.workload}"))
-    if site is None:
-        mend = "the profile needs workloads: megatron-2021: checkout, data_path, vocab_file, merge_file"
-        raise ReproError(Problem(f"{binding.cluster.name} has no {case.workload}", mend=mend))
+        raise ReproError(Problem(f"paper.yaml names no code for {workload}"))
     image, image_path = binding.image()
     return Program(
-        workload=case.workload,
+        workload=workload,
         python="python",
         target=(f"{site.checkout}/pretrain_gpt.py",),
-        arguments=tuple(megatron_2021.arguments(case, site.data_path, site.vocab_file, site.merge_file)),
+        arguments=tuple(arguments),
         code=code.commit,
         image=image,
         image_path=image_path,
@@ -115,4 +156,17 @@ def _megatron_2021(binding: Binding) -> Program:
     )
 
 
-_MAKERS: Mapping[str, Callable[[Binding], Program]] = {"pretrain": _pretrain, "megatron-2021": _megatron_2021}
+_MAKERS: Mapping[str, Callable[[Binding], Program]] = {
+    "pretrain": _pretrain,
+    "megatron-2021": _megatron_2021,
+    "megatron-kwai": _megatron_kwai,
+    "megatron-jan-2024": _megatron_jan_2024,
+    "megatron-core-0.14": _megatron_core,
+    "megatron-tutorial-fork": _megatron_core,
+}
+
+# Alpa's benchmark_gpt_one_case.py calls Megatron-LM's train_step three times and writes a table: none of the lines that
+# say that an iteration was trained, with what loss, nor how often (its repository is another than the fork's, too).
+_NOT_RUN: Mapping[str, str] = {
+    "megatron-alpa": "its program reports only the mean of two iterations, in a table that repro does not read yet",
+}

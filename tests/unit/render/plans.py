@@ -38,6 +38,17 @@ workloads:
   pretrain: {python: "/opt/my env/bin/python"}
 """
 
+KWAI = """\
+about: a cluster like the one ATC'24 was measured on, under Slurm
+scheduler: slurm
+hardware: {nodes: 32, gpus_per_node: 8, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989.4}}
+slurm: {time_limit: 1:00:00, exclusive: true, mem: "0", srun: ["--mpi=pmix"]}
+environment: {NCCL_IB_HCA: mlx5}
+workloads:
+  megatron-kwai: {checkout: /code/Megatron-Kwai, data_path: /data/enwiki-100m_text_document}
+  megatron-jan-2024: {checkout: /code/Megatron-LM-Jan-1-2024, data_path: /data/enwiki-100m_text_document}
+"""
+
 LOCAL = """\
 about: this machine
 scheduler: local
@@ -55,20 +66,24 @@ def plain_slurm(folder: Path) -> Cluster:
     return cluster_of(folder, PLAIN_SLURM, name="plain")
 
 
+def kwai(folder: Path) -> Cluster:
+    return cluster_of(folder, KWAI, name="kwai")
+
+
 def local(folder: Path, text: str = LOCAL) -> Cluster:
     machine = Machine(cpus=8)
     return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
 
 
-def plans(cluster: Cluster, scale: str) -> list[Plan]:
-    """Every case of figure 13, with an identity and a package folder that are the same on every machine."""
-    entry = shipped()
+def plans(cluster: Cluster, scale: str, experiment: str = "figure-13") -> list[Plan]:
+    """Every case, with an identity and a package folder that are the same on every machine."""
+    entry = shipped(experiment)
     found = plan_cases(entry, expand(entry, scale), cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
     return [_anywhere(plan, f"{number:012x}") for number, plan in enumerate(found, 1)]
 
 
 def _anywhere(plan: Plan, identity: str) -> Plan:
-    if plan.program.python_path is None:
+    if plan.program.workload != "pretrain":
         return replace(plan, identity=identity)
     program = replace(plan.program, python_path="/opt/repro", mounts=("/opt/repro",))
     return replace(plan, identity=identity, program=program)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.render import render_array, render_job, render_queue
-from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans, selene
+from tests.unit.render.plans import TEMPLATES, kwai, local, plain_slurm, plans, selene
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 RUN = Path("/runs/20261121-092041-bd57")
@@ -23,6 +23,9 @@ def script(name: str, folder: Path) -> str:
     if name == "slurm_without_containers":
         cluster = plain_slurm(folder)
         return render_job(plans(cluster, "quad")[2], cluster, RUN / "pp2-tp2-gbs32", TEMPLATES)
+    if name == "kwai":
+        cluster = kwai(folder)
+        return render_job(plans(cluster, "paper", "atc-table-8")[1], cluster, RUN / "ours", TEMPLATES)
     if name == "local":
         cluster = local(folder)
         return render_job(plans(cluster, "cpu")[0], cluster, RUN / "pp1-tp4-gbs4", TEMPLATES)
@@ -35,7 +38,7 @@ def script(name: str, folder: Path) -> str:
     return render_queue([RUN / "a" / "job.sh", RUN / "b c" / "job.sh"], Path("/runs/.lock"), TEMPLATES)
 
 
-@pytest.mark.parametrize("name", ["selene", "slurm_without_containers", "local", "array", "queue"])
+@pytest.mark.parametrize("name", ["selene", "slurm_without_containers", "kwai", "local", "array", "queue"])
 def test_the_script_is_to_the_letter_the_one_that_was_looked_at(name: str, tmp_path: Path, update_golden: bool) -> None:
     file, rendered = GOLDEN / f"{name}.sh", script(name, tmp_path)
     if update_golden:

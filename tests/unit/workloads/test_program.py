@@ -9,14 +9,25 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
-from orchestrator.workloads.program import Program, image_of, program_for
+from orchestrator.workloads import traits
+from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
+
+EVERYWHERE = """\
+workloads:
+  megatron-2021: {checkout: /2021, data_path: /2021/d, vocab_file: /2021/v, merge_file: /2021/m}
+  megatron-kwai: {checkout: /kwai, data_path: /kwai/d}
+  megatron-jan-2024: {checkout: /jan, data_path: /jan/d}
+  megatron-core-0.14: {checkout: /core, data_path: /core/d, vocab_file: /core/v, merge_file: /core/m}
+  megatron-tutorial-fork: {checkout: /fork, data_path: /fork/d, vocab_file: /fork/v, merge_file: /fork/m}
+"""
 
 
 def program(cluster: Cluster, scale: str = "paper") -> Program:
@@ -98,8 +109,96 @@ def test_a_site_without_containers_has_no_image(tmp_path: Path) -> None:
     assert image_of("megatron-2021", shipped().paper, cluster_of(tmp_path)) == (None, None)
 
 
-def test_a_workload_that_can_only_be_planned_is_refused_with_what_runs(tmp_path: Path) -> None:
-    entry = shipped()
-    case = replace(expand(entry)[0], workload="megatron-kwai")
-    with pytest.raises(ReproError, match="cannot write its arguments yet; it can be planned; what runs is: pretrain"):
-        program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
+def test_a_workload_that_can_only_be_planned_is_refused_with_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alpa = shipped("alpa-gpt")
+    with pytest.raises(ReproError) as caught:
+        program_for(expand(alpa)[0], alpa.paper, cluster_of(tmp_path), FOLDERS)
+    assert str(caught.value) == (
+        "megatron-alpa: its program reports only the mean of two iterations, in a table that repro does not read yet; "
+        "it can be planned; what runs is: pretrain, megatron-2021, megatron-kwai, megatron-jan-2024, "
+        "megatron-core-0.14, megatron-tutorial-fork"
+    )
+    monkeypatch.setattr(traits, "_TRAITS", {**traits._TRAITS, "zero-3": traits.traits_of("pretrain")})
+    with pytest.raises(ReproError, match=r"^zero-3: repro cannot write its arguments yet; it can be planned; "):
+        program_for(replace(expand(alpa)[0], workload="zero-3"), alpa.paper, cluster_of(tmp_path), FOLDERS)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields"),
+    [
+        ("atc-table-8", "workloads: megatron-kwai: checkout, data_path"),
+        ("core-dp", "workloads: megatron-core-0.14: checkout, data_path, vocab_file, merge_file"),
+        ("tutorial-cp", "workloads: megatron-tutorial-fork: checkout, data_path, vocab_file, merge_file"),
+    ],
+)
+def test_a_site_without_the_code_is_told_exactly_what_that_code_needs(
+    experiment: str, fields: str, tmp_path: Path
+) -> None:
+    entry = shipped(experiment)
+    case, cluster = expand(entry)[0], cluster_of(tmp_path)
+    assert not is_offered(case.workload, cluster)
+    with pytest.raises(ReproError) as caught:
+        program_for(case, entry.paper, cluster, FOLDERS)
+    assert str(caught.value) == f"site has no {case.workload}; the profile needs {fields}"
+
+
+def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_they_do_not(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match="vocab_file: missing; add vocab_file:"):
+        cluster_of(tmp_path, PLAIN + "workloads: {megatron-core-0.14: {checkout: /c, data_path: /d}}\n")
+    sites = "workloads: {megatron-kwai: {checkout: /c, data_path: /d, vocab_file: /v}}\n"
+    with pytest.raises(ReproError, match="vocab_file: unknown field"):
+        cluster_of(tmp_path, PLAIN + sites)
+
+
+def test_a_program_is_offered_where_its_site_is_given(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    offered = {name for name in traits._TRAITS if is_offered(name, cluster)}
+    assert offered == set(traits._TRAITS) - {"megatron-alpa"}
+    assert not is_offered("zero-3", cluster)
+
+
+def test_atc24_runs_its_own_checkout_with_the_variables_that_its_mpirun_passes(tmp_path: Path) -> None:
+    entry, cluster = shipped("atc-table-8"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    found = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
+    kwai, origin = found["megatron-kwai"], found["megatron-jan-2024"]
+    assert (kwai.target, kwai.python_path, kwai.code[:10]) == (("/kwai/pretrain_gpt.py",), "/kwai", "b2646e4d9f")
+    assert (origin.target, origin.python_path, origin.code[:10]) == (("/jan/pretrain_gpt.py",), "/jan", "eba78b0973")
+    # -x of mpirun in both scripts, less PYTHONPATH, MASTER_ADDR, MASTER_PORT and CUDA_DEVICE_MAX_CONNECTIONS=1.
+    assert " ".join(f"{name}={value}" for name, value in kwai.environment) == (
+        "MPI_THREAD_SINGLE=1 NCCL_DEBUG=WARN NVTE_FWD_LAYERNORM_SM_MARGIN=8 NVTE_BWD_LAYERNORM_SM_MARGIN=8 "
+        "TORCH_NCCL_AVOID_RECORD_STREAMS=1 PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:21"
+    )
+    assert origin.environment == kwai.environment
+
+
+def test_the_tutorials_two_generations_run_two_checkouts(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    for name, checkout, code in (("core-dp", "/core", "core_r0.14.0"), ("tutorial-cp", "/fork", "6ac43930b5")):
+        entry = shipped(name)
+        found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
+        assert (found.target, found.python_path) == ((f"{checkout}/pretrain_gpt.py",), checkout)
+        assert found.code.startswith(code) and found.environment == ()
+        assert found.arguments[found.arguments.index("--vocab-file") + 1] == f"{checkout}/v"
+
+
+def test_every_case_that_a_megatron_runs_gets_each_flag_once_with_a_value_that_is_none_of_pythons(
+    tmp_path: Path,
+) -> None:
+    cluster, ran = cluster_of(tmp_path, PLAIN + EVERYWHERE), set()
+    folders = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
+    for name in experiment_names(folders):
+        entry = find_experiment(folders, name)
+        if entry.experiment.reference_only:
+            continue
+        for case in expand(entry):
+            if not is_offered(case.workload, cluster):
+                continue
+            words = program_for(case, entry.paper, cluster, FOLDERS).arguments
+            flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+            assert len(flags) == len(set(flags)), f"{name} {case.name}"
+            assert not {"", "None", "True", "False"} & set(words), f"{name} {case.name}"
+            assert words[: len(words) - len(case.arguments)] + case.arguments == words
+            ran.add(case.workload)
+    assert ran == set(traits._TRAITS) - {"megatron-alpa", "pretrain"}

@@ -1,0 +1,135 @@
+"""A case in the arguments of the Megatron tutorials: core_r0.14.0, and the first generation's fork of Megatron-LM.
+
+The scripts are those of vuiseng9/megatron-tutorials at 0b2c030a1d and of vuiseng9/megatron-lm at 6ac43930b5; they give
+the same. What they say nothing about is left to the program. Two of theirs are left out: --train-iters 500000, which a
+later one overrides, and --tensorboard-dir, as all that is read stands in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orchestrator.catalog.case import Case
+from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.setting import read_flags
+from orchestrator.workloads.flags import Flags, words
+
+_RECOMPUTATION: Mapping[str, Flags] = {
+    "none": {},
+    "full": {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1},
+}
+_DROPOUT = 0.1
+"""Megatron-LM's own, since the scripts say nothing."""
+
+
+def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> list[str]:
+    """The argument list of a case; ReproError for a model or a recomputation that no tutorial has."""
+    _check(case)
+    return words(
+        {
+            **_model(case),
+            **_experts(case),
+            **_RECOMPUTATION[case.training.recompute],
+            **_training(case),
+            **_parallel(case),
+            "--data-path": data_path,
+            "--vocab-file": vocab_file,
+            "--merge-file": merge_file,
+            "--split": "949,50,1",
+            **_logging(case),
+        }
+    ) + list(case.arguments)
+
+
+def _check(case: Case) -> None:
+    """Refuse what these lists cannot say, instead of running something else under the case's name."""
+    model, training = case.model, case.training
+    other_width = model.ffn is not None and not model.experts
+    if model.family != "gpt" or model.kv_groups is not None or other_width:
+        raise _unknown(case, "models but GPT-2's, with experts or without")
+    if training.recompute not in _RECOMPUTATION:
+        raise _unknown(case, f"recomputation {training.recompute}, only {', '.join(_RECOMPUTATION)}")
+    if training.offload:
+        raise _unknown(case, "offloading")
+
+
+def _unknown(case: Case, what: str) -> ReproError:
+    return ReproError(Problem(f"{case.name}: the scripts of {case.workload} have no {what}"))
+
+
+def _model(case: Case) -> Flags:
+    model, training = case.model, case.training
+    return {
+        "--num-layers": model.layers,
+        "--hidden-size": model.hidden,
+        "--num-attention-heads": model.heads,
+        "--seq-length": model.seq,
+        "--max-position-embeddings": model.seq,
+        # flash in the second generation's table of context parallelism, auto in all other scripts
+        "--attention-backend": training.attention or "auto",
+        "--hidden-dropout": None if training.dropout == _DROPOUT else training.dropout,
+        "--attention-dropout": None if training.dropout == _DROPOUT else training.dropout,
+    }
+
+
+def _experts(case: Case) -> Flags:
+    """Their number, size and place; how they are computed (--moe-grouped-gemm and others) the experiment says."""
+    model, layout = case.model, case.layout
+    if not model.experts:
+        return {}
+    return {
+        "--num-experts": model.experts,
+        "--moe-router-topk": model.experts_per_token,
+        "--moe-ffn-hidden-size": model.ffn_hidden,
+        "--expert-model-parallel-size": layout.expert_parallel,
+        "--expert-tensor-parallel-size": layout.expert_tensor_parallel or layout.tensor_parallel,
+    }
+
+
+def _training(case: Case) -> Flags:
+    training = case.training
+    return {
+        "--micro-batch-size": case.layout.micro_batch_size,
+        "--global-batch-size": case.layout.global_batch_size,
+        "--weight-decay": "0.1",
+        "--adam-beta1": "0.9",
+        "--adam-beta2": "0.95",
+        "--init-method-std": "0.006",
+        "--clip-grad": "1.0",
+        f"--{training.dtype}": training.dtype != "fp32",
+        "--loss-scale": training.loss_scale if training.dtype == "fp16" else None,
+        "--lr": "6.0e-5",
+        "--lr-decay-style": "cosine",
+        "--min-lr": "6.0e-6",
+        "--lr-warmup-fraction": ".001",
+        "--lr-decay-iters": 430000,
+        # The two overlaps that make it the tutorials' ZeRO-2 are the experiment's to say.
+        "--use-distributed-optimizer": training.distributed_optimizer,
+    }
+
+
+def _parallel(case: Case) -> Flags:
+    layout = case.layout
+    per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
+    return {
+        "--tensor-model-parallel-size": layout.tensor_parallel,
+        "--pipeline-model-parallel-size": layout.pipeline_parallel,
+        "--context-parallel-size": layout.context_parallel,
+        # One GPU exchanges nothing. The fork's scripts do not say p2p, which is the default.
+        "--cp-comm-type": case.training.cp_comm if layout.context_parallel > 1 else None,
+        "--sequence-parallel": layout.sequence_parallel,
+        "--num-layers-per-virtual-pipeline-stage": per_chunk if layout.virtual_stages > 1 else None,
+    }
+
+
+def _logging(case: Case) -> Flags:
+    training = case.training
+    return {
+        "--train-iters": training.iterations,
+        "--log-interval": training.log_interval,
+        "--log-throughput": True,
+        "--save-interval": 0,
+        # Of most scripts; an experiment whose scripts have another says so itself.
+        "--eval-interval": None if "--eval-interval" in read_flags(case.arguments) else 50,
+        "--eval-iters": training.evaluation_iterations,
+    }
