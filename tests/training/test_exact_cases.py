@@ -14,7 +14,7 @@ import pytest
 from orchestrator.planning.cost import memory_of
 from orchestrator.planning.exact_cases import ExactCase, exact_job, plan_exactly
 from tests.unit.catalog.entries import find_case
-from tests.unit.planning.test_measured_memory import MEASURED, as_it_ran
+from tests.unit.planning.test_measured_memory import LLAMA, MEASURED
 
 REPRO = Path(sys.executable).with_name("repro")
 
@@ -36,14 +36,18 @@ def test_the_closed_form_and_the_real_model_agree_on_what_figures_take() -> None
         assert closed.total_bytes == pytest.approx(exact.total_bytes, rel=0.05), planned.name
 
 
-@pytest.mark.parametrize("experiment", ["tutorial-cp", "atc-demo"])
-def test_the_real_model_holds_what_the_cases_held_that_ran_on_four_h200(experiment: str) -> None:
-    """Context parallelism and Llama; Table 1's rows are those of tests/training/test_exact.py."""
-    ran = [(name, mib) for of, name, mib, _ in MEASURED if of == experiment]
-    found = plan_exactly([as_it_ran(experiment, name) for name, _ in ran])
-    for (name, measured_mib), exact in zip(ran, found, strict=True):
+@pytest.mark.parametrize(
+    ("experiments", "within"), [(("tutorial-cp", "figure-12", "atc-demo"), 0.005), (("atc-figure-7",), 0.03)]
+)
+def test_the_real_model_holds_what_the_cases_held_that_ran_on_four_h200(
+    experiments: tuple[str, ...], within: float
+) -> None:
+    """Context parallelism, interleaving, Llama; and what is offloaded, where a second iteration would hold more."""
+    ran = [(of, name, mib) for of, name, mib in MEASURED + LLAMA if of in experiments]
+    found = plan_exactly([find_case(of, name, "quad") for of, name, _ in ran])
+    for (_, name, measured_mib), exact in zip(ran, found, strict=True):
         assert isinstance(exact, ExactCase), exact
-        assert exact.total_bytes == pytest.approx(measured_mib * 2**20, rel=0.005), name
+        assert exact.total_bytes == pytest.approx(measured_mib * 2**20, rel=within), name
 
 
 def test_what_the_real_model_cannot_be_built_for_says_so_in_one_line() -> None:
