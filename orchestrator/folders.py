@@ -42,7 +42,7 @@ class Folders:
         return _PACKAGE.parent
 
     def experiment_files(self) -> Iterator[Path]:
-        return self._files("experiments", "*/*.yaml")
+        return self._files("experiments", "*/*.y*ml")
 
     def cluster_files(self) -> Iterator[Path]:
         return self._files("clusters", "*.yaml")

@@ -20,6 +20,7 @@ def problems(
     yield from _axes_without_values(document, experiment, fields)
     yield from _unknown_scales(document, experiment)
     yield from _unknown_models(document, paper, scale, fields)
+    yield from _claims_of_one_name(document, experiment)
 
 
 def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
@@ -126,3 +127,11 @@ def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleF
         if name is not None and name not in known:
             mend = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"
             yield Problem(f"{name}: no such model", str(document.place(path)), mend)
+
+
+def _claims_of_one_name(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for i, claim in enumerate(experiment.claims):
+        if claim.id in seen:
+            yield Problem(f"{claim.id}: two claims have this id", str(document.place(("claims", i, "id"))))
+        seen.add(claim.id)

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.catalog.consistency import value_problems
 from orchestrator.catalog.experiment import Experiment, Paper
 from orchestrator.documents.model import read_model
-from orchestrator.documents.source import Document, read_document
+from orchestrator.documents.source import Document, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import Folders, short_name
 
@@ -30,9 +30,26 @@ class Entry:
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
-    """Full name -> file of every experiment."""
-    files = (path for path in folders.experiment_files() if path.stem != "paper")
-    return {f"{path.parent.name}/{path.stem}": path for path in files}
+    """Full name -> file of every experiment; ReproError where two files of a folder have one name.
+
+    A person's own file takes the place of a shipped one of the same name.
+    """
+    names: dict[str, Path] = {}
+    for path in folders.experiment_files():
+        name = f"{path.parent.name}/{path.stem}"
+        before = names.get(name)
+        if before is not None and before.parent == path.parent:
+            both = f"{shown(before)} and {shown(path)}"
+            raise ReproError(Problem(f"{name}: this name is used twice, by {both}", mend="rename one of them"))
+        if path.stem != "paper":
+            names.setdefault(name, path)
+    return names
+
+
+def replaced(folders: Folders, entry: Entry) -> Path | None:
+    """The shipped file whose place a person's own has taken."""
+    shipped = folders.shipped / "experiments" / f"{entry.name}.yaml"
+    return shipped if shipped.is_file() and not entry.file.samefile(shipped) else None
 
 
 def papers(names: Iterable[str]) -> list[str]:

@@ -37,12 +37,14 @@ def list_experiments(json: Json = False, database: Database = None) -> None:
 def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
     """Show one experiment: its cases and axes, the published numbers, the claims and where they can be judged."""
     from orchestrator.catalog.expand import expand
-    from orchestrator.catalog.library import find_experiment
+    from orchestrator.catalog.library import find_experiment, replaced
     from orchestrator.catalog.selection import parse_where, select
+    from orchestrator.documents.source import shown
     from orchestrator.folders import find_folders
 
     wanted = parse_where(where)
-    entry = find_experiment(find_folders(), experiment)
+    folders = find_folders()
+    entry = find_experiment(folders, experiment)
     cases = select(expand(entry, scale), wanted)
     rows = [_shown_case(case) for case in cases]
     claims = [
@@ -59,6 +61,8 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
     if json:
         as_json({**_about(entry, scale), "cases": rows, "claims": claims})
         return
+    if replaced(folders, entry):
+        say(f"{entry.name} is {shown(entry.file)}, and not the shipped one")
     _print_about(entry, scale)
     _print_cases(rows)
     if claims:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER
-from orchestrator.catalog.library import Entry, find_entries
+from orchestrator.catalog.library import Entry, find_entries, replaced
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.catalog.settings import Value
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.planning.campaign import Chosen
@@ -72,6 +73,11 @@ def choose(
     ]
     if not runnable:
         raise ReproError(*notes)
+    notes += [
+        f"{entry.name} is {shown(entry.file)}, and not the shipped one"
+        for entry in runnable
+        if replaced(folders, entry)
+    ]
     chosen = _with_cases(runnable, profile, scale, choice.wanted)
     _require_facts(chosen, profile)
     if profile is not None and profile.unfilled:

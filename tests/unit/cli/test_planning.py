@@ -201,6 +201,33 @@ def test_a_short_name_that_two_papers_have_lists_both(repro: Caller) -> None:
     )
 
 
+def test_a_name_that_two_files_of_a_folder_have_is_refused(repro: Caller) -> None:
+    write(repro, FIGURE, "own/figure-99").with_suffix(".yml").write_text(FIGURE)
+    for words in (("list",), ("show", "figure-13"), ("plan", "figure-99", "--cluster", "selene")):
+        done = repro(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.complaints == [
+            "repro: own/figure-99: this name is used twice, by experiments/own/figure-99.yaml and "
+            "experiments/own/figure-99.yml; rename one of them"
+        ]
+
+
+def test_a_file_of_ones_own_takes_a_shipped_ones_place_and_says_so(repro: Caller) -> None:
+    write(repro, FIGURE.replace("gbs: [32, 128]\nrules", "gbs: [32]\nrules"), "sc21/figure-13")
+    said = "sc21/figure-13 is experiments/sc21/figure-13.yaml, and not the shipped one"
+    shown, planned = repro("show", "figure-13"), repro("plan", "figure-13", "--cluster", "selene")
+    assert said in shown.stderr and f"note: {said}" in planned.stderr
+    assert "5 cases on selene" in planned.stderr
+    assert "not the shipped one" not in repro("show", "figure-12").stderr
+
+
+def test_two_claims_of_one_id_are_refused_at_the_second(repro: Caller) -> None:
+    write(repro, FIGURE.replace("  - id: poor-layouts-cost-2x", "  - id: peak-at-node-size"))
+    done = repro("plan", "figure-99", "--cluster", "selene")
+    (line,) = done.complaints
+    assert done.returncode == 2 and "peak-at-node-size: two claims have this id" in line and "figure-99.yaml:" in line
+
+
 def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
     write(repro)
     done = repro("plan", "figure-99")
