@@ -42,13 +42,13 @@ def name_problems(document: Document, scale: str, names: Sequence[str]) -> list[
     found = []
     for i, name in enumerate(names):
         if name in seen:
-            where = str(document.place(_own(document, scale, "cases", i)))
+            where = str(document.place(own_path(document, scale, "cases", i)))
             found.append(Problem(f"{name}: two cases have this name", where, "name them apart, or see named_by"))
         seen.add(name)
     return found
 
 
-def _own(document: Document, scale: str, *path: str | int) -> Path_:
+def own_path(document: Document, scale: str, *path: str | int) -> Path_:
     """Where a scale's field stands: in its own block, or else at the top level it was taken from."""
     own: Path_ = ("scales", scale, *path)
     return own if own[:3] in document.keys else tuple(path)
@@ -119,10 +119,10 @@ def _unknown_scales(document: Document, experiment: Experiment) -> Iterator[Prob
 def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleFields) -> Iterator[Problem]:
     """Names of models that paper.yaml does not describe."""
     known = list(paper.models)
-    named = [(_own(document, scale, "cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
-    named.append((_own(document, scale, "fixed", "model"), fields.fixed.model))
+    named = [(own_path(document, scale, "cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
+    named.append((own_path(document, scale, "fixed", "model"), fields.fixed.model))
     listed = fields.matrix.model if fields.matrix else None
-    named += [(_own(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed or ())]
+    named += [(own_path(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed or ())]
     for path, name in named:
         if name is not None and name not in known:
             mend = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"

@@ -37,13 +37,14 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
         raise ReproError(*disagreements)
     cases: list[Case] = []
     problems: list[Problem] = []
+    rules_place = str(entry.document.place(consistency.own_path(entry.document, scale, "rules")))
     shared = _shared(entry, fields)
     for row in _rows(fields):
         try:
             cases.append(_case(entry, scale, fields, shared, row))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
-            problems.append(Problem(f"{entry.short_name} {at}: {error}", _rules_place(entry, scale)))
+            problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
     problems += consistency.name_problems(entry.document, scale, [case.name for case in cases])
     if problems:
         raise ReproError(*problems)
@@ -231,8 +232,3 @@ def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> 
     for point in entry.experiment.published:
         if point.where.given().items() <= settings.items():
             yield point
-
-
-def _rules_place(entry: Entry, scale: str) -> str:
-    own = ("scales", scale, "rules")
-    return str(entry.document.place(own if own in entry.document.keys else ("rules",)))

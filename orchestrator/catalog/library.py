@@ -57,6 +57,10 @@ def papers(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(full.rpartition("/")[0] for full in names))
 
 
+def _of_paper(names: Iterable[str], paper: str) -> list[str]:
+    return [full for full in names if full.startswith(f"{paper}/")]
+
+
 def names_meant(names: Iterable[str], name: str) -> list[str]:
     """The full names that a name, short or full, may stand for."""
     return [full for full in names if name in (full, short_name(full))]
@@ -67,7 +71,7 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     names = experiment_names(folders)
     found = names_meant(names, name)
     if name in papers(names):
-        ours = ", ".join(short_name(full) for full in names if full.startswith(f"{name}/"))
+        ours = ", ".join(short_name(full) for full in _of_paper(names, name))
         raise ReproError(Problem(f"{name}: a paper, not an experiment", mend=f"it has {ours}"))
     if not found:
         near = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
@@ -81,7 +85,7 @@ def find_experiment(folders: Folders, name: str) -> Entry:
 def find_entries(folders: Folders, name: str) -> list[Entry]:
     """The experiment of this name, or all of the paper of this name (`sc21`); ReproError has every fault."""
     names = experiment_names(folders)
-    of_paper = [full for full in names if full.startswith(f"{name}/")]
+    of_paper = _of_paper(names, name)
     if not of_paper:
         return [find_experiment(folders, name)]
     entries: list[Entry] = []

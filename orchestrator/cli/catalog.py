@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import Database, ExperimentName, Json, ScaleOf, Where
-from orchestrator.cli.output import as_json, data, next_command, say, table
+from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
@@ -69,6 +69,9 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
         data("")
         table(claims, list(claims[0]))
     _print_caveats(entry, cases)
+    if entry.experiment.reference_only:
+        next_command("repro list", "what can be run")
+        return
     next_command(
         f"repro plan {entry.short_name} --scale {scale}", "whether each case is valid, fits, and what it costs"
     )
@@ -150,8 +153,7 @@ def _print_cases(rows: list[dict[str, Any]]) -> None:
             line[f"paper_{name}"] = point["value"]
         line["paper_how"] = "; ".join(dict.fromkeys(_how(point) for point in row["published"]))
         flat.append(line)
-    columns = dict.fromkeys(column for line in flat for column in line)
-    table(flat, [column for column in columns if any(line.get(column) not in (None, "") for line in flat)])
+    table(flat, filled_columns(flat))
 
 
 def _how(point: dict[str, Any]) -> str:

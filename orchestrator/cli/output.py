@@ -35,6 +35,12 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         data("  ".join(cells).rstrip())
 
 
+def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of which some row has something, in the order in which they first come."""
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
+
+
 def counted(number: int, what: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -182,11 +182,6 @@ def _pinned_gb(pinned_bytes: float) -> float | None:
     return round(pinned_bytes / 1e9, 1) if pinned_bytes else None
 
 
-def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Columns in which some row has something."""
-    table(rows, [column for column in rows[0] if any(row[column] not in (None, "") for row in rows)])
-
-
 def _warnings(campaign: Campaign) -> list[str]:
     """Each warning once, with the cases it is about."""
     about: dict[str, list[str]] = {}

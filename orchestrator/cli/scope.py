@@ -68,7 +68,9 @@ def read_outcome(
     entry = find_experiment(folders, last.experiment)
     cases: list[Case] = expand(entry, last.scale)
     ids = [row.attempt_id for row in rows]
-    found = results(entry, cases, rows, metrics_of(ledger, ids), losses_of(ledger, ids))
+    wants_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
+    losses = losses_of(ledger, ids) if wants_losses else None
+    found = results(entry, cases, rows, metrics_of(ledger, ids), losses)
     claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
     return Outcome(entry, last.scale, last.cluster, found, claims)
 

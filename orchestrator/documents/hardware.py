@@ -28,7 +28,7 @@ class HardwareFields(Strict):
 
     def peak(self, dtype: str) -> float | None:
         """Dense peak in TFLOP/s; None when nobody said."""
-        return self.facts().peak_tflops.get(dtype)
+        return next((peak for name, peak in self.peak_tflops.items() if name == dtype), None)
 
     def facts(self) -> Hardware:
         """The same as the plain value that formulas take."""

@@ -22,9 +22,9 @@ class Training:
     implementations that Megatron-LM had in 2021. What is None is the workload's own choice.
     """
 
-    dtype: str = "fp32"
+    dtype: Dtype = "fp32"
     loss_scale: int | None = None
-    recompute: str = "none"
+    recompute: Recompute = "none"
     dropout: float = 0.1
     iterations: int = 20
     warmup_iterations: int = 2
@@ -32,7 +32,7 @@ class Training:
     evaluation_iterations: int = 0
     offload: float = 0.0
     scatter_gather: bool = True
-    ddp: str = "local"
-    cp_comm: str = "p2p"
+    ddp: DdpKind = "local"
+    cp_comm: ContextCommunication = "p2p"
     distributed_optimizer: bool | None = None
-    attention: str | None = None
+    attention: Attention | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.rules import Dialect
-from orchestrator.megatron.training import Attention, Training
+from orchestrator.megatron.training import Training
 
 USABLE_SHARE = 0.9375
 """Share of a GPU's memory that tensors can have; the rest is the context, NCCL's buffers and fragments. ATC'24's
@@ -29,8 +29,7 @@ class Traits:
 
     def memory_of(self, training: Training) -> MemoryFacts:
         """The program's habits with what a case decides itself laid over them."""
-        attention: Attention | None = training.attention  # type: ignore[assignment]
-        shards = training.distributed_optimizer
+        attention, shards = training.attention, training.distributed_optimizer
         return replace(
             self.memory,
             attention=self.memory.attention if attention is None else attention,

@@ -318,3 +318,9 @@ def test_the_page_on_adding_an_experiment_shows_what_works(repro: Caller) -> Non
     table = top + rows + figure[figure.index("training:") :].replace("[pp, tp]", "[case]").replace("gbs", "gpus")
     write(repro, table, "own/table-1", paper)
     assert [row["case"] for row in json.loads(repro("show", "own/table-1", "--json").stdout)["cases"]] == ["case=1.7B"]
+
+
+def test_what_is_reference_only_is_shown_and_no_plan_of_it_suggested(repro: Caller) -> None:
+    done = repro("show", "table-2")
+    assert done.returncode == 0 and "reference only: " in done.stderr
+    assert done.stderr.splitlines()[-1] == "next: repro list   # what can be run"

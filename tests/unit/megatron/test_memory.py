@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, chunks_in_flight, estimate_memory
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.training import Dtype, Recompute, Training
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
 MEGATRON_2021 = MemoryFacts(
@@ -108,7 +108,7 @@ def activations(model: ModelShape, layout: Layout, training: Training, facts: Me
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row[1]}-t{row[4]}p{row[5]}v{row[6]}-b{row[7]}-{row[9]}")
 def test_a_measured_run_is_met_within_0_7_percent(
-    row: tuple[int, int, int, int, int, int, int, int, int, str, int],
+    row: tuple[int, int, int, int, int, int, int, int, int, Recompute, int],
 ) -> None:
     layers, hidden, heads, gpus, tensor, pipeline, virtual, micro, batch, recompute, measured = row
     predicted = estimate(
@@ -183,7 +183,7 @@ def test_parameters_of_a_rank_are_those_that_megatron_core_builds(row: tuple[int
     ],
 )
 def test_a_layer_keeps_what_korthikanti_et_al_count(
-    tensor: int, sequence: bool, recompute: str, per_token_and_hidden: float
+    tensor: int, sequence: bool, recompute: Recompute, per_token_and_hidden: float
 ) -> None:
     """arXiv 2205.05198 table 2, with dropout and unfused attention."""
     layout = Layout(tensor, tensor, 1, micro_batch_size=4, global_batch_size=4, sequence_parallel=sequence)
@@ -208,7 +208,7 @@ def test_chunks_in_flight(pipeline: int, virtual: int, microbatches: int, stage:
 
 
 def test_states_take_18_bytes_a_parameter_and_less_where_ranks_share_them() -> None:
-    def states(gpus: int, facts: MemoryFacts, dtype: str = "bf16") -> float:
+    def states(gpus: int, facts: MemoryFacts, dtype: Dtype = "bf16") -> float:
         found = estimate(layout=replace(LAYOUT, gpus=gpus), training=replace(TRAINING, dtype=dtype), facts=facts)
         return (found.weights_bytes + found.gradients_bytes + found.optimizer_bytes) / found.parameters
 

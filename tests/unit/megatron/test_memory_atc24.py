@@ -12,7 +12,7 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.memory_atc24 import estimate_memory_atc24, solve_offload
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.training import Recompute, Training
 
 LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
 LLAMA_65B = ModelShape(layers=80, hidden=8192, heads=64, seq=4096, vocab=32004, ffn=22016, family="llama")
@@ -22,7 +22,7 @@ LLAMA2_70B = ModelShape(layers=80, hidden=8192, heads=64, seq=8192, vocab=32004,
 # Figure 7, script 9: torch.cuda.max_memory_allocated by alpha; None ran out of memory.
 FIGURE_7_MODEL = replace(LLAMA_65B, seq=8192)
 FIGURE_7_LAYOUT = Layout(256, 2, 8, 1, 256, virtual_stages=5, context_parallel=2, sequence_parallel=True)
-FIGURE_7: dict[str, dict[float, int | None]] = {
+FIGURE_7: dict[Recompute, dict[float, int | None]] = {
     "none": {
         0.0: None,
         0.1: None,
@@ -52,7 +52,7 @@ FIGURE_7: dict[str, dict[float, int | None]] = {
 }
 
 # Figure 9: model, GPUs, batch, tensor, context, pipeline, virtual stages, recomputation, alpha. Microbatch 1.
-FIGURE_9: list[tuple[ModelShape, int, int, int, int, int, int, str, float]] = [
+FIGURE_9: list[tuple[ModelShape, int, int, int, int, int, int, Recompute, float]] = [
     (LLAMA_175B, 256, 256, 2, 2, 16, 6, "none", 0.522),
     (LLAMA_175B, 240, 240, 4, 1, 12, 8, "none", 0.276),
     (LLAMA_175B, 192, 240, 2, 2, 24, 4, "none", 0.41),
@@ -98,7 +98,7 @@ FIGURE_9: list[tuple[ModelShape, int, int, int, int, int, int, str, float]] = [
 
 # The demo on 4 GPUs and table 8 on 256, as far as they are this program's and do not recompute everything: script,
 # model, GPUs, batch, tensor, context, pipeline, virtual stages, recomputation, alpha, whether it runs out of memory.
-SCRIPTS: list[tuple[int, ModelShape, int, int, int, int, int, int, str, float, bool]] = [
+SCRIPTS: list[tuple[int, ModelShape, int, int, int, int, int, int, Recompute, float, bool]] = [
     (2, LLAMA_7B, 4, 16, 1, 1, 4, 8, "ours", 0.1, False),
     (4, LLAMA_7B, 4, 16, 1, 1, 4, 8, "none", 0.0, True),
     (6, replace(LLAMA_175B, seq=8192), 256, 256, 4, 1, 8, 6, "ours", 0.63, False),
@@ -107,7 +107,7 @@ SCRIPTS: list[tuple[int, ModelShape, int, int, int, int, int, int, str, float, b
 USABLE_BYTES = 75e9  # of 80
 
 
-def training(recompute: str, offload: float) -> Training:
+def training(recompute: Recompute, offload: float) -> Training:
     return Training(dtype="bf16", dropout=0.0, recompute=recompute, offload=offload)
 
 
@@ -117,7 +117,7 @@ def layout(gpus: int, batch: int, tensor: int, context: int, pipeline: int, virt
     )
 
 
-def figure_7(recompute: str, offload: float) -> MemoryEstimate:
+def figure_7(recompute: Recompute, offload: float) -> MemoryEstimate:
     return estimate_memory_atc24(FIGURE_7_MODEL, FIGURE_7_LAYOUT, training(recompute, offload))
 
 
@@ -127,7 +127,7 @@ def runs_out(needed: MemoryEstimate) -> bool:
 
 
 @pytest.mark.parametrize(("recompute", "offload"), [(r, a) for r, counts in FIGURE_7.items() for a in counts])
-def test_figure_7s_bytes_within_1_2_percent_and_its_failures(recompute: str, offload: float) -> None:
+def test_figure_7s_bytes_within_1_2_percent_and_its_failures(recompute: Recompute, offload: float) -> None:
     published, needed = FIGURE_7[recompute][offload], figure_7(recompute, offload)
     assert runs_out(needed) == (published is None)
     if published is not None:
@@ -136,7 +136,7 @@ def test_figure_7s_bytes_within_1_2_percent_and_its_failures(recompute: str, off
 
 
 @pytest.mark.parametrize("row", FIGURE_9, ids=lambda row: f"{row[0].hidden}-{row[1]}-gpus")
-def test_every_job_of_figure_9_fits(row: tuple[ModelShape, int, int, int, int, int, int, str, float]) -> None:
+def test_every_job_of_figure_9_fits(row: tuple[ModelShape, int, int, int, int, int, int, Recompute, float]) -> None:
     model, gpus, batch, tensor, context, pipeline, virtual, recompute, alpha = row
     spread = layout(gpus, batch, tensor, context, pipeline, virtual)
     assert not runs_out(estimate_memory_atc24(model, spread, training(recompute, alpha)))
@@ -153,7 +153,7 @@ def test_the_solver_finds_39_of_figure_9s_41_alphas_and_the_others_within_a_thou
 
 @pytest.mark.parametrize("row", SCRIPTS, ids=lambda row: f"script-{row[0]}")
 def test_scripts_of_the_demo_and_of_table_8(
-    row: tuple[int, ModelShape, int, int, int, int, int, int, str, float, bool],
+    row: tuple[int, ModelShape, int, int, int, int, int, int, Recompute, float, bool],
 ) -> None:
     _, model, gpus, batch, tensor, context, pipeline, virtual, recompute, alpha, oom = row
     spread = layout(gpus, batch, tensor, context, pipeline, virtual)
@@ -169,7 +169,7 @@ def test_full_recomputation_is_marked_as_not_calibrated() -> None:
 
 
 @pytest.mark.parametrize(("recompute", "offload", "gib"), [("none", 1.0, 55.1), ("ours", 0.2, 6.7), ("none", 0.0, 0.0)])
-def test_pinned_memory_of_the_host_is_a_buffer_for_every_chunk(recompute: str, offload: float, gib: float) -> None:
+def test_pinned_host_memory_is_a_buffer_for_every_chunk(recompute: Recompute, offload: float, gib: float) -> None:
     assert round(figure_7(recompute, offload).offloaded_bytes / 2**30, 1) == gib
 
 
@@ -179,7 +179,7 @@ def test_the_solver_says_when_offloading_everything_is_not_enough() -> None:
 
 @given(st.sampled_from(["none", "ours", "full"]), st.floats(0, 1), st.floats(0, 1))
 def test_offloading_more_never_needs_more_of_the_gpu_nor_less_of_the_host(
-    recompute: str, one: float, other: float
+    recompute: Recompute, one: float, other: float
 ) -> None:
     less, more = figure_7(recompute, min(one, other)), figure_7(recompute, max(one, other))
     assert more.total_bytes <= less.total_bytes
@@ -187,7 +187,7 @@ def test_offloading_more_never_needs_more_of_the_gpu_nor_less_of_the_host(
 
 
 @given(st.sampled_from(["none", "ours"]), st.sampled_from([2048, 4096, 8192, 16384]))
-def test_the_solved_share_brings_states_and_activations_to_the_limit(recompute: str, seq: int) -> None:
+def test_the_solved_share_brings_states_and_activations_to_the_limit(recompute: Recompute, seq: int) -> None:
     model = replace(FIGURE_7_MODEL, seq=seq)
     alpha = solve_offload(model, FIGURE_7_LAYOUT, training(recompute, 0.0))
     needed = estimate_memory_atc24(model, FIGURE_7_LAYOUT, training(recompute, alpha))
