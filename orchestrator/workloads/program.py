@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
-from orchestrator.clusters.profile import MegatronSite, VocabularySite
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.workload_sites import MegatronSite, VocabularySite
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.workloads import megatron_2021, megatron_core, megatron_kwai, pretrain
