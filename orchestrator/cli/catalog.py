@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import Database, ExperimentName, Json, ScaleOf, Where
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from orchestrator.folders import Folders
 
 
+Done = dict[tuple[str, str, str], dict[str, bool]]
+"""By scale, cluster and program: job -> whether it is verified."""
+
+
 def list_experiments(json: Json = False, database: Database = None) -> None:
     """List the experiments: papers' figures and tables, what they take, and how much of them is done."""
     from orchestrator.catalog.library import experiment_names, read_experiment
@@ -22,7 +27,7 @@ def list_experiments(json: Json = False, database: Database = None) -> None:
     folders = find_folders()
     done = _done(folders, database)
     rows = [
-        _listed(read_experiment(name, file), done.get(name, "")) for name, file in experiment_names(folders).items()
+        _listed(read_experiment(name, file), done.get(name, {})) for name, file in experiment_names(folders).items()
     ]
     if json:
         as_json(rows)
@@ -77,7 +82,7 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
     )
 
 
-def _listed(entry: Entry, done: str) -> dict[str, Any]:
+def _listed(entry: Entry, done: Done) -> dict[str, Any]:
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.experiment import scale_names
     from orchestrator.planning.campaign import Chosen, plan_campaign
@@ -95,14 +100,24 @@ def _listed(entry: Entry, done: str) -> dict[str, Any]:
         "cases": len(cases),
         "gpus": str(gpus[0]) if len(gpus) == 1 else f"{gpus[0]}-{gpus[-1]}",
         "gpu_hours": None if hours is None else round(hours, 1),
-        "done": done,
+        "done": _said_done(done, by_scale),
         "scales": ", ".join(f"{scale}:{max(c.layout.gpus for c in cases)}" for scale, cases in by_scale.items()),
         "title": entry.experiment.title,
     }
 
 
-def _done(folders: Folders, database: str | None) -> dict[str, str]:
-    """Verified jobs of each experiment, by scale and cluster; nothing is loaded where nothing was ever submitted."""
+def _said_done(done: Done, by_scale: Mapping[str, Sequence[Case]]) -> str:
+    """`2/10 paper@selene`; what another program than the figure's own has done is counted apart, and named."""
+    counts: dict[str, list[bool]] = {}
+    for (scale, cluster, workload), verified in done.items():
+        own = {case.workload for case in by_scale.get(scale, ())}
+        label = f"{scale}@{cluster}" + ("" if workload in own else f" with {workload}")
+        counts.setdefault(label, []).extend(verified.values())
+    return ", ".join(f"{sum(verified)}/{len(verified)} {label}" for label, verified in sorted(counts.items()))
+
+
+def _done(folders: Folders, database: str | None) -> dict[str, Done]:
+    """Of each experiment the jobs; nothing is loaded where nothing was ever submitted."""
     if database is None and not (folders.home / "results.db").exists():
         return {}
     from orchestrator.ledger.database import ledger_url, open_ledger
@@ -110,12 +125,13 @@ def _done(folders: Folders, database: str | None) -> dict[str, str]:
     ledger = open_ledger(ledger_url(database, folders.home), create=False)
     if ledger is None:
         return {}
-    from orchestrator.ledger.jobs import experiment_counts
+    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.tables import VERIFIED
 
-    done: dict[str, str] = {}
-    for count in experiment_counts(ledger):
-        text = f"{count.verified}/{count.cases} {count.scale}@{count.cluster}"
-        done[count.experiment] = ", ".join(filter(None, [done.get(count.experiment), text]))
+    done: dict[str, Done] = {}
+    for row in job_rows(ledger):
+        jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
+        jobs[row.job_id] = row.verdict == VERIFIED
     return done
 
 

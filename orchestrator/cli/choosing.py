@@ -9,6 +9,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_entries, replaced
+from orchestrator.catalog.other_program import replacement_notes
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.catalog.settings import Value
 from orchestrator.clusters.resolve import Cluster, find_cluster
@@ -16,8 +17,9 @@ from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.planning.campaign import Chosen
-from orchestrator.planning.plan import choose_scale
+from orchestrator.planning.plan import choose_scale, run_with
 from orchestrator.planning.target import Target
+from orchestrator.workloads.traits import traits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ def read_choice(
     names: Sequence[str],
     cluster: str | None,
     where: str | None,
+    workload: str | None = None,
     find: Callable[[Folders, str], list[Entry]] = find_entries,
 ) -> Choice:
     """Read all of it; ReproError has everything that is wrong with the files and the words."""
@@ -54,16 +57,26 @@ def read_choice(
         wanted = parse_where(where)
     except ReproError as error:
         problems.extend(error.problems)
+    try:
+        if workload is not None:
+            traits_of(workload)
+    except ReproError as error:
+        problems.extend(error.problems)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     return Choice(list(entries.values()), profile, wanted)
 
 
 def choose(
-    folders: Folders, names: Sequence[str], cluster: str | None, scale: str | None, where: str | None
+    folders: Folders,
+    names: Sequence[str],
+    cluster: str | None,
+    scale: str | None,
+    where: str | None,
+    workload: str | None = None,
 ) -> tuple[list[Chosen], list[str]]:
     """What is to be planned, and what a person should know of the choice."""
-    choice = read_choice(folders, names, cluster, where)
+    choice = read_choice(folders, names, cluster, where, workload)
     profile = choice.cluster
     runnable = [entry for entry in choice.entries if not entry.experiment.reference_only]
     notes = [
@@ -78,7 +91,8 @@ def choose(
         for entry in runnable
         if replaced(folders, entry)
     ]
-    chosen = _with_cases(runnable, profile, scale, choice.wanted)
+    chosen = _with_cases(runnable, profile, scale, choice.wanted, workload)
+    notes += [note for some in chosen for note in replacement_notes(some.entry, some.cases)]
     _require_facts(chosen, profile)
     if profile is not None and profile.unfilled:
         notes.append(
@@ -88,24 +102,38 @@ def choose(
 
 
 def _with_cases(
-    entries: Sequence[Entry], profile: Cluster | None, scale: str | None, wanted: Mapping[str, Value]
+    entries: Sequence[Entry],
+    profile: Cluster | None,
+    scale: str | None,
+    wanted: Mapping[str, Value],
+    workload: str | None,
 ) -> list[Chosen]:
     """Of several experiments, those that have such a scale and such cases; ReproError where none has."""
     chosen: list[Chosen] = []
     problems: list[Problem] = []
+    refused: list[Problem] = []
     for entry in entries:
         try:
-            size = scale or (choose_scale(entry, profile, None) if profile else PAPER)
-            cases: list[Case] = select(expand(entry, size), wanted)
+            size = scale or (choose_scale(entry, profile, None, workload) if profile else PAPER)
+            cases = select(_run_with(expand(entry, size), workload, refused), wanted)
         except ReproError as error:
             problems.extend(error.problems)
             if len(entries) == 1 or not (scale or wanted):
                 raise
             continue
         chosen.append(Chosen(entry, tuple(cases), Target.of_cluster(profile) if profile else Target.of_paper(entry)))
-    if not chosen:
-        raise ReproError(*dict.fromkeys(problems))
+    if refused or not chosen:
+        raise ReproError(*dict.fromkeys(refused or problems))
     return chosen
+
+
+def _run_with(own: list[Case], workload: str | None, refused: list[Problem]) -> list[Case]:
+    """With the program asked for; an experiment that cannot have it is refused, and never left out in silence."""
+    try:
+        return run_with(own, workload)
+    except ReproError as error:
+        refused.extend(error.problems)
+        return own
 
 
 def _require_facts(chosen: Sequence[Chosen], profile: Cluster | None) -> None:

@@ -83,6 +83,17 @@ def scales(context: typer.Context, incomplete: str) -> list[str]:
     return _offer(incomplete, names)
 
 
+def workloads(incomplete: str) -> list[str]:
+    """The programs for which a cluster's profile has a place."""
+
+    def names() -> Iterable[str]:
+        from orchestrator.clusters.workload_sites import WorkloadSites
+
+        return [field.alias or name for name, field in WorkloadSites.model_fields.items()]
+
+    return _offer(incomplete, names)
+
+
 def cases(context: typer.Context, incomplete: str) -> list[str]:
     """`axis=value` for the axes that name the experiment's cases, after what is typed before the last comma."""
     before, comma, last = incomplete.rpartition(",")

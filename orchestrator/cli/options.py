@@ -29,6 +29,14 @@ OnlyScale = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
 ]
+WorkloadName = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--workload", help="Another program than the experiment's own.", autocompletion=completion.workloads),
+]
+OnlyWorkload = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--workload", help="Only jobs of this program.", autocompletion=completion.workloads),
+]
 Where = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
@@ -43,3 +51,8 @@ OnCluster = Annotated[
 ]
 Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
 Json = Annotated[bool, typer.Option("--json", help="The same rows as JSON.")]
+
+
+def as_typed(workload: str | None) -> str:
+    """The option as it stands at the end of a command that is suggested."""
+    return f" --workload {workload}" if workload else ""

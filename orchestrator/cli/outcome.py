@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.catalog.library import Entry
+from orchestrator.cli.options import as_typed
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.cli.scope import Outcome, read_outcome
 from orchestrator.errors import EXIT_FAILED, EXIT_OK
@@ -11,9 +12,11 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.results.export import claim_rows
 
 
-def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, json: bool) -> int:
+def outcome(
+    ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, json: bool, workload: str | None
+) -> int:
     """Print the table of cases and a line per claim; the exit code says whether all of it is well."""
-    now = read_outcome(ledger, folders, entry.name, scale, cluster)
+    now = read_outcome(ledger, folders, entry.name, scale, cluster, workload)
     if json:
         as_json({"cases": case_rows(now), "claims": claim_rows(now.claims)})
     else:
@@ -23,7 +26,7 @@ def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster:
     if failed:
         next_command(f"repro logs {failed[0].job_id}", f"why {failed[0].case_name} failed")
     else:
-        next_command(f"repro plot {entry.short_name}", "the figure as a picture")
+        next_command(f"repro plot {entry.short_name}{as_typed(workload)}", "the figure as a picture")
     return EXIT_FAILED if now.failed else EXIT_OK
 
 
@@ -37,6 +40,7 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
             {
                 "job": row.job_id if row else None,
                 "case": result.case.name,
+                "workload": result.case.workload,
                 "state": row.state if row else "not submitted",
                 "verdict": row.verdict if row else None,
                 "iteration_ms": timing.value if timing else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Json, Scale, Where
+from orchestrator.cli.options import ClusterName, Json, Scale, Where, WorkloadName, as_typed
 from orchestrator.cli.output import as_json, counted, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 
@@ -38,6 +38,7 @@ def plan(
     cluster: ClusterName = None,
     scale: Scale = None,
     where: Where = None,
+    workload: WorkloadName = None,
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     json: Json = False,
@@ -47,7 +48,7 @@ def plan(
     from orchestrator.folders import find_folders
     from orchestrator.planning.campaign import plan_campaign
 
-    chosen, notes = choose(find_folders(), names, cluster, scale, where)
+    chosen, notes = choose(find_folders(), names, cluster, scale, where, workload)
     campaign = plan_campaign(chosen)
     rows = {planned.label: _row(planned, len(chosen) > 1) for planned in campaign.planned if not planned.refused}
     if solve_alpha:
@@ -80,20 +81,20 @@ def plan(
     say(_summary(campaign))
     if refused:
         raise typer.Exit(ReproError.exit_code)
-    _print_next(chosen[0], cluster)
+    _print_next(chosen[0], cluster, workload)
 
 
-def _print_next(some: Chosen, cluster: str | None) -> None:
+def _print_next(some: Chosen, cluster: str | None, workload: str | None) -> None:
     name, scales = some.entry.short_name, list(some.entry.experiment.scales)
     if cluster is not None:
-        command = f"repro submit {name} --cluster {cluster} --scale {some.cases[0].scale} --dry-run"
+        command = f"repro submit {name} --cluster {cluster} --scale {some.cases[0].scale}{as_typed(workload)} --dry-run"
         next_command(command, "what would be queued")
     elif scales:
         next_command(
             f"repro plan {name} --cluster local --scale {scales[-1]}", "the same figure, small enough for here"
         )
     else:
-        next_command(f"repro plan {name} --cluster selene", "the same cases on another machine")
+        next_command(f"repro plan {name} --cluster selene{as_typed(workload)}", "the same cases on another machine")
 
 
 def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:

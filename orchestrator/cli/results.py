@@ -13,7 +13,7 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.opening import bring_up_to_date, existing_ledger
-from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, Where
+from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, OnlyWorkload, Where, as_typed
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.folders import short_name
@@ -50,6 +50,7 @@ def status(
     experiment: MaybeExperiment = None,
     where: Where = None,
     scale: OnlyScale = None,
+    workload: OnlyWorkload = None,
     watch: Watch = False,
     json: Json = False,
     database: Database = None,
@@ -66,7 +67,7 @@ def status(
         next_command("repro list", "what there is to run")
         return
     while True:
-        still_open = _show_status(folders, ledger, Shown(experiment, where, scale), json, watch)
+        still_open = _show_status(folders, ledger, Shown(experiment, where, scale, workload), json, watch)
         if not (watch and still_open):
             return
         time.sleep(WATCH_EVERY_S)
@@ -109,6 +110,7 @@ def collect(
     scale: OnlyScale = None,
     where: Where = None,
     cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
     database: Database = None,
 ) -> None:
     """Read the logs and export one row per case; the claims go to stderr."""
@@ -116,7 +118,7 @@ def collect(
     from orchestrator.results.export import as_csv, export_rows, written_whole
     from orchestrator.results.export import as_json as results_as_json
 
-    now = _outcome_now(experiment, scale, cluster, database)
+    now = _outcome_now(experiment, scale, cluster, workload, database)
     rows = export_rows(now.entry, now.having(where))
     text = as_csv(rows) if export is Format.csv else results_as_json(rows, now.claims)
     if output is None:
@@ -126,7 +128,7 @@ def collect(
             part.write_text(text, encoding="utf-8")
         data(str(output))
     print_claims(now, to_stdout=False)
-    next_command(f"repro plot {now.entry.short_name}", "the figure as a picture")
+    next_command(f"repro plot {now.entry.short_name}{as_typed(workload)}", "the figure as a picture")
     if now.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -137,25 +139,30 @@ def plot(
     scale: OnlyScale = None,
     where: Where = None,
     cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
     database: Database = None,
 ) -> None:
     """Draw the figure on the paper's axes; prints the picture's path."""
     from orchestrator.cli.outcome import print_claims
     from orchestrator.results.plot import plot as draw
 
-    now = _outcome_now(experiment, scale, cluster, database)
+    now = _outcome_now(experiment, scale, cluster, workload, database)
     found = now.having(where)
     if not any(result.is_verified for result in found):
         mend = f"repro status {now.entry.short_name}"
         raise ReproError(Problem(f"{now.entry.short_name} at scale {now.scale}: no case is verified yet", mend=mend))
-    file = output or Path(f"{now.entry.short_name}-{now.scale}-{now.cluster}.png")
-    draw(now.entry, now.scale, now.cluster, found, file)
+    ran = f"-{found[0].case.workload}" if now.program else ""
+    file = output or Path(f"{now.entry.short_name}-{now.scale}-{now.cluster}{ran}.png")
+    on = f"{now.cluster} with {now.program}" if now.program else now.cluster
+    draw(now.entry, now.scale, on, found, file)
     data(str(file))
     print_claims(now, to_stdout=False)
-    next_command("repro collect --export csv", "the numbers behind it")
+    next_command(f"repro collect --export csv{as_typed(workload)}", "the numbers behind it")
 
 
-def _outcome_now(experiment: str | None, scale: str | None, cluster: str | None, database: str | None) -> Outcome:
+def _outcome_now(
+    experiment: str | None, scale: str | None, cluster: str | None, workload: str | None, database: str | None
+) -> Outcome:
     from orchestrator.cli.scope import read_outcome
     from orchestrator.folders import find_folders
 
@@ -165,7 +172,10 @@ def _outcome_now(experiment: str | None, scale: str | None, cluster: str | None,
         raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local --wait"))
     for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
-    return read_outcome(ledger, folders, experiment, scale, cluster)
+    now = read_outcome(ledger, folders, experiment, scale, cluster, workload)
+    if now.program:
+        say(f"note: {now.entry.short_name} with {now.program}")
+    return now
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +185,11 @@ class Shown:
     experiment: str | None
     where: str | None
     scale: str | None
+    workload: str | None
 
     @property
     def is_all(self) -> bool:
-        return self == Shown(None, None, None)
+        return self == Shown(None, None, None, None)
 
 
 def _show_status(folders: Folders, ledger: Ledger, shown: Shown, json: bool, watch: bool) -> bool:
@@ -199,7 +210,8 @@ def _show_status(folders: Folders, ledger: Ledger, shown: Shown, json: bool, wat
         next_command(f"repro status {counts[0].experiment}", "its cases")
     else:
         jobs = job_rows(ledger, experiment=_full_name(folders, shown.experiment))
-        jobs = [row for row in jobs if shown.scale in (None, row.scale) and _matches(row, shown.where)]
+        jobs = [row for row in jobs if shown.scale in (None, row.scale) and shown.workload in (None, row.workload)]
+        jobs = [row for row in jobs if _matches(row, shown.where)]
         _print(_status_rows(ledger, jobs), json)
         still_open = any(row.phase in OPEN for row in jobs)
         if not (watch and still_open):
@@ -241,6 +253,7 @@ def _status_rows(ledger: Ledger, jobs: list[JobRow]) -> list[dict[str, Any]]:
                 "state": row.state,
                 "verdict": row.verdict,
                 "iteration": f"{row.iteration or 0}/{row.iterations}",
+                "workload": row.workload,
                 "tflops_per_gpu": rate.value if rate else None,
                 "id": row.scheduler_id,
                 "why": row.verdict_reason or row.reason,

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli.opening import bring_up_to_date
-from orchestrator.cli.options import Database, ExperimentName, Json, OnCluster, OnlyScale, Scale, Targets, Where
+from orchestrator.cli.options import (
+    Database,
+    ExperimentName,
+    Json,
+    OnCluster,
+    OnlyScale,
+    OnlyWorkload,
+    Scale,
+    Targets,
+    Where,
+    WorkloadName,
+    as_typed,
+)
 from orchestrator.cli.output import as_json, counted, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
@@ -35,6 +47,7 @@ def submit(
     cluster: OnCluster,
     scale: Scale = None,
     where: Where = None,
+    workload: WorkloadName = None,
     dry_run: DryRun = False,
     wait: Wait = False,
     json: Json = False,
@@ -44,9 +57,9 @@ def submit(
     from orchestrator.folders import find_folders
 
     folders = find_folders()
-    entry, profile, plans = _planned(folders, experiment, cluster, scale, where)
+    entry, profile, plans = _planned(folders, experiment, cluster, scale, where, workload)
     if dry_run:
-        _show_plans(plans, profile, json)
+        _show_plans(plans, profile, json, workload)
         return
     from orchestrator.cli.outcome import outcome
     from orchestrator.cli.waiting import wait_for
@@ -76,7 +89,7 @@ def submit(
     say(f"{entry.short_name} at scale {plans[0].case.scale} on {profile.name}: {len(plans)} cases, {', '.join(counts)}")
     if wait:
         wait_for(ledger, done.run_id, entry.short_name)
-        raise typer.Exit(outcome(ledger, folders, entry, plans[0].case.scale, profile.name, json))
+        raise typer.Exit(outcome(ledger, folders, entry, plans[0].case.scale, profile.name, json, workload))
     jobs = job_rows(ledger, run_id=done.run_id)
     rows = [_job(row.job_id, row.case_name, row.state, row.scheduler_id) for row in jobs]
     if json:
@@ -94,6 +107,7 @@ def render(
     cluster: OnCluster,
     scale: Scale = None,
     where: Where = None,
+    workload: WorkloadName = None,
     output: OutputFolder = None,
 ) -> None:
     """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
@@ -101,17 +115,18 @@ def render(
     from orchestrator.launch.render import render_job
 
     folders = find_folders()
-    entry, profile, plans = _planned(folders, experiment, cluster, scale, where)
+    entry, profile, plans = _planned(folders, experiment, cluster, scale, where, workload)
+    stem = f"{entry.short_name}-{workload}" if workload else entry.short_name
     base = (output or Path()).resolve()
     texts: dict[str, str] = {}
     for plan in plans:
-        name = f"{entry.short_name}-{plan.case.slug}"
+        name = f"{stem}-{plan.case.slug}"
         texts[name] = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
     launcher = "bash" if profile.profile.scheduler == "local" else "sbatch"
     if output is None:
         for text in texts.values():
             data(text.rstrip("\n"))
-        example = f"repro render {entry.short_name} --cluster {cluster} -o jobs"
+        example = f"repro render {entry.short_name} --cluster {cluster}{as_typed(workload)} -o jobs"
         next_command(example, f"write {counted(len(texts), 'script')}, to {launcher} by hand")
         return
     base.mkdir(parents=True, exist_ok=True)
@@ -127,6 +142,7 @@ def cancel(
     targets: Targets,
     where: Where = None,
     scale: OnlyScale = None,
+    workload: OnlyWorkload = None,
     yes: Yes = False,
     database: Database = None,
 ) -> None:
@@ -139,10 +155,10 @@ def cancel(
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
-    chosen_rows(ledger, folders, targets, where, scale)  # refused before the scheduler is asked
+    chosen_rows(ledger, folders, targets, where, scale, workload)  # refused before the scheduler is asked
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
-    rows = chosen_rows(ledger, folders, targets, where, scale)
+    rows = chosen_rows(ledger, folders, targets, where, scale, workload)
     live = [row for row in rows if row.phase in OPEN and row.scheduler_id is not None]
     if not live:
         say("nothing to cancel: no such job is under way")
@@ -160,23 +176,28 @@ def cancel(
 
 
 def _planned(
-    folders: Folders, experiment: str, cluster: str, scale: str | None, where: str | None
+    folders: Folders, experiment: str, cluster: str, scale: str | None, where: str | None, workload: str | None
 ) -> tuple[Entry, Cluster, list[Plan]]:
     """Everything that can be wrong with the two files and the choice, before anything is touched."""
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
+    from orchestrator.catalog.other_program import replacement_notes
     from orchestrator.catalog.selection import select
     from orchestrator.cli.choosing import read_choice
-    from orchestrator.planning.plan import choose_scale, plan_cases
+    from orchestrator.planning.plan import choose_scale, plan_cases, run_with
 
-    choice = read_choice(folders, [experiment], cluster, where, lambda at, name: [find_experiment(at, name)])
+    choice = read_choice(folders, [experiment], cluster, where, workload, lambda at, name: [find_experiment(at, name)])
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    cases = select(expand(entry, choose_scale(entry, profile, scale)), choice.wanted)
-    return entry, profile, plan_cases(entry, cases, profile, folders)
+    own = expand(entry, choose_scale(entry, profile, scale, workload))
+    cases = select(run_with(own, workload), choice.wanted)
+    plans = plan_cases(entry, cases, profile, folders)
+    for note in replacement_notes(entry, cases):
+        say(f"note: {note}")
+    return entry, profile, plans
 
 
-def _show_plans(plans: list[Plan], profile: Cluster, json: bool) -> None:
+def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str | None) -> None:
     rows = [
         {
             "job": plan.identity,
@@ -199,7 +220,7 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool) -> None:
     say(f"would submit {len(plans)} jobs at scale {case.scale} to {profile.name}; nothing was submitted or run")
     short = short_name(case.experiment)
     first = f"repro render {short} --cluster {profile.name} --scale {case.scale} --where {case.name}"
-    next_command(first, "the script of the first")
+    next_command(f"{first}{as_typed(workload)}", "the script of the first")
 
 
 def _job(job_id: str, case: str, state: str, scheduler_id: str | None) -> dict[str, str | None]:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names, find_experiment, names_meant
+from orchestrator.catalog.other_program import with_workload
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.catalog.settings import Value
 from orchestrator.cli.opening import existing_ledger
+from orchestrator.cli.options import as_typed
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
@@ -31,6 +33,12 @@ class Outcome:
     claims: list[ClaimVerdict]
 
     @property
+    def program(self) -> str | None:
+        """What ran, where it is not the experiment's own: `pretrain instead of megatron-2021`."""
+        some = self.found[0]
+        return f"{some.case.workload} instead of {some.instead_of}" if some.instead_of else None
+
+    @property
     def failures(self) -> list[JobRow]:
         """Jobs that failed, other than as the source says they would."""
         rows = [result.row for result in self.found if not result.ended_as_published]
@@ -48,31 +56,56 @@ class Outcome:
 
 
 def read_outcome(
-    ledger: Ledger, folders: Folders, experiment: str | None, scale: str | None, cluster: str | None
+    ledger: Ledger,
+    folders: Folders,
+    experiment: str | None,
+    scale: str | None,
+    cluster: str | None,
+    workload: str | None = None,
 ) -> Outcome:
-    """The experiment (else the latest run's) at the latest run's scale and cluster, unless they are given."""
+    """The experiment (else the latest run's) at the latest run's scale, cluster and program, unless they are given.
+
+    Jobs of one program only: a figure's own, of which there may be several, or the one that ran instead of them.
+    """
     wanted = full_name(folders, experiment) if experiment else None
+    require_known(workload)
     rows = [
         row
         for row in job_rows(ledger, experiment=wanted)
-        if scale in (None, row.scale) and cluster in (None, row.cluster)
+        if scale in (None, row.scale) and cluster in (None, row.cluster) and workload in (None, row.workload)
     ]
     if not rows:
-        what = " ".join(filter(None, [experiment or "anything", scale and f"at {scale}", cluster and f"on {cluster}"]))
-        mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
+        asked = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
+        what = " ".join(filter(None, [experiment or "anything", *asked]))
+        mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
         raise ReproError(Problem(f"{what} was never submitted", mend=mend))
     last = max(rows, key=lambda row: row.run_id)
-    rows = [
-        row for row in rows if (row.experiment, row.scale, row.cluster) == (last.experiment, last.scale, last.cluster)
-    ]
     entry = find_experiment(folders, last.experiment)
-    cases: list[Case] = expand(entry, last.scale)
+    cases = _cases_of(last, expand(entry, last.scale), workload)
+    programs = {case.workload for case in cases}
+    same = (last.experiment, last.scale, last.cluster)
+    rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == same and row.workload in programs]
     ids = [row.attempt_id for row in rows]
     wants_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
     losses = losses_of(ledger, ids) if wants_losses else None
     found = results(entry, cases, rows, metrics_of(ledger, ids), losses)
     claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
     return Outcome(entry, last.scale, last.cluster, found, claims)
+
+
+def _cases_of(last: JobRow, own: list[Case], workload: str | None) -> list[Case]:
+    """The cases with the program that is asked for, else with that of the latest run where it was another."""
+    if workload is None and last.workload in {case.workload for case in own}:
+        return own
+    return with_workload(own, workload or last.workload)
+
+
+def require_known(workload: str | None) -> None:
+    """Refuse a program that nobody knows, with the nearest that somebody does."""
+    if workload is not None:
+        from orchestrator.workloads.traits import traits_of
+
+        traits_of(workload)
 
 
 def full_name(folders: Folders, name: str) -> str:
@@ -90,10 +123,16 @@ def submitted_ledger(folders: Folders, database: str | None) -> Ledger:
 
 
 def chosen_rows(
-    ledger: Ledger, folders: Folders, targets: Sequence[str], where: str | None = None, scale: str | None = None
+    ledger: Ledger,
+    folders: Folders,
+    targets: Sequence[str],
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
 ) -> list[JobRow]:
     """The jobs that these words mean; each is an experiment's name, a job id (or its start) or a scheduler's id."""
     wanted = parse_where(where)
+    require_known(workload)
     names = experiment_names(folders)
     chosen: dict[int, JobRow] = {}
     for target in targets:
@@ -101,7 +140,8 @@ def chosen_rows(
             rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
             rows = _by_id(ledger, target)
-        chosen |= {row.attempt_id: row for row in rows if scale in (None, row.scale) and matches(row, wanted)}
+        rows = [row for row in rows if scale in (None, row.scale) and workload in (None, row.workload)]
+        chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
     return list(chosen.values())
 
 

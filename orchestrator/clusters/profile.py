@@ -6,9 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from orchestrator.clusters.conditions import SetupFields, VariableFields, holds
+from orchestrator.clusters.container import ContainerFields
+from orchestrator.clusters.placement import MpirunFields, SlurmFields
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.documents.hardware import HardwareFields
-from orchestrator.documents.model import Count, Strict, Text, TimeLimit
+from orchestrator.documents.hardware import HardwareFields, Positive
+from orchestrator.documents.model import Count, Strict, Text
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
 # them would fail, or reach the program as something else.
@@ -28,100 +31,102 @@ def _variable(name: str) -> str:
 
 
 def _variable_value(value: object) -> object:
+    if isinstance(value, (dict, VariableFields)):
+        return value
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError("must be text or a whole number, in quotes if need be")
     return value
 
 
-def _mount(value: str) -> str:
-    if not value.startswith(("/", "./", "<", "tmpfs", "umount")):
-        raise ValueError("a mount must start with / or ./")
-    if "," in value and not value.startswith("<"):
-        raise ValueError("one mount to a line: pyxis divides its list at commas")
-    return value
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_variable)]
+Variable = Annotated[
+    Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")] | Annotated[int, Field(strict=True)] | VariableFields,
+    BeforeValidator(_variable_value),
+]
 
 
-def _image(value: str) -> str:
-    # pyxis takes foo.sqsh without ./ for the name of an image in a registry.
-    if value.endswith((".sqsh", ".squashfs")) and not value.startswith(("/", "./", "<")):
-        raise ValueError("a squashfs file must be given with its path, /... or ./...")
-    return value
+class RendezvousFields(Strict):
+    """Where ranks find the first one: its host's name with a suffix (of a faster network), and a port.
+
+    Without a port each job has one of 10,000, by its job id.
+    """
+
+    host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
+    port: Annotated[int, Field(strict=True, ge=1024, le=65535)] | None = None
 
 
-# How a submission is found again, and where its output goes, cannot be the site's as well.
-_OURS = {
-    "--comment": "it carries the token that finds a job again",
-    "--output": "a job's folder is known when it is submitted",
-    "--array": "repro puts jobs together",
-    "--requeue": "repro decides what runs again",
-}
+class NetworkFields(Strict):
+    """What connects the nodes: `adapter_gbit_s` is one adapter's rate in Gbit/s and one direction."""
+
+    fabric: Text
+    adapters_per_node: Count | None = None
+    adapter_gbit_s: Positive | None = None
 
 
-def _free_argument(value: str) -> str:
-    if not value.startswith("-"):
-        raise ValueError("a free argument must start with -")
-    if value.startswith(("--container-", "--no-container-")):
-        raise ValueError("container options belong to container:, which puts them on srun and never on sbatch")
-    if any(character.isspace() for character in value.partition("=")[0]):
-        raise ValueError("a free argument is one word, --name=value")
-    name = value.partition("=")[0]
-    if name in _OURS:
-        raise ValueError(f"{name} is not the site's: {_OURS[name]}")
-    return value
+class SiteFields(Strict):
+    """What else planning and checking must know of a site.
 
+    `offline_nodes`: compute nodes reach no registry. `staging_folder` lies on the shared file system; images are
+    imported into it. `login_sees_paths: false` where paths of the profile exist on compute nodes only.
+    """
 
-Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
-
-
-class SlurmFields(Strict):
-    account: Text | None = None
-    partition: Text | None = None
-    qos: Text | None = None
-    constraint: Text | None = None
-    reservation: Text | None = None
-    time_limit: TimeLimit
-    exclusive: bool = False
-    mem: Text | None = None
-    cpus_per_task: Count | None = None
-    gpu_request: Literal["none", "gres", "gpus-per-node"] = "gpus-per-node"
-    gres_type: Text | None = None
-    max_running: Count = 4
-    sbatch: list[Argument] = []
-    srun: list[Argument] = []
-
-
-class ContainerFields(Strict):
-    """`images` says where this site keeps an image that a paper names."""
-
-    runtime: Literal["pyxis"]
-    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = {}
-    mounts: list[Annotated[Text, AfterValidator(_mount)]] = []
-    writable: bool = False
-    mount_home: bool = False
+    architecture: Literal["x86_64", "aarch64"] | None = None
+    cpus_per_node: Count | None = None
+    offline_nodes: bool = False
+    staging_folder: Annotated[str, Field(pattern=r"^[/<]")] | None = None
+    login_sees_paths: bool = True
 
 
 class ClusterProfile(Strict):
+    """Everything that is the site's and not the paper's.
+
+    `environment` is set for every rank, inside the container; `env_prepend` puts folders in front of a variable's
+    there, `env_unset` removes one. `env_from` names variables of the submitting shell, whose values are written
+    nowhere. `setup` lines run on each job's first node, before anything is started.
+    """
+
+    extends: Text | None = None
     about: Text
-    scheduler: Literal["slurm", "local"]
+    scheduler: Literal["slurm", "local", "mpirun"]
     hardware: HardwareFields | None = None
+    network: NetworkFields | None = None
+    site: SiteFields = SiteFields()
     slurm: SlurmFields | None = None
+    mpirun: MpirunFields | None = None
     container: ContainerFields | None = None
-    environment: dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_variable)],
-        Annotated[
-            Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")] | Annotated[int, Field(strict=True)],
-            BeforeValidator(_variable_value),
-        ],
-    ] = {}
-    setup: list[Text] = []
+    rendezvous: RendezvousFields = RendezvousFields()
+    environment: dict[VariableName, Variable] = {}
+    env_from: list[VariableName] = []
+    env_prepend: dict[VariableName, Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = {}
+    env_unset: list[VariableName] = []
+    setup: list[Text | SetupFields] = []
     workloads: WorkloadSites = WorkloadSites()
 
     @model_validator(mode="after")
-    def _slurm_is_complete(self) -> ClusterProfile:
-        if self.scheduler == "slurm":
-            missing = [name for name in ("slurm", "hardware") if getattr(self, name) is None]
-            if missing:
-                raise ValueError(f"a Slurm cluster needs {' and '.join(f'{name}:' for name in missing)}")
-        elif self.slurm is not None or self.container is not None:
-            raise ValueError("a local machine has neither slurm: nor container:")
+    def _is_complete(self) -> ClusterProfile:
+        needed = {"slurm": ("slurm", "hardware"), "mpirun": ("mpirun", "hardware"), "local": ()}[self.scheduler]
+        missing = [name for name in needed if getattr(self, name) is None]
+        if missing:
+            kind = {"slurm": "a Slurm cluster", "mpirun": "a cluster without a scheduler"}[self.scheduler]
+            raise ValueError(f"{kind} needs {' and '.join(f'{name}:' for name in missing)}")
+        strangers = {"local": ("slurm", "mpirun", "container"), "mpirun": ("slurm", "container"), "slurm": ("mpirun",)}
+        for name in strangers[self.scheduler]:
+            if getattr(self, name) is not None:
+                raise ValueError(f"scheduler: {self.scheduler} has no {name}:")
         return self
+
+    @property
+    def time_limit(self) -> str | None:
+        """What a job asks for, or is given, where its experiment says nothing."""
+        own = self.slurm or self.mpirun
+        return own.time_limit if own else None
+
+    def variables(self, nodes: int) -> dict[str, str]:
+        """What every rank of a job on this many nodes is given."""
+        found: dict[str, str] = {}
+        for name, value in self.environment.items():
+            if not isinstance(value, VariableFields):
+                found[name] = str(value)
+            elif holds(value.when, nodes):
+                found[name] = str(value.value)
+        return found

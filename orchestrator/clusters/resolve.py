@@ -1,21 +1,25 @@
-"""A cluster's name -> its profile: the shared file, the private overlay on top, every value's origin kept."""
+"""A cluster's name -> its profile: what it extends, the shared file, the private overlays, every value's origin."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from copy import deepcopy
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from orchestrator.clusters.images import read_image
+from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
-from orchestrator.clusters.profile import ClusterProfile
+from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.documents.model import placeholders, read_model
 from orchestrator.documents.source import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import Folders
+
+
+FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
+"""The runtimes that run an image from a file, and how such files end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +33,38 @@ class Unfilled:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A profile ready for planning. `values` is the merged YAML, recorded with each run."""
+    """A profile ready for planning. `layered` is the merged YAML, of which the value is recorded with each run;
+    `files` are those it was merged from, the private overlay of this very cluster last if it `has_overlay`.
+    """
 
     name: str
     profile: ClusterProfile
     hardware: HardwareFields
     machine: Machine | None
-    values: dict[str, Any]
+    layered: Layered
     unfilled: tuple[Unfilled, ...]
     overlay: Path
     has_overlay: bool
+    files: tuple[Path, ...]
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether jobs go to Slurm; else they wait in a queue of this machine."""
+        return self.profile.scheduler == "slurm"
+
+    def image_location(self, name: str) -> str | None:
+        """Where jobs find the image of this name: a file, or what a registry calls it; None where the site has none.
+
+        A registry's image is taken from the staging folder, where there is one and the runtime reads files.
+        """
+        container = self.profile.container
+        given = container.images.get(name) if container else None
+        if container is None or given is None or given.startswith("<"):
+            return given
+        image, folder = read_image(given), self.profile.site.staging_folder
+        if image.path is None and folder is not None and container.runtime in FILE_RUNTIMES:
+            return f"{folder}/{image.file_stem}{FILE_RUNTIMES[container.runtime]}"
+        return given
 
     def require_filled(self, workload: str, image: str | None) -> list[Problem]:
         """What this job needs and the site has not filled in yet; other workloads' blanks do not matter."""
@@ -60,26 +86,72 @@ def cluster_names(folders: Folders) -> dict[str, Path]:
 
 
 def find_cluster(folders: Folders, name: str) -> Cluster:
-    """Read the profile of this name, or at this path; ReproError has every fault of the file and its overlay."""
+    """Read the profile of this name, or at this path; ReproError has every fault of its files."""
     file = _profile_file(folders, name)
-    overlay = _overlay(folders, file)
+    files = list(_layer_files(folders, file))
     documents: list[Document] = []
     problems: list[Problem] = []
-    has_overlay = os.path.isfile(overlay)  # noqa: PTH113  False, too, for a name that no file can have
-    for path in (file, overlay) if has_overlay else (file,):
+    for path in files:
         try:
             documents.append(read_document(path))
         except ReproError as error:
             problems.extend(error.problems)
     if problems:
         raise ReproError(*problems)
-    merged = _Merged(documents)
-    profile = read_model(ClusterProfile, Document(documents[0].file, merged.value), merged.where)
+    layered = lay(documents)
+    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.where)
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
-    blanks = tuple(Unfilled(path, text, merged.where(path)) for path, text in placeholders(merged.value))
-    return Cluster(file.stem, profile, hardware, machine, merged.value, blanks, overlay, has_overlay)
+    blanks = tuple(Unfilled(path, text, layered.where(path)) for path, text in placeholders(layered.value))
+    overlay = _overlay(folders, file)
+    return Cluster(
+        name=file.stem,
+        profile=profile,
+        hardware=_with_network(hardware, profile.network),
+        machine=machine,
+        layered=layered,
+        unfilled=blanks,
+        overlay=overlay,
+        has_overlay=overlay in files,
+        files=tuple(files),
+    )
+
+
+def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """The files that make a profile, each with its overlay, what it extends first."""
+    base, where = _extended(file)
+    if base is not None:
+        name = str(file.parent / base) if "/" in base or base.endswith(".yaml") else base
+        try:
+            below = _profile_file(folders, name)
+        except ReproError as error:
+            raise ReproError(*(Problem(f"extends: {one.what}", where, one.mend) for one in error.problems)) from None
+        if below in (file, *above):
+            raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
+        yield from _layer_files(folders, below, (*above, file))
+    yield file
+    overlay = _overlay(folders, file)
+    if os.path.isfile(overlay):  # noqa: PTH113  False, too, for a name that no file can have
+        yield overlay
+
+
+def _extended(file: Path) -> tuple[str | None, str]:
+    """The profile that this one extends, and where it says so; a file that cannot be read is reported by who reads it."""
+    try:
+        document = read_document(file)
+    except ReproError:
+        return None, ""
+    base = document.value.get("extends") if isinstance(document.value, dict) else None
+    return (base, str(document.place(("extends",)))) if isinstance(base, str) else (None, "")
+
+
+def _with_network(hardware: HardwareFields, network: NetworkFields | None) -> HardwareFields:
+    """The adapters' rates as the GB/s that each GPU has of them, where the profile does not say that itself."""
+    if hardware.network_gb_s or network is None or not (network.adapters_per_node and network.adapter_gbit_s):
+        return hardware
+    per_gpu = network.adapters_per_node * network.adapter_gbit_s / 8 / hardware.gpus_per_node
+    return hardware.model_copy(update={"network_gb_s": per_gpu})
 
 
 def _profile_file(folders: Folders, name: str) -> Path:
@@ -99,38 +171,6 @@ def _overlay(folders: Folders, file: Path) -> Path:
         return file.with_name(name)
     places = [base / "clusters" / name for base in (Path.cwd(), folders.home, folders.shipped)]
     return next((path for path in places if path.is_file()), folders.home / "clusters" / name)
-
-
-class _Merged:
-    """Documents laid over one another: mappings field by field, everything else replaced whole."""
-
-    def __init__(self, documents: list[Document]) -> None:
-        self.documents = documents
-        self.value: dict[str, Any] = {}
-        for document in documents:
-            if not isinstance(document.value, dict):
-                raise ReproError(Problem("must be fields and values, `name: value`", str(document.place(()))))
-            self.value = _lay_over(self.value, document.value)
-
-    def where(self, path: Path_) -> str:
-        """The file, line and column a value came from: the last document that has it."""
-        for document in reversed(self.documents):
-            if path in document.keys:
-                return str(document.keys[path])
-            if path in document.values and path:
-                return str(document.values[path])
-        return str(self.documents[0].place(path))
-
-
-def _lay_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    result = deepcopy(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            result[key] = _lay_over(below, value)
-        else:
-            result[key] = deepcopy(value)
-    return result
 
 
 def _matters(path: Path_, workload: str, image: str | None) -> bool:

@@ -22,7 +22,8 @@ from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.launch.local_state import LocalState, is_alive, local_state, read_record
+from orchestrator.job_record import read_record
+from orchestrator.launch.local_state import LocalState, is_alive, local_state
 from orchestrator.slurm.command import run_slurm, unreachable_from
 from orchestrator.slurm.query import JobRecord, query_jobs
 from orchestrator.slurm.rejections import explain_rejection

@@ -6,43 +6,14 @@ somebody asked for it to stop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from orchestrator.job_record import JobRecord, read_record
+
 TIMED_OUT = 124
 """What timeout(1) exits with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A start or end record of a job's script."""
-
-    exit_code: int
-    at: datetime
-    host: str
-    scheduler_id: str
-    pid: int
-
-
-def read_record(path: Path) -> Record | None:
-    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one)."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    try:
-        return Record(
-            exit_code=int(fields["exit_code"]),
-            at=datetime.strptime(fields["at"], "%Y-%m-%dT%H:%M:%SZ"),
-            host=fields["host"],
-            scheduler_id=fields["scheduler_id"],
-            pid=int(fields["pid"]),
-        )
-    except (KeyError, ValueError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +62,7 @@ def is_alive(pid: int, marker: str) -> bool:
     return state != "Z" and marker.encode() in command
 
 
-def _ended(end: Record, start: Record | None, cancelled: bool) -> LocalState:
+def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> LocalState:
     began = start.at if start else None
     if end.exit_code == 0:
         return LocalState("COMPLETED", None, 0, began, end.at)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptJob, ScriptJob
-from orchestrator.launch.local_state import find_process, is_alive, read_record
+from orchestrator.job_record import read_record
+from orchestrator.launch.local_state import find_process, is_alive
 from orchestrator.launch.submit import COMMENT
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import JobRow, Observation, job_rows, record_observations

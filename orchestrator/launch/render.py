@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from orchestrator.clusters.conditions import SetupFields, VariableFields, holds
+from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
+from orchestrator.launch.asking import directive, directives, slurm_of, srun_options
+from orchestrator.launch.template import OURS, Explained, Line, Templates, command_lines, templates_in
+from orchestrator.launch.wrapping import wrapping_of
 from orchestrator.planning.plan import Plan
 
 # Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.
@@ -29,82 +29,161 @@ def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, outp
     What the script itself prints goes to `output`, else to batch.txt in the folder; Slurm opens it before the script
     runs, so its folder must be there already.
     """
-    shared = {
-        "case": plan.case,
-        "title": _title(plan),
-        "folder": str(folder),
-        "resources": plan.resources,
-        "environment": _environment(plan, cluster),
-        "python_path": plan.program.python_path,
-        "setup": cluster.profile.setup,
-    }
-    if cluster.profile.scheduler == "local":
-        return _template(templates, "local.sh.j2").render(
-            **shared,
-            launcher="bash",
-            needs="",
-            time_limit_s=seconds(plan.resources.time_limit),
-            command=_lines(plan.program.torchrun(plan.resources.tasks)),
-        )
-    pyxis = cluster.profile.container is not None
-    return _template(templates, "sbatch_pyxis.sh.j2" if pyxis else "sbatch.sh.j2").render(
-        **shared,
-        launcher="sbatch",
-        needs=", Slurm and pyxis" if pyxis else " and Slurm",
-        directives=[*directives(plan, cluster), _directive("output", _pattern(output or folder / "batch.txt"))],
-        leftovers=["PYXIS_"] if pyxis else [],
-        where_tasks_run=", inside the container" if pyxis else "",
-        srun_options=_srun_options(plan, cluster),
-        container_options=_container_options(plan, cluster),
-        command=_lines(plan.program.per_rank()),
-    )
+    return _render(plan, cluster, folder, templates_in(templates), output)
+
+
+def explain_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path) -> list[Explained]:
+    """The lines of that script, each with where it came from."""
+    engine = Templates(templates, explain=True)
+    return engine.explained(_render(plan, cluster, folder, engine, None))
 
 
 def render_array(
     plans: Sequence[Plan], cluster: Cluster, scripts: Sequence[Path], folder: Path, templates: Path
 ) -> str:
     """One submission for jobs that ask for the same: element i runs script i."""
-    assert cluster.profile.slurm is not None
     name = short_name(plans[0].case.experiment)
     own = [
-        _directive("array", f"0-{len(plans) - 1}%{cluster.profile.slurm.max_running}"),
-        _directive("output", _pattern(folder) + "/%A_%a.txt"),
+        directive("array", f"0-{len(plans) - 1}%{slurm_of(cluster).max_running}"),
+        directive("output", _pattern(folder) + "/%A_%a.txt"),
     ]
     shared = directives(plans[0], cluster, job_name=f"{name}-{plans[0].case.scale}")
-    return _template(templates, "array.sh.j2").render(directives=[*shared, *own], jobs=[str(path) for path in scripts])
+    engine = templates_in(templates)
+    return engine.render("array.sh.j2", directives=[*shared, *own], jobs=[str(path) for path in scripts])
 
 
 def render_queue(scripts: Sequence[Path], lock: Path, templates: Path) -> str:
     """What the local machine runs: the scripts, one after another."""
-    return _template(templates, "queue.sh.j2").render(jobs=[str(path) for path in scripts], lock=str(lock))
+    return templates_in(templates).render("queue.sh.j2", jobs=[str(path) for path in scripts], lock=str(lock))
 
 
-def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[str]:
-    """What stands behind #SBATCH, but for the output's path."""
-    slurm, resources = cluster.profile.slurm, plan.resources
-    assert slurm is not None
-    given: dict[str, str | int | None] = {
-        "job-name": job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}",
-        "account": slurm.account,
-        "partition": slurm.partition,
-        "qos": slurm.qos,
-        "constraint": slurm.constraint,
-        "reservation": slurm.reservation,
-        "nodes": resources.nodes,
-        "ntasks-per-node": resources.tasks_per_node,
-        "cpus-per-task": slurm.cpus_per_task,
-        "mem": slurm.mem,
-        "time": resources.time_limit,
+def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None) -> str:
+    shared = {
+        "case": plan.case,
+        "title": _title(plan),
+        "folder": str(folder),
+        "resources": plan.resources,
+        "environment": environment(plan, cluster),
+        "prepended": list(_prepended(plan, cluster)),
+        "unset": [
+            Line.of(name, cluster.layered.where(("env_unset", i))) for i, name in _numbered(cluster, "env_unset")
+        ],
+        "wanted": [Line.of(name, cluster.layered.where(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
+        "setup": list(_setup(plan, cluster)),
+        "time_limit_s": seconds(plan.resources.time_limit),
     }
-    if resources.gpus_per_node and slurm.gpu_request != "none":
-        kind = f"{slurm.gres_type}:" if slurm.gres_type else ""
-        name, prefix = ("gres", "gpu:") if slurm.gpu_request == "gres" else ("gpus-per-node", "")
-        given[name] = f"{prefix}{kind}{resources.gpus_per_node}"
-    result = [_directive(name, str(value)) for name, value in given.items() if value is not None]
-    if slurm.exclusive:
-        result.append("--exclusive")
-    # One fault, one retry: whether to run again is decided by who reads the log, not by the scheduler as well.
-    return [*result, "--no-requeue", *(_free_directive(argument) for argument in slurm.sbatch)]
+    if cluster.profile.scheduler == "local":
+        return engine.render("local.sh.j2", **shared, command=_command(plan, cluster, _torchrun(plan)))
+    shared |= {
+        "rendezvous": cluster.profile.rendezvous,
+        "per_node": _processes_per_node(plan, cluster),
+        "python": plan.program.python,
+    }
+    if cluster.profile.mpirun is not None:
+        return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
+    asked = [*directives(plan, cluster), directive("output", _pattern(output or folder / "batch.txt"))]
+    shared |= {"directives": asked, "srun_options": srun_options(plan, cluster)}
+    container = cluster.profile.container
+    words = list(plan.program.per_rank()) if shared["per_node"] is None else list(_below_torchrun(plan))
+    command = _command(plan, cluster, words)
+    if container is None:
+        return engine.render("sbatch.sh.j2", **shared, command=command)
+    wrapping = wrapping_of(plan, cluster, folder)
+    passed = [*cluster.profile.env_from, *container.pass_env]
+    template = f"sbatch_{container.runtime.replace('-', '_')}.sh.j2"
+    return engine.render(
+        template, **shared, command=command, wrapping=wrapping, passed=passed, image=plan.program.image
+    )
+
+
+def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
+    """What every job gets, then what its program asks for, then the site's own word."""
+    found = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
+    workload = f"workload {plan.program.workload}"
+    found |= {name: Line.of(value, workload) for name, value in plan.program.environment}
+    for name, value in cluster.profile.environment.items():
+        when = value.when if isinstance(value, VariableFields) else None
+        if holds(when, plan.resources.nodes):
+            text = str(value.value if isinstance(value, VariableFields) else value)
+            found[name] = Line.of(text, cluster.layered.where(("environment", name)))
+    return list(found.items())
+
+
+def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
+    """Folders that come first in a variable, which an image or a module may have set before."""
+    if plan.program.python_path:
+        yield "PYTHONPATH", Line.of(plan.program.python_path, f"workload {plan.program.workload}")
+    for name, folders in cluster.profile.env_prepend.items():
+        yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
+
+
+def _setup(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    for i, line in enumerate(cluster.profile.setup):
+        text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
+        if holds(when, plan.resources.nodes):
+            yield Line.of(text, cluster.layered.where(("setup", i)))
+
+
+def _processes_per_node(plan: Plan, cluster: Cluster) -> int | None:
+    """How many processes torchrun starts on each node; None where the scheduler starts them all."""
+    slurm = cluster.profile.slurm
+    return plan.resources.tasks_per_node if slurm is not None and slurm.tasks == "per-node" else None
+
+
+def _torchrun(plan: Plan) -> list[str]:
+    return plan.program.torchrun(plan.resources.tasks)
+
+
+def _below_torchrun(plan: Plan) -> Iterator[str]:
+    """What the launcher of a node is given: the program, without the interpreter that both run in."""
+    yield from (*plan.program.target, *plan.program.arguments)
+
+
+def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
+    """The program's command line: what the profile says of it, the experiment's own arguments, and the dialect's."""
+    program, case = plan.program, plan.case
+    sites = {word: cluster.layered.where(path) for word, path in getattr(program, "site_values", ())}
+    own = set(case.arguments)
+    experiment = f"experiments/{case.experiment}.yaml"
+
+    def origin(words: Sequence[str]) -> str:
+        from_site = [place for word in words for value, place in sites.items() if word.startswith(value)]
+        if from_site:
+            return from_site[0]
+        if own and set(words) <= own:
+            return experiment
+        return (
+            f"workload {program.workload}"
+            if words[0] == program.python
+            else f"workload {program.workload}, {experiment}"
+        )
+
+    return command_lines(argv, origin)
+
+
+def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+    """mpirun's own words: how many processes where, the site's arguments, and the names of what it must carry over."""
+    mpirun = cluster.profile.mpirun
+    assert mpirun is not None
+    where, resources = cluster.layered.where, plan.resources
+    case = f"experiments/{plan.case.experiment}.yaml"
+    options = [
+        Line(("--hostfile", mpirun.hostfile), where(("mpirun", "hostfile"))),
+        Line(("-np", str(resources.tasks)), case),
+        Line(("--map-by", f"ppr:{resources.tasks_per_node}:node"), case),
+        Line(("--bind-to", "none"), OURS),
+        *(Line.of(word, where(("mpirun", "arguments", i))) for i, word in enumerate(mpirun.arguments)),
+        *(Line(("-x", name), where(("env_from", i))) for i, name in _numbered(cluster, "env_from")),
+    ]
+    return {
+        "hostfile": mpirun.hostfile,
+        "mpirun_options": options,
+        "command": _command(plan, cluster, plan.program.per_rank()),
+    }
+
+
+def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:
+    return list(enumerate(getattr(cluster.profile, field)))
 
 
 def _title(plan: Plan) -> str:
@@ -112,106 +191,6 @@ def _title(plan: Plan) -> str:
     return f"{case.experiment} {case.name} at scale {case.scale} on {plan.cluster}: job {plan.identity}"
 
 
-def _srun_options(plan: Plan, cluster: Cluster) -> list[str]:
-    slurm, resources = cluster.profile.slurm, plan.resources
-    assert slurm is not None
-    options = [f"--nodes={resources.nodes}", f"--ntasks={resources.tasks}"]
-    options.append(f"--ntasks-per-node={resources.tasks_per_node}")
-    if slurm.cpus_per_task:
-        options.append(f"--cpus-per-task={slurm.cpus_per_task}")  # srun does not take it over from sbatch since 22.05
-    return [*options, "--export=ALL", "--kill-on-bad-exit=1", "--label", *slurm.srun]
-
-
-def _container_options(plan: Plan, cluster: Cluster) -> list[str]:
-    container = cluster.profile.container
-    if container is None:
-        return []
-    if plan.program.image_path is None:
-        raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
-    for folder in plan.program.mounts:
-        if any(character in folder for character in ",:"):
-            raise ReproError(Problem(f"{folder!r} cannot be mounted: pyxis divides at , and :"))
-    mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*plan.program.mounts, *container.mounts)]
-    options = [f"--container-image={plan.program.image_path}", f"--container-mounts={','.join(mounts)}"]
-    # Said either way: the default differs from site to site.
-    options.append("--container-mount-home" if container.mount_home else "--no-container-mount-home")
-    if container.writable:
-        options.append("--container-writable")
-    return options
-
-
-def _environment(plan: Plan, cluster: Cluster) -> dict[str, str]:
-    """What every job gets, then what its program asks for, then the site's own word."""
-    site = {name: str(value) for name, value in cluster.profile.environment.items()}
-    return {**RANK_ENVIRONMENT, **dict(plan.program.environment), **site}
-
-
-def _lines(argv: Sequence[str]) -> list[list[str]]:
-    """A command as lines of a flag and its values, so that a script can be read and compared."""
-    lines: list[list[str]] = [[]]
-    for word in argv:
-        if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    return [line for line in lines if line]
-
-
-def seconds(limit: str) -> int:
-    """`[D-]H:MM:SS` in seconds."""
-    days, _, clock = limit.rpartition("-")
-    hours, minutes, rest = (int(part) for part in clock.split(":"))
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest
-
-
-def _directive(name: str, value: str) -> str:
-    return f"--{name}={_sbatch_quoted(value)}"
-
-
-def _free_directive(argument: str) -> str:
-    name, equals, value = argument.partition("=")
-    return f"{name}={_sbatch_quoted(value)}" if equals else name
-
-
-def _sbatch_quoted(value: str) -> str:
-    """sbatch reads its lines with quotes and backslashes of its own, and takes # for a comment."""
-    if any(character in value for character in "\n\r\0"):
-        raise ReproError(Problem(f"{value!r} cannot stand in an #SBATCH line"))
-    if all(character.isalnum() or character in "-_./:,%@=+&|*()[]" for character in value):
-        return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def _pattern(path: Path) -> str:
     """A path as a Slurm file name pattern, in which % is special."""
     return str(path).replace("%", "%%")
-
-
-def _quoted(value: object) -> str:
-    text = str(value)
-    if "\0" in text:
-        raise ReproError(Problem(f"{text!r} cannot be given to a command"))
-    return shlex.quote(text)
-
-
-def _template(templates: Path, name: str) -> jinja2.Template:
-    return _templates(templates).get_template(name)
-
-
-@lru_cache
-def _templates(templates: Path) -> jinja2.Environment:
-    """The folder's templates, each compiled once however many jobs are rendered."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    filters: dict[str, Any] = {
-        "q": _quoted,
-        "inside": lambda text: text.replace("'", "'\\''"),  # a quoted word within a single-quoted script
-        "comment": lambda text: " ".join(str(text).split()),
-    }
-    environment.filters.update(filters)
-    return environment

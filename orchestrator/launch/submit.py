@@ -188,7 +188,7 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
         git_commit=made.git_commit,
         git_dirty=made.git_dirty,
         versions=dict(made.versions),
-        profile=cluster.values | {"hardware": cluster.hardware.model_dump(exclude_none=True)},
+        profile=cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)},
     )
 
 

@@ -10,14 +10,16 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.other_program import with_workload
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders
+from orchestrator.folders import Folders, short_name
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.identity import identity
 from orchestrator.planning.target import Target, fit_refusals, refusals, warnings
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
+from orchestrator.workloads.traits import traits_of
 
 INSTALL = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
 
@@ -48,20 +50,41 @@ class Plan:
     warnings: tuple[str, ...]
 
 
-def choose_scale(entry: Entry, cluster: Cluster, asked: str | None) -> str:
-    """The scale a person asked for, else the largest whose GPUs and memory the cluster has."""
+def run_with(cases: list[Case], workload: str | None) -> list[Case]:
+    """An experiment's cases with this program, if one is asked for; ReproError where it is unknown or cannot be."""
+    if workload is None:
+        return cases
+    traits_of(workload)
+    found = with_workload(cases, workload)
+    if workload != "pretrain" and any(case.device == "cpu" for case in found):
+        figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
+        what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
+        raise ReproError(Problem(what, mend="leave --workload out, or say another --scale"))
+    return found
+
+
+def choose_scale(entry: Entry, cluster: Cluster, asked: str | None, workload: str | None = None) -> str:
+    """The scale a person asked for, else the largest whose GPUs and memory the cluster has.
+
+    With `workload` it is the largest that this program can run instead of the experiment's own.
+    """
     if asked is not None:
         return asked
     if cluster.machine is None:
         return PAPER
     target = Target.of_cluster(cluster)
     for scale in scale_names(entry.experiment):
-        cases = expand(entry, scale)
+        own = expand(entry, scale)
+        try:
+            cases = run_with(own, workload)
+        except ReproError:  # this scale compares programs, or has no GPUs: another may do
+            continue
         fits = not any(list(fit_refusals(case, target)) for case in cases)
         if fits and all(is_offered(case.workload, cluster) for case in cases):
             return scale
     names = ", ".join(scale_names(entry.experiment))
-    raise ReproError(Problem(f"no scale of {entry.short_name} ({names}) fits {cluster.name}"))
+    program = f" with {workload}" if workload else ""
+    raise ReproError(Problem(f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"))
 
 
 def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
@@ -74,7 +97,9 @@ def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folde
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    return [_plan(entry, case, cluster, target, folders) for case in cases]
+    plans = [_plan(entry, case, cluster, target, folders) for case in cases]
+    _require_unlike(entry, plans)
+    return plans
 
 
 def refusal_problems(entry: Entry, refused: Sequence[tuple[Case, Sequence[str]]]) -> list[Problem]:
@@ -91,6 +116,20 @@ def _plan(entry: Entry, case: Case, cluster: Cluster, target: Target, folders: F
     resources = resources_of(case, target)
     found = tuple(warnings(case, target))
     return Plan(identity(case, program, cluster.name), case, cluster.name, program, resources, found)
+
+
+def _require_unlike(entry: Entry, plans: Sequence[Plan]) -> None:
+    """Refuse cases that differ by what their program cannot be told: as two jobs they would compare nothing."""
+    first: dict[object, Plan] = {}
+    pairs: list[str] = []
+    for plan in plans:
+        other = first.setdefault((plan.program, plan.case.layout.gpus), plan)
+        if other.identity != plan.identity:
+            pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} alike")
+    if pairs:
+        more = f", and {len(pairs) - 1} more such pairs" if len(pairs) > 1 else ""
+        mend = "it cannot be told in what they differ"
+        raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", mend=mend))
 
 
 def resources_of(case: Case, target: Target) -> Resources:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.errors import Problem, ReproError
@@ -22,15 +23,16 @@ class Target:
     name: str
     hardware: HardwareFields
     machine: Machine | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    time_limit: str | None = None
+    profile: ClusterProfile | None = None
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Target:
-        profile = cluster.profile
-        environment = {name: str(value) for name, value in profile.environment.items()}
-        limit = profile.slurm.time_limit if profile.slurm else None
-        return cls(cluster.name, cluster.hardware, cluster.machine, environment, limit)
+        return cls(cluster.name, cluster.hardware, cluster.machine, cluster.profile)
+
+    @property
+    def time_limit(self) -> str | None:
+        """What a job asks for where its experiment says nothing."""
+        return self.profile.time_limit if self.profile else None
 
     @classmethod
     def of_paper(cls, entry: Entry) -> Target:
@@ -45,6 +47,10 @@ class Target:
         if case.device == "cpu" and self.machine is not None:
             return self.machine.processes
         return self.hardware.gpus_per_node
+
+    def environment_of(self, case: Case) -> Mapping[str, str]:
+        """The variables that the site gives every rank of this case."""
+        return self.profile.variables(self.nodes_of(case)) if self.profile else {}
 
     def nodes_of(self, case: Case) -> int:
         return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
@@ -69,6 +75,10 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}"
     elif case.layout.gpus > per_node and case.layout.gpus % per_node:
         yield f"{needs} are no whole number of nodes of {per_node}"
+    if target.profile is not None and target.profile.slurm is not None:
+        limit = case.time_limit or target.profile.slurm.time_limit
+        gpus = case.layout.gpus if case.device == "gpu" else 0
+        yield from target.profile.slurm.refusals(target.nodes_of(case), gpus, limit)
     if case.device == "cpu":
         return
     dtype = case.training.dtype
@@ -99,7 +109,7 @@ def _setting(case: Case, target: Target) -> Setting:
         training=case.training,
         dialect=traits_of(case.workload).dialect,
         arguments=case.arguments,
-        environment=target.environment,
+        environment=target.environment_of(case),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
     )

@@ -49,7 +49,7 @@ def judge_claims(entry: Entry, scale: str, found: Sequence[Result], gpus_per_nod
     """One verdict per claim.
 
     A claim over cases that are not all verified is not judged; those that run out of memory as published may be
-    missing.
+    missing. With another program than the source's its shape is judged, its numbers and what fits in memory are not.
     """
     return [_judge(entry, claim, scale, found, gpus_per_node) for claim in entry.experiment.claims]
 
@@ -63,6 +63,9 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
     try:
         if not about:
             raise NotJudged(f"no case has {assigned(claim.where)}")
+        own = about[0].instead_of
+        if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
+            raise NotJudged(f"it is about {own}, and {about[0].case.workload} ran")
         holds, said = _JUDGES[type(claim)](claim, Evidence(entry, scale, about, metric, gpus_per_node))
     except NotJudged as reason:
         return ClaimVerdict(claim, "not judged", str(reason))

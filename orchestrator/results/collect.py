@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.job_record import read_record
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import Measurement, record_measurements
@@ -31,10 +32,20 @@ def measure(row: JobRow) -> Measurement:
     report = read_log(log_bytes(Path(row.folder)))
     layout = row.configuration["layout"]
     expected = Expected(row.gpus, layout["tensor_parallel"], layout["pipeline_parallel"], row.iterations)
-    ending = Ending(row.phase, row.state, row.exit_code, row.reason)
+    ending = Ending(row.phase, row.state, row.exit_code, row.reason, _outside_image(row))
     iterations = measured_iterations(report.iterations, row.configuration["training"]["warmup_iterations"])
     numbers = metrics(iterations, row.configuration)
     verdict, reason = judge(report, expected, ending)
     if verdict == VERIFIED and not numbers:
         verdict, reason = FAILED, "no iteration is left after the warm-up"
     return Measurement(row.attempt_id, report.last_iteration, verdict, reason, tuple(iterations), tuple(numbers))
+
+
+def _outside_image(row: JobRow) -> str | None:
+    """Without an image pyxis only warns and runs a step on the host: a job that has one must prove that it was in it."""
+    if row.image is None or row.scheduler != "slurm":
+        return None
+    end = read_record(Path(row.folder) / "end")
+    if end is None or end.inside_image is None:
+        return f"its end record does not prove that it ran inside {row.image}"
+    return end.outside_image

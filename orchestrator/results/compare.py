@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.catalog.other_program import instead_of
 from orchestrator.catalog.settings import Settings, Value
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
@@ -19,7 +20,8 @@ from orchestrator.results.outcome import ran_out_of_memory
 class Result:
     """One case: its job and metrics when there are any, and the published number for the figure's own metric.
 
-    `losses` are (iteration, loss) as logged, none unless they were asked for; `gpu` is the name of the cluster's GPU.
+    `losses` are (iteration, loss) as logged, none unless they were asked for; `gpu` is the name of the cluster's GPU;
+    `instead_of` is the experiment's own program where another ran: what was published is that one's.
     """
 
     case: Case
@@ -28,6 +30,7 @@ class Result:
     published: PublishedPoint | None
     losses: tuple[tuple[int, float], ...] = ()
     gpu: str | None = None
+    instead_of: str | None = None
 
     @property
     def is_verified(self) -> bool:
@@ -72,12 +75,13 @@ def results(
     """
     by_name = {row.case_name: row for row in rows}
     gpu = next(filter(None, (row.configuration.get("gpu") for row in rows)), None)
+    own = instead_of(entry, cases[0]) if cases else None
     found: list[Result] = []
     for case in cases:
         row = by_name.get(case.name)
         measured = metrics.get(row.attempt_id, {}) if row else {}
         logged = tuple((losses or {}).get(row.attempt_id, ())) if row else ()
-        found.append(Result(case, row, measured, published_for(entry, case, gpu), logged, gpu))
+        found.append(Result(case, row, measured, published_for(entry, case, gpu), logged, gpu, own))
     return found
 
 

@@ -46,6 +46,7 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     known |= {
         "gpus": case.layout.gpus,
         "microbatches": case.layout.microbatches,
+        "workload": case.workload,
         "cluster": row.cluster if row else None,
         "job": row.job_id if row else None,
         "run": row.run_id if row else None,
@@ -62,6 +63,7 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     known["iteration_ms_spread"] = timing.spread if timing else None
     known["iterations_used"] = timing.count if timing else None
     known["published"] = result.published.value if result.published else None
+    known["published_workload"] = (result.instead_of or case.workload) if result.published else None
     known["published_how"] = result.published.how if result.published else None
     known["published_confirmed"] = result.published.confirmed if result.published else None
     return known

@@ -25,12 +25,15 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What the scheduler says about the end."""
+    """What the scheduler says about the end, and what the job's own record lacks of the proof that it ran inside its
+    image.
+    """
 
     phase: str
     state: str
     exit_code: int | None
     reason: str | None
+    outside_image: str | None = None
 
 
 def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | None, str | None]:
@@ -47,6 +50,8 @@ def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | 
         reasons.append("no iteration was read from its log")
     elif last < expected.iterations:
         reasons.append(f"its log ends at iteration {last} of {expected.iterations}")
+    if ending.outside_image:
+        reasons.append(ending.outside_image)
     if reasons and report.out_of_memory:
         reasons.insert(0, report.out_of_memory)
     return (FAILED, "; ".join(reasons)) if reasons else (VERIFIED, None)

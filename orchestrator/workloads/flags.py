@@ -1,8 +1,11 @@
-"""Flags of a program -> the words of its command line."""
+"""Flags of a program -> the words of its command line; and what a program has no words for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from orchestrator.catalog.case import Case
+from orchestrator.errors import Problem, ReproError
 
 Flags = Mapping[str, object]
 """Flag -> its value, in the order of the command line. True is a switch that stands alone; what is None or False is
@@ -21,3 +24,10 @@ def words(flags: Flags) -> list[str]:
         elif value is not None and value is not False:
             result += [flag, str(value)]
     return result
+
+
+def refuse(case: Case, lacking: str, unknown: Iterable[str]) -> None:
+    """ReproError with all of a case that its program cannot be told, instead of running another under its name."""
+    named = list(unknown)
+    if named:
+        raise ReproError(Problem(f"{case.name}: {lacking} {', no '.join(named)}"))

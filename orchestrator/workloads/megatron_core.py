@@ -7,24 +7,22 @@ later one overrides, and --tensorboard-dir, as all that is read stands in the lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from orchestrator.catalog.case import Case
-from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.setting import read_flags
-from orchestrator.workloads.flags import Flags, words
+from orchestrator.workloads.flags import Flags, refuse, words
+from orchestrator.workloads.megatron_2021 import dropout
 
 _RECOMPUTATION: Mapping[str, Flags] = {
     "none": {},
     "full": {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1},
 }
-_DROPOUT = 0.1
-"""Megatron-LM's own, since the scripts say nothing."""
 
 
 def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> list[str]:
     """The argument list of a case; ReproError for a model or a recomputation that no tutorial has."""
-    _check(case)
+    refuse(case, f"the scripts of {case.workload} have no", _unknown(case))
     return words(
         {
             **_model(case),
@@ -41,24 +39,23 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
     ) + list(case.arguments)
 
 
-def _check(case: Case) -> None:
-    """Refuse what these lists cannot say, instead of running something else under the case's name."""
+def _unknown(case: Case) -> Iterator[str]:
     model, training = case.model, case.training
     other_width = model.ffn is not None and not model.experts
     if model.family != "gpt" or model.kv_groups is not None or other_width:
-        raise _unknown(case, "models but GPT-2's, with experts or without")
+        yield "models but GPT-2's, with experts or without"
     if training.recompute not in _RECOMPUTATION:
-        raise _unknown(case, f"recomputation {training.recompute}, only {', '.join(_RECOMPUTATION)}")
+        yield f"recomputation {training.recompute}, only {', '.join(_RECOMPUTATION)}"
     if training.offload:
-        raise _unknown(case, "offloading")
-
-
-def _unknown(case: Case, what: str) -> ReproError:
-    return ReproError(Problem(f"{case.name}: the scripts of {case.workload} have no {what}"))
+        yield "offloading"
+    if not training.scatter_gather:
+        yield "switch for scatter/gather"
+    if training.ddp != "local":
+        yield f"DDP of {training.ddp}"
 
 
 def _model(case: Case) -> Flags:
-    model, training = case.model, case.training
+    model = case.model
     return {
         "--num-layers": model.layers,
         "--hidden-size": model.hidden,
@@ -66,9 +63,8 @@ def _model(case: Case) -> Flags:
         "--seq-length": model.seq,
         "--max-position-embeddings": model.seq,
         # flash in the second generation's table of context parallelism, auto in all other scripts
-        "--attention-backend": training.attention or "auto",
-        "--hidden-dropout": None if training.dropout == _DROPOUT else training.dropout,
-        "--attention-dropout": None if training.dropout == _DROPOUT else training.dropout,
+        "--attention-backend": case.training.attention or "auto",
+        **dropout(case),
     }
 
 

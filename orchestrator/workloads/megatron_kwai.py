@@ -6,11 +6,10 @@ which the paper calls origin (pretrain_llama_using_origin_megatron.sh).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from orchestrator.catalog.case import Case
-from orchestrator.errors import Problem, ReproError
-from orchestrator.workloads.flags import Flags, words
+from orchestrator.workloads.flags import Flags, refuse, words
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -34,7 +33,7 @@ _ORIGIN: Mapping[str, Flags] = {"full": _FULL, "none": {}}
 
 def kwai_arguments(case: Case, data_path: str) -> list[str]:
     """The argument list of a case for Megatron-Kwai; ReproError if its script has no setting for it."""
-    _check(case, _KWAI)
+    refuse(case, f"the script of {case.workload} has no", _unknown(case, _KWAI, offloads=True))
     return words(
         {
             **_parallel(case),
@@ -64,9 +63,7 @@ def kwai_arguments(case: Case, data_path: str) -> list[str]:
 
 def origin_arguments(case: Case, data_path: str) -> list[str]:
     """The same for January 2024, which neither offloads nor recomputes in ATC'24's way."""
-    _check(case, _ORIGIN)
-    if case.training.offload:
-        raise _unknown(case, "offloading")
+    refuse(case, f"the script of {case.workload} has no", _unknown(case, _ORIGIN, offloads=False))
     return words(
         {
             **_parallel(case),
@@ -85,20 +82,39 @@ def origin_arguments(case: Case, data_path: str) -> list[str]:
     ) + list(case.arguments)
 
 
-def _check(case: Case, recomputation: Collection[str]) -> None:
-    """Refuse what the script cannot be told, instead of running something else under the case's name."""
+def kwai_needs_mpi(case: Case) -> bool:
+    """With tensor parallelism --overlap-sp-ag and -rs stay on, and make an MPI group (initialize.py:186)."""
+    return case.layout.tensor_parallel > 1
+
+
+def origin_needs_mpi(case: Case) -> bool:
+    """--tp-comm-overlap makes one whatever the tensor-parallel size; the script gives it without context parallelism
+    only (initialize.py:196)."""
+    return case.layout.context_parallel == 1
+
+
+def _unknown(case: Case, recomputation: Collection[str], *, offloads: bool) -> Iterator[str]:
+    layout, training = case.layout, case.training
     if case.model.family != "llama" or case.model.experts:
-        raise _unknown(case, "models but dense Llama")
-    if case.training.recompute not in recomputation:
-        raise _unknown(case, f"recomputation {case.training.recompute}, only {', '.join(recomputation)}")
-    if case.layout.tensor_parallel > 1 and not case.layout.sequence_parallel:
-        raise _unknown(case, "tensor parallelism without sequence parallelism")
-    if case.training.distributed_optimizer is False:
-        raise _unknown(case, "optimizer that is not distributed")
-
-
-def _unknown(case: Case, what: str) -> ReproError:
-    return ReproError(Problem(f"{case.name}: the script of {case.workload} has no {what}"))
+        yield "models but dense Llama"
+    if training.recompute not in recomputation:
+        yield f"recomputation {training.recompute}, only {', '.join(recomputation)}"
+    if training.offload and not offloads:
+        yield "offloading"
+    if layout.tensor_parallel > 1 and not layout.sequence_parallel:
+        yield "tensor parallelism without sequence parallelism"
+    if layout.context_parallel > 1 and training.cp_comm != "p2p":
+        yield f"choice of {training.cp_comm} for context parallelism"
+    if training.distributed_optimizer is False:
+        yield "optimizer that is not distributed"
+    if training.attention == "unfused":
+        yield "attention but flash attention"
+    if training.dtype == "fp16" and training.loss_scale:
+        yield "static loss scale"
+    if not training.scatter_gather:
+        yield "switch for scatter/gather"
+    if training.ddp != "local":
+        yield f"DDP of {training.ddp}"
 
 
 def _parallel(case: Case) -> Flags:

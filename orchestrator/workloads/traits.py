@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
+from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import Dialect
 from orchestrator.megatron.training import Training
 
@@ -18,14 +19,46 @@ USABLE_SHARE_CORE = 0.9875
 their tables say. The other, 228, is predicted to need 79.3e9 bytes of 80 GB and fitted; 121, at 79.2e9, did not."""
 
 
+GPT2_TOKENS = 50257
+"""Entries of GPT-2's vocabulary."""
+
+
+def _as_it_is(_model: ModelShape, _tensor_parallel: int) -> None:
+    return None
+
+
+def _gpt2(_model: ModelShape, _tensor_parallel: int) -> int:
+    return GPT2_TOKENS
+
+
+def _null(model: ModelShape, _tensor_parallel: int) -> int:
+    """NullTokenizer of 2023 has one entry more than it is told (atc24 pads 32,005)."""
+    return model.vocab + 1
+
+
+def _fitted(model: ModelShape, tensor_parallel: int) -> int | None:
+    """A divisor is found by which the padding ends at the model's own vocabulary, if tensor parallelism divides it."""
+    return model.vocab if model.vocab % tensor_parallel else None
+
+
+def _pretrain(model: ModelShape, _tensor_parallel: int) -> int | None:
+    """Our program pads only a Llama's."""
+    return model.vocab if model.family == "llama" else None
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """`memory` holds where a case says nothing else; `memory_measured`: its closed form was held to measured bytes."""
+    """`memory` holds where a case says nothing else; `memory_measured`: its closed form was held to measured bytes.
+
+    `tokens` (of a model and a tensor-parallel size) is how many entries the vocabulary has that the program pads, None
+    where it takes the model's as it is.
+    """
 
     dialect: Dialect
     memory: MemoryFacts
     memory_measured: bool = False
     usable_share: float = USABLE_SHARE
+    tokens: Callable[[ModelShape, int], int | None] = _gpt2
 
     def memory_of(self, training: Training) -> MemoryFacts:
         """The program's habits with what a case decides itself laid over them."""
@@ -54,12 +87,13 @@ _PRETRAIN = MemoryFacts("flash", shards_optimizer=True, keeps_gathered_keys=True
 
 _TRAITS: Mapping[str, Traits] = {
     "megatron-2021": Traits("2021", _2021),
-    "megatron-alpa": Traits("2021", _2021),
-    "megatron-kwai": Traits("kwai", _KWAI, memory_measured=True),
-    "megatron-jan-2024": Traits("2024", _KWAI),
+    "megatron-alpa": Traits("2021", _2021, tokens=_as_it_is),
+    "megatron-kwai": Traits("kwai", _KWAI, memory_measured=True, tokens=_null),
+    "megatron-jan-2024": Traits("2024", _KWAI, tokens=_null),
     "megatron-core-0.14": Traits("now", _CORE, usable_share=USABLE_SHARE_CORE),
     "megatron-tutorial-fork": Traits("now", _CORE, usable_share=USABLE_SHARE_CORE),
-    "pretrain": Traits("pretrain", _PRETRAIN, memory_measured=True),
+    "megatron-2026": Traits("now", _CORE, tokens=_fitted),
+    "pretrain": Traits("pretrain", _PRETRAIN, memory_measured=True, tokens=_pretrain),
 }
 
 

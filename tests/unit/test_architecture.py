@@ -14,7 +14,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 FLOORS = {
-    **dict.fromkeys(("errors", "folders", "megatron", "pretrain"), 1),
+    **dict.fromkeys(("errors", "folders", "job_record", "megatron", "pretrain"), 1),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results"), 4),
@@ -41,7 +41,7 @@ def imports(room: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders"])
+@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders", "job_record"])
 def test_a_room_uses_only_rooms_on_lower_floors(room: str) -> None:
     upward = [
         f"{file} uses {used}"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.local_state import local_state, read_record
+from orchestrator.job_record import read_record
+from orchestrator.launch.local_state import local_state
 from orchestrator.launch.refresh import cancel, refresh
 from orchestrator.launch.submit import script_path, submit
 from orchestrator.ledger.database import Ledger

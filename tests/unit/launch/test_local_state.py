@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.local_state import find_process, is_alive, local_state, read_record
+from orchestrator.job_record import read_record
+from orchestrator.launch.local_state import find_process, is_alive, local_state
 from tests.unit.launch.stand_in import wait_until
 
 BEGAN, ENDED = datetime(2026, 1, 1, 12), datetime(2026, 1, 1, 13)

@@ -32,7 +32,8 @@ def test_container_flags_stand_on_srun_and_never_behind_sbatch(tmp_path: Path) -
         assert not any(line.startswith(("--container", "--no-container")) for line in sbatch_lines(script))
         command = script[script.index("\nsrun ") :]
         assert "  --container-image=/images/pytorch-20.12.sqsh \\\n" in command
-        assert "  --container-mounts=/code/Megatron-LM:/code/Megatron-LM,/data:/data \\\n" in command
+        for mount in ("\"$folder\":/repro-job", "/code/Megatron-LM:/code/Megatron-LM", "/data:/data"):
+            assert f"  --container-mounts={mount} \\\n" in command
         assert "  --no-container-mount-home \\\n" in command
 
 

@@ -1,0 +1,86 @@
+"""What a profile says of containers: the runtime, its images and mounts, and what crosses into them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from orchestrator.clusters.conditions import MountFields, filled_names
+from orchestrator.clusters.images import read_image
+from orchestrator.documents.model import Strict, Text
+
+RUN_NAMES = ("job_id", "user")
+"""What a mount may name in braces; filled in where the job runs."""
+
+Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
+
+# The oldest pyxis with each thing that a profile can ask of it (its changelog).
+_PYXIS_SINCE = {"writable": (0, 11), "pass_env": (0, 15)}
+
+
+def _mount(value: str) -> str:
+    if not value.startswith(("/", "./", "<", "tmpfs", "umount")):
+        raise ValueError("a mount must start with / or ./")
+    if value.startswith("<"):
+        return value
+    if "," in value:
+        raise ValueError("one mount to a line: pyxis divides its list at commas")
+    if value.count(":") > 2:
+        raise ValueError("a mount is SOURCE:TARGET:FLAGS")
+    return filled_names(value, RUN_NAMES)
+
+
+def _conditional_mount(value: str | MountFields) -> str | MountFields:
+    _mount(value if isinstance(value, str) else value.mount)
+    return value
+
+
+def _image(value: str) -> str:
+    if not value.startswith("<"):
+        read_image(value)
+    return value
+
+
+PassedName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
+
+
+class ContainerFields(Strict):
+    """`images` says which image stands for one that a paper names: a file, or a place in a registry.
+
+    `edf` is CSCS's `--environment`. `pass_env` names variables of the host that win over the image's own, `NCCL_*` all
+    that start so; `modules` are Shifter's, `annotations` the EDF's, `options` further words for podman-hpc, Shifter or
+    Apptainer. Whether a home folder is mounted and the image can be written to is always said: the defaults differ.
+    """
+
+    runtime: Runtime
+    version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = None
+    images: dict[Text, Annotated[Text, AfterValidator(_image)]] = {}
+    mounts: list[Annotated[Text | MountFields, AfterValidator(_conditional_mount)]] = []
+    pass_env: list[PassedName] = []
+    writable: bool = False
+    mount_home: bool = False
+    modules: list[Text] = []
+    annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = {}
+    options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = []
+
+    @model_validator(mode="after")
+    def _runtime_knows_it(self) -> ContainerFields:
+        if self.runtime == "pyxis" and self.version:
+            have = tuple(int(part) for part in re.findall(r"[0-9]+", self.version))
+            for name, since in _PYXIS_SINCE.items():
+                if getattr(self, name) and have < since:
+                    oldest = ".".join(map(str, since))
+                    raise ValueError(f"{name} needs pyxis {oldest} or newer, version says {self.version}")
+        for name, runtimes in _ONLY_FOR.items():
+            if getattr(self, name) and self.runtime not in runtimes:
+                raise ValueError(f"{name} is for {' and '.join(runtimes)}, not for {self.runtime}")
+        return self
+
+
+_ONLY_FOR: dict[str, tuple[Runtime, ...]] = {
+    "modules": ("shifter",),
+    "annotations": ("edf",),
+    "options": ("podman-hpc", "shifter", "apptainer"),
+}

@@ -1,0 +1,141 @@
+"""Profiles laid over one another, every value's origin kept: what one extends, then itself, then private overlays.
+
+Mappings are laid over field by field, everything else is replaced whole. A field set to nothing (`qos:`) is taken
+away again. A list is added to or taken from with `{add: [...], remove: [...]}`; what is removed is named in full or by
+the option before its `=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.documents.source import Document, Path_, Place
+from orchestrator.errors import Problem, ReproError
+
+_STEPS = {"add", "remove"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """The value of all documents together, and where each part of it was written."""
+
+    value: dict[str, Any]
+    places: Mapping[Path_, Place]
+    file: str
+
+    def where(self, path: Path_) -> str:
+        """`file:line:column` of the value at `path`, or of the nearest thing above it."""
+        for end in range(len(path), 0, -1):
+            found = self.places.get(path[:end])
+            if found is not None:
+                return str(found)
+        return str(self.places.get((), Place(self.file, 1, 1)))
+
+
+def lay(documents: Sequence[Document]) -> Layered:
+    """Lay them over one another in this order; ReproError for what is no profile, or removes what is not there."""
+    value: Any = {}
+    places: dict[Path_, Place] = {}
+    problems: list[Problem] = []
+    for document in documents:
+        if not isinstance(document.value, dict):
+            problems.append(Problem("must be fields and values, `name: value`", str(document.place(()))))
+            continue
+        over = _Over(document, places, problems)
+        value = over.mapping(value, document.value, ())
+        places.setdefault((), document.place(()))
+    if problems:
+        raise ReproError(*problems)
+    return Layered(value, places, documents[0].file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """One document being laid over what is there; keeps `places` in step."""
+
+    document: Document
+    places: dict[Path_, Place]
+    problems: list[Problem]
+
+    def mapping(self, below: dict[str, Any], value: dict[str, Any], path: Path_) -> dict[str, Any]:
+        result = dict(below)
+        for key, item in value.items():
+            here = (*path, key)
+            before = below.get(key)
+            if item is None and key in below:
+                del result[key]
+                self._forget(here)
+            elif isinstance(before, dict) and isinstance(item, dict):
+                result[key] = self.mapping(before, item, here)
+            elif isinstance(item, dict) and item and item.keys() <= _STEPS and isinstance(before, (list, type(None))):
+                result[key] = self._changed(before or [], item, here)
+            else:
+                result[key] = self._replaced(item, here)
+        return result
+
+    def _replaced(self, value: Any, path: Path_) -> Any:
+        self._forget(path)
+        self._place(path, path)
+        return deepcopy(value)
+
+    def _changed(self, below: list[Any], steps: dict[str, Any], path: Path_) -> list[Any]:
+        """A list after `remove`, then `add`, in that order whichever stands first."""
+        kept = [(item, self._taken(path, i)) for i, item in enumerate(below)]
+        for number, unwanted in enumerate(_listed(steps.get("remove"))):
+            left = [(item, places) for item, places in kept if not _is_meant(item, unwanted)]
+            if len(left) == len(kept):
+                where = str(self.document.place((*path, "remove", number)))
+                self.problems.append(Problem(f"{_dotted(path)}: there is no {unwanted!r} to remove", where))
+            kept = left
+        self._forget(path)
+        self.places[path] = self.document.key_place(path)
+        for i, (_, places) in enumerate(kept):
+            self.places.update({(*path, i, *rest): place for rest, place in places.items()})
+        added = _listed(steps.get("add"))
+        for i, _ in enumerate(added, start=len(kept)):
+            source = (*path, "add", i - len(kept)) if isinstance(steps["add"], list) else (*path, "add")
+            self._place((*path, i), source)
+        return [*(item for item, _ in kept), *deepcopy(added)]
+
+    def _taken(self, path: Path_, index: int) -> dict[Path_, Place]:
+        """Where the parts of a list's item stand, by their path below it."""
+        start = (*path, index)
+        return {at[len(start) :]: place for at, place in self.places.items() if at[: len(start)] == start}
+
+    def _place(self, path: Path_, source: Path_) -> None:
+        """What the document has at `source` is at `path` now; of a field the place of its name."""
+        found = {at: place for at, place in self.document.values.items() if at[: len(source)] == source}
+        found |= {at: place for at, place in self.document.keys.items() if at[: len(source)] == source}
+        self.places.update({(*path, *at[len(source) :]): place for at, place in found.items()})
+
+    def _forget(self, path: Path_) -> None:
+        for at in [at for at in self.places if at[: len(path)] == path]:
+            del self.places[at]
+
+
+def leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """Every single value with its path; an empty mapping or list counts as one."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list) and value:
+        for i, item in enumerate(value):
+            yield from leaves(item, (*path, i))
+    else:
+        yield path, value
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _is_meant(item: Any, unwanted: Any) -> bool:
+    text = item.get("mount", item.get("run")) if isinstance(item, dict) else item
+    return bool(unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted))
+
+
+def _dotted(path: Path_) -> str:
+    return ".".join(str(part) for part in path)

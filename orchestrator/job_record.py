@@ -1,0 +1,50 @@
+"""What a job's script leaves in its folder beside the log: a record of its start, and one of its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """`inside_image` is "2/2" where both of two nodes ran the job's task inside `image`; None without a container."""
+
+    exit_code: int
+    at: datetime
+    host: str
+    scheduler_id: str
+    pid: int
+    image: str | None = None
+    inside_image: str | None = None
+
+    @property
+    def outside_image(self) -> str | None:
+        """What is wrong with that proof; None where it is complete, or none is due."""
+        if self.inside_image is None:
+            return None
+        seen, _, due = self.inside_image.partition("/")
+        return None if seen == due else f"{seen} of {due} nodes ran it inside {self.image}"
+
+
+def read_record(path: Path) -> JobRecord | None:
+    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one)."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    try:
+        return JobRecord(
+            exit_code=int(fields["exit_code"]),
+            at=datetime.strptime(fields["at"], "%Y-%m-%dT%H:%M:%SZ"),
+            host=fields["host"],
+            scheduler_id=fields["scheduler_id"],
+            pid=int(fields["pid"]),
+            image=fields.get("image"),
+            inside_image=fields.get("inside_image"),
+        )
+    except (KeyError, ValueError):
+        return None

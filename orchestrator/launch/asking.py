@@ -1,0 +1,121 @@
+"""What a job asks Slurm for: the #SBATCH lines and srun's options, each with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orchestrator.clusters.placement import SlurmFields
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.folders import short_name
+from orchestrator.launch.template import OURS, Line
+from orchestrator.planning.plan import Plan
+
+
+def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
+    """What stands behind #SBATCH, but for the output's path and what a container's runtime wants there."""
+    slurm = slurm_of(cluster)
+    case = _experiment(plan)
+    name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
+    lines = [directive("job-name", name, case)]
+    lines += _placement(plan, cluster)
+    per_node = 1 if slurm.tasks == "per-node" else plan.resources.tasks_per_node
+    lines.append(directive("nodes", str(plan.resources.nodes), case))
+    lines.append(directive("ntasks-per-node", str(per_node), case))
+    lines += _named(cluster, ("cpus_per_task", "hint", "mem"))
+    limit = case if plan.case.time_limit else cluster.layered.where(("slurm", "time_limit"))
+    lines.append(directive("time", plan.resources.time_limit, limit))
+    lines += _gpus(plan, cluster)
+    if slurm.exclusive:
+        lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
+    # One fault, one retry: whether to run again is decided by who reads the log, not by the scheduler as well.
+    lines.append(Line.of("--no-requeue"))
+    return [*lines, *_free(cluster, "sbatch")]
+
+
+def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
+    """Of the step that trains. What stands here again is not taken over from sbatch, in some releases or at all."""
+    slurm, resources, case = slurm_of(cluster), plan.resources, _experiment(plan)
+    per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
+    lines = [
+        Line.of(f"--nodes={resources.nodes}", case),
+        Line.of(f"--ntasks={resources.nodes * per_node}", case),
+        Line.of(f"--ntasks-per-node={per_node}", case),
+    ]
+    for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
+        value = getattr(slurm, name)
+        if value is not None:
+            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.layered.where(("slurm", name))))
+    if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
+        # Asking by the task would hide all other GPUs of the node from it, and programs count on them by local rank.
+        lines.append(Line.of("--gpu-bind=none"))
+    lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
+    free = [Line.of(word, cluster.layered.where(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
+    given = {line.words[0].partition("=")[0] for line in free}
+    return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def slurm_of(cluster: Cluster) -> SlurmFields:
+    assert cluster.profile.slurm is not None
+    return cluster.profile.slurm
+
+
+def directive(name: str, value: str, origin: str = OURS) -> Line:
+    return Line.of(f"--{name}={_sbatch_quoted(value)}", origin)
+
+
+def _placement(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    slurm, resources = slurm_of(cluster), plan.resources
+    gpus = resources.nodes * resources.gpus_per_node
+    qos = slurm.qos_for(resources.nodes, gpus, resources.time_limit)
+    values = {
+        "account": slurm.account_name,
+        "partition": slurm.partition,
+        "qos": qos,
+        "constraint": slurm.constraint,
+        "reservation": slurm.reservation,
+    }
+    for name, value in values.items():
+        if value is not None:
+            yield directive(name, value, cluster.layered.where(("slurm", name)))
+
+
+def _named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
+    """Fields that are called as sbatch calls them."""
+    for name in names:
+        value = getattr(slurm_of(cluster), name)
+        if value is not None:
+            yield directive(name.replace("_", "-"), str(value), cluster.layered.where(("slurm", name)))
+
+
+def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    slurm, per_node = slurm_of(cluster), plan.resources.gpus_per_node
+    if not per_node or slurm.gpu_request == "none":
+        return
+    kind = f"{slurm.gres_type}:" if slurm.gres_type else ""
+    name, value = {
+        "gres": ("gres", f"gpu:{kind}{per_node}"),
+        "gpus-per-node": ("gpus-per-node", f"{kind}{per_node}"),
+        "gpus-per-task": ("gpus-per-task", f"{kind}1"),
+    }[slurm.gpu_request]
+    yield directive(name, value, cluster.layered.where(("slurm", "gpu_request")))
+
+
+def _free(cluster: Cluster, name: str) -> Iterator[Line]:
+    for i, argument in enumerate(getattr(slurm_of(cluster), name)):
+        option, equals, value = argument.partition("=")
+        text = f"{option}={_sbatch_quoted(value)}" if equals else option
+        yield Line.of(text, cluster.layered.where(("slurm", name, i)))
+
+
+def _experiment(plan: Plan) -> str:
+    return f"experiments/{plan.case.experiment}.yaml"
+
+
+def _sbatch_quoted(value: str) -> str:
+    """sbatch reads its lines with quotes and backslashes of its own, and takes # for a comment."""
+    if any(character in value for character in "\n\r\0"):
+        raise ReproError(Problem(f"{value!r} cannot stand in an #SBATCH line"))
+    if all(character.isalnum() or character in "-_./:,%@=+&|*()[]" for character in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,142 @@
+"""The templates' engine: lines that know where they came from, filters that quote, and what `--explain` reads back."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from orchestrator.errors import Problem, ReproError
+
+OURS = "repro"
+"""The origin of what every script gets, whatever the case and the site."""
+
+# Filled in by the shell that runs the script. Each ends one quoted piece and begins the next.
+_AT_RUN = {"job_id": '"$SLURM_JOB_ID"', "user": '"${USER:-$(id -un)}"', "job_folder": '"$folder"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Words that a script says, and where they came from: a profile's line, the experiment, the workload."""
+
+    words: tuple[str, ...]
+    origin: str
+
+    @classmethod
+    def of(cls, text: str, origin: str = OURS) -> Line:
+        return cls((text,), origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A line of a script with every origin of what stands in it; the template's last."""
+
+    text: str
+    origins: tuple[str, ...]
+
+
+class Templates:
+    """The folder's templates, each compiled once however many jobs are rendered.
+
+    With `explain` every rendered line carries invisible marks, which `explained` reads and takes out.
+    """
+
+    def __init__(self, folder: Path, explain: bool = False) -> None:
+        self._explain = explain
+        self._origins: list[str] = []
+        loader = jinja2.FileSystemLoader(folder)
+        self._environment = jinja2.Environment(
+            loader=_MarkedLines(loader, folder.name, self._mark) if explain else loader,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+        self._environment.filters.update(
+            {
+                "q": self._quoted,
+                "run": self._filled_when_run,
+                "as_is": lambda line: " ".join(line.words) + self._mark(line.origin),
+                "inside": lambda text: text.replace("'", "'\\''"),  # a quoted word within a single-quoted script
+                "comment": lambda text: " ".join(str(text).split()),
+            }
+        )
+
+    def render(self, name: str, **values: Any) -> str:
+        return self._environment.get_template(name).render(**values)
+
+    def explained(self, script: str) -> list[Explained]:
+        """The lines of a script rendered with `explain`. A line without a mark goes on in the next one that has."""
+        found: list[Explained] = []
+        waiting: list[str] = []
+        for line in script.splitlines():
+            numbers = [int(number) for number in re.findall("\0([0-9]+)\0", line)]
+            waiting.append(re.sub("\0[0-9]+\0", "", line))
+            if numbers or not waiting[-1]:
+                origins = tuple(dict.fromkeys(self._origins[number] for number in numbers))
+                found += [Explained(text, origins) for text in waiting]
+                waiting = []
+        return found + [Explained(text, ()) for text in waiting]
+
+    def _mark(self, origin: str) -> str:
+        if not self._explain:
+            return ""
+        self._origins.append(origin)
+        return f"\0{len(self._origins) - 1}\0"
+
+    def _quoted(self, value: object) -> str:
+        if isinstance(value, Line):
+            return " ".join(map(quoted, value.words)) + self._mark(value.origin)
+        return quoted(str(value))
+
+    def _filled_when_run(self, line: Line) -> str:
+        """Quoted, but for {job_id}, {user} and {job_folder}, of which the job itself knows the value."""
+        pieces = re.split(r"\{(job_id|user|job_folder)\}", " ".join(line.words))
+        parts = [_AT_RUN[piece] if i % 2 else quoted(piece) for i, piece in enumerate(pieces) if i % 2 or piece]
+        return ("".join(parts) or "''") + self._mark(line.origin)
+
+
+@lru_cache
+def templates_in(folder: Path) -> Templates:
+    return Templates(folder)
+
+
+def quoted(text: str) -> str:
+    """One word of a shell, whatever is in it."""
+    if "\0" in text:
+        raise ReproError(Problem(f"{text!r} cannot be given to a command"))
+    return shlex.quote(text)
+
+
+def command_lines(argv: Sequence[str], origin: Callable[[Sequence[str]], str]) -> list[Line]:
+    """A command as lines of a flag and its values, so that a script can be read and compared."""
+    lines: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return [Line(tuple(words), origin(words)) for words in lines if words]
+
+
+class _MarkedLines(jinja2.BaseLoader):
+    """Loads templates with the place of each line marked at its end; lines that are only tags make no output."""
+
+    def __init__(self, loader: jinja2.BaseLoader, folder: str, mark: Callable[[str], str]) -> None:
+        self._loader, self._folder, self._mark = loader, folder, mark
+
+    def get_source(
+        self, environment: jinja2.Environment, template: str
+    ) -> tuple[str, str | None, Callable[[], bool] | None]:
+        source, path, fresh = self._loader.get_source(environment, template)
+        lines = source.split("\n")
+        for i, line in enumerate(lines):
+            if line.strip() and not re.fullmatch(r"\s*(\{%.*%\}|\{#.*#\})\s*", line):
+                lines[i] = line + self._mark(f"{self._folder}/{template}:{i + 1}")
+        return "\n".join(lines), path, fresh

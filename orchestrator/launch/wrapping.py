@@ -1,0 +1,153 @@
+"""How a container's runtime is told what a job needs: its own words between srun and the task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.clusters.conditions import MountFields, holds
+from orchestrator.clusters.container import ContainerFields
+from orchestrator.clusters.images import read_image
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.template import OURS, Line
+from orchestrator.planning.plan import Plan
+
+INSIDE = "/repro-job"
+"""Where a job's folder is mounted in its container. No host has this path: who sees it is inside."""
+
+
+_JOB_FOLDER = Line.of("{job_folder}:" + INSIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """`srun_options` stand among srun's; `words` are the runtime's own command, before the task's. `description` is
+    the lines of the file that CSCS's engine reads. `inside_test` is true inside the image only, and `inside_folder`
+    what the job's folder is called there.
+    """
+
+    srun_options: tuple[Line, ...] = ()
+    words: tuple[Line, ...] = ()
+    description: tuple[Line, ...] = ()
+    inside_test: str = f"[ -e {INSIDE}/start ]"
+    inside_folder: str = INSIDE
+
+
+def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
+    """What this cluster's runtime needs for the job; ReproError where the image or a mount cannot be named to it."""
+    container = cluster.profile.container
+    assert container is not None
+    if any(character in str(folder) for character in ',:"\\'):
+        raise ReproError(Problem(f"{folder}: no folder for jobs in containers", mend='one without , : " and \\'))
+    if plan.program.image_path is None:
+        raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
+    image = Line.of(plan.program.image_path, cluster.layered.where(("container", "images", str(plan.program.image))))
+    mounts = list(_mounts(plan, cluster))
+    if container.runtime == "shifter":
+        return _shifter(cluster, image, mounts, folder)
+    make = {"pyxis": _pyxis, "edf": _edf, "podman-hpc": _podman, "apptainer": _apptainer}[container.runtime]
+    return make(container, cluster, image, mounts)
+
+
+def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    """SOURCE:TARGET[:FLAGS] of each mount: the program's own first, then the profile's that hold for this job."""
+    container = cluster.profile.container
+    assert container is not None
+    for folder in plan.program.mounts:
+        if any(character in folder for character in ",:{}"):
+            raise ReproError(Problem(f"{folder!r} cannot be mounted: runtimes divide at , and :, and fill in {{}}"))
+        yield Line.of(f"{folder}:{folder}", f"workload {plan.program.workload}")
+    for i, item in enumerate(container.mounts):
+        mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
+        if holds(when, plan.resources.nodes):
+            text = mount if ":" in mount else f"{mount}:{mount}"
+            yield Line.of(text, cluster.layered.where(("container", "mounts", i)))
+
+
+def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    where = cluster.layered.where
+    options = [
+        Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
+        # pyxis adds the lists of several such options together.
+        *(Line.of(f"--container-mounts={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)),
+        # Said either way: the default differs from site to site.
+        Line.of(
+            "--container-mount-home" if container.mount_home else "--no-container-mount-home",
+            where(("container", "mount_home")) if container.mount_home else OURS,
+        ),
+    ]
+    if container.writable:
+        options.append(Line.of("--container-writable", where(("container", "writable"))))
+    return Wrapping(srun_options=tuple(options))
+
+
+def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    lines = [
+        Line.of(f"image = {_toml(read_image(image.words[0]).for_enroot)}", image.origin),
+        Line.of(f"writable = {'true' if container.writable else 'false'}"),
+        Line.of("mounts = ["),
+        *(Line.of(f"  {_toml(mount.words[0])},", mount.origin) for mount in (_JOB_FOLDER, *mounts)),
+        Line.of("]"),
+    ]
+    if container.annotations:
+        lines.append(Line.of("[annotations]"))
+        for name, value in container.annotations.items():
+            place = cluster.layered.where(("container", "annotations", name))
+            lines.append(Line.of(f"{name} = {_toml(value)}", place))
+    return Wrapping(description=tuple(lines))
+
+
+def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) -> Wrapping:
+    container = cluster.profile.container
+    assert container is not None
+    named = read_image(image.words[0])
+    if named.path:
+        raise ReproError(Problem(f"{cluster.name}: Shifter takes no image from a file", image.origin))
+    words = [Line.of("shifter"), Line.of(f"--image={named.for_docker}", image.origin)]
+    if container.modules:
+        words.append(
+            Line.of(f"--module={','.join(container.modules)}", cluster.layered.where(("container", "modules")))
+        )
+    words += [Line.of(f"--volume={mount.words[0]}", mount.origin) for mount in mounts]
+    # Shifter makes no folders in an image, so it is asked itself whether this is one.
+    return Wrapping(
+        words=(*words, *_options(container, cluster)),
+        inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
+        inside_folder=str(folder),
+    )
+
+
+def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
+    words = [Line(fixed, OURS)]
+    words += [Line.of(f"--volume={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)]
+    names = ["SLURM_*", *(name for name in container.pass_env), *cluster.profile.env_from]
+    words += [Line.of(f"--env={name}") for name in names]
+    words += [*_options(container, cluster)]
+    return Wrapping(words=(*words, Line.of(read_image(image.words[0]).for_docker, image.origin)))
+
+
+def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    named = read_image(image.words[0])
+    words = [Line(("apptainer", "exec", "--nv"), OURS)]
+    if not container.mount_home:
+        words.append(Line.of("--no-home"))
+    if container.writable:
+        words.append(Line.of("--writable-tmpfs", cluster.layered.where(("container", "writable"))))
+    words += [Line.of(f"--bind={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)]
+    words += [*_options(container, cluster)]
+    return Wrapping(words=(*words, Line.of(named.path or f"docker://{named.for_docker}", image.origin)))
+
+
+def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:
+    for i, word in enumerate(container.options):
+        yield Line.of(word, cluster.layered.where(("container", "options", i)))
+
+
+def _toml(text: str) -> str:
+    if "\x7f" in text or any(ord(character) < 32 for character in text):
+        raise ReproError(Problem(f"{text!r} cannot stand in an environment definition file"))
+    return json.dumps(text, ensure_ascii=False)

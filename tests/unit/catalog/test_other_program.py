@@ -1,0 +1,78 @@
+"""The same cases with another program: what goes with the source's own, and what would become one job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.other_program import instead_of, replacement_notes, with_workload
+from orchestrator.catalog.selection import select
+from orchestrator.errors import ReproError
+from tests.unit.catalog.entries import BASE, entry_of, shipped
+
+
+def test_a_case_keeps_all_but_its_program_so_that_the_two_can_be_compared() -> None:
+    own = expand(shipped())
+    others = with_workload(own, "pretrain")
+    assert [replace(case, workload="megatron-2021") for case in others] == own
+    assert [case.name for case in others] == [case.name for case in own]
+    assert {case.workload for case in others} == {"pretrain"}
+    assert [case.published for case in others] == [case.published for case in own]
+    assert sum(len(case.published) for case in others) == 4
+
+
+def test_where_finds_the_cases_by_the_program_that_runs_and_the_own_ones_stay_as_they_were() -> None:
+    own = expand(shipped())
+    others = with_workload(own, "pretrain")
+    assert select(others, {"workload": "pretrain"}) == others
+    assert select(own, {"workload": "megatron-2021"}) == own
+
+
+def test_that_the_source_ran_out_of_memory_excuses_no_other_program() -> None:
+    own = expand(shipped("core-tp-pp"))
+    assert any(case.expected for case in own)
+    assert not any(case.expected for case in with_workload(own, "pretrain"))
+    assert with_workload(own, "megatron-core-0.14") == own  # its own: nothing goes
+
+
+def test_a_figure_that_compares_programs_is_refused_and_not_run_twice_as_one() -> None:
+    with pytest.raises(ReproError) as caught:
+        with_workload(expand(shipped("atc-demo")), "megatron-kwai")
+    assert str(caught.value) == (
+        "--workload megatron-kwai: atc-demo at scale paper compares programs (megatron-kwai, megatron-jan-2024), "
+        "which would become one; leave --workload out"
+    )
+    assert {case.workload for case in with_workload(expand(shipped("atc-demo"), "quad"), "megatron-kwai")} == {
+        "megatron-kwai"
+    }
+
+
+def test_a_case_named_by_its_program_is_not_run_by_another_under_that_name(tmp_path: Path) -> None:
+    entry = entry_of(tmp_path, BASE.replace("  pp: [1, 2, 4]\n", "  pp: [1, 2, 4]\n  workload: [megatron-2021]\n"))
+    cases = expand(entry)
+    assert cases[0].name == "workload=megatron-2021,pp=1,tp=8,gbs=8"
+    with pytest.raises(ReproError, match=r"--workload pretrain: figure-1 at scale paper compares programs"):
+        with_workload(cases, "pretrain")
+
+
+def test_another_program_is_named_beside_the_experiments_own_at_that_scale() -> None:
+    entry = shipped()
+    assert instead_of(entry, with_workload(expand(entry), "pretrain")[0]) == "megatron-2021"
+    assert instead_of(entry, expand(entry)[0]) is None
+    assert instead_of(entry, with_workload(expand(entry, "cpu"), "pretrain")[0]) is None
+    assert instead_of(shipped("atc-demo"), expand(shipped("atc-demo"))[2]) is None
+    assert replacement_notes(entry, with_workload(expand(entry), "pretrain")) == [
+        "figure-13 with pretrain instead of megatron-2021"
+    ]
+    assert replacement_notes(entry, expand(entry)) == []
+
+
+def test_arguments_that_were_written_for_the_own_program_are_pointed_out() -> None:
+    entry = shipped("core-cp")
+    assert replacement_notes(entry, with_workload(expand(entry), "pretrain")) == [
+        "core-cp with pretrain instead of megatron-core-0.14",
+        "written for megatron-core-0.14 and passed to pretrain as they are: --eval-interval 25",
+    ]

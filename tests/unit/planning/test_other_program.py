@@ -1,0 +1,110 @@
+"""An experiment planned with another program than its own: at which scale, and what cannot be told to that program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.expand import expand
+from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from orchestrator.planning.campaign import Chosen, plan_campaign
+from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
+from orchestrator.planning.target import Target
+from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
+from tests.unit.clusters.sites import cluster_of
+
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
+SITE = "{checkout: /code, data_path: /data, vocab_file: /vocab, merge_file: /merges}"
+WITH_2021 = f"about: this machine\nscheduler: local\nworkloads: {{megatron-2021: {SITE}}}\n"
+SLURM = f"""\
+about: x
+scheduler: slurm
+hardware: {{nodes: 512, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {{fp16: 312, bf16: 312}}}}
+slurm: {{time_limit: 1:00:00}}
+environment: {{CUDA_DEVICE_MAX_CONNECTIONS: 1}}
+workloads: {{megatron-2021: {SITE}}}
+"""
+
+
+def eight_gpus(folder: Path) -> Cluster:
+    machine = Machine(8, gpus=8, gpu_memory_gb=80, gpu="NVIDIA A100")
+    text = WITH_2021 + "hardware: {gpu_memory_gb: 80, gpu: A100, peak_tflops: {fp16: 312, bf16: 312}}\n"
+    return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
+
+
+def plans(folder: Path, name: str, workload: str | None) -> list[Plan]:
+    entry = shipped(name)
+    return plan_cases(entry, run_with(expand(entry), workload), cluster_of(folder, SLURM), FOLDERS)
+
+
+def refused(workload: str, name: str = "figure-13", scale: str = "paper") -> str:
+    with pytest.raises(ReproError) as caught:
+        run_with(expand(shipped(name), scale), workload)
+    return str(caught.value)
+
+
+def test_another_program_is_another_job_for_each_case(tmp_path: Path) -> None:
+    own, others = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "pretrain")
+    assert {plan.program.target for plan in others} == {("-m", "orchestrator.pretrain")}
+    assert {plan.identity for plan in own} & {plan.identity for plan in others} == set()
+    assert len({plan.identity for plan in others}) == len(own) == 10
+    assert [plan.resources for plan in others] == [plan.resources for plan in own]
+
+
+def test_the_program_the_experiment_names_anyway_finds_the_jobs_that_were_run(tmp_path: Path) -> None:
+    own, same = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "megatron-2021")
+    assert [plan.identity for plan in same] == [plan.identity for plan in own]
+
+
+def test_cases_whose_difference_a_program_cannot_be_told_are_refused_and_not_measured_twice(tmp_path: Path) -> None:
+    assert len(plans(tmp_path, "figure-18", None)) == 10
+    with pytest.raises(ReproError) as caught:
+        plans(tmp_path, "figure-18", "pretrain")
+    assert str(caught.value) == (
+        "figure-18: pretrain would run scatter_gather=true,gbs=12 and scatter_gather=false,gbs=12 alike, "
+        "and 4 more such pairs; it cannot be told in what they differ"
+    )
+
+
+def test_an_unknown_program_is_refused_with_the_nearest() -> None:
+    assert refused("pretain") == 'pretain: no such workload; did you mean "pretrain"?'
+
+
+def test_only_our_own_program_is_planned_without_gpus() -> None:
+    assert refused("megatron-2021", scale="cpu") == (
+        "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only; "
+        "leave --workload out, or say another --scale"
+    )
+    assert run_with(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
+
+
+def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> None:
+    machine, sites = eight_gpus(tmp_path), "workloads: {pretrain: {}}"
+    bare = replace(machine, profile=cluster_of(tmp_path, WITH_2021.rpartition("workloads")[0] + sites).profile)
+    figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
+    with pytest.raises(ReproError, match=r"no scale of figure-1 \(paper\) fits local$"):
+        choose_scale(figure, bare, None)
+    assert choose_scale(figure, bare, None, "pretrain") == "paper"
+    with pytest.raises(ReproError, match=r"no scale of figure-1 \(paper\) fits local with megatron-2021$"):
+        choose_scale(figure, bare, None, "megatron-2021")
+    assert choose_scale(figure, machine, None, "megatron-2021") == "paper"
+
+
+def test_a_scale_that_compares_programs_is_passed_over_for_one_that_does_not(tmp_path: Path) -> None:
+    assert choose_scale(shipped("atc-demo"), eight_gpus(tmp_path), None, "pretrain") == "quad"
+
+
+def test_a_plan_takes_the_memory_of_the_program_that_will_run() -> None:
+    entry = shipped()
+
+    def memory(workload: str | None) -> list[float]:
+        chosen = Chosen(entry, tuple(run_with(expand(entry), workload)), Target.of_paper(entry))
+        costs = [planned.cost for planned in plan_campaign([chosen]).planned]
+        return [cost.memory.total_bytes for cost in costs if cost and cost.memory]
+
+    assert len(memory("pretrain")) == 10 and memory("pretrain") != memory(None) == memory("megatron-2021")
