@@ -68,6 +68,10 @@ class Folders:
         """What went to the scheduler: array and queue scripts, submitit's own files."""
         return self.run(run_id) / "submissions"
 
+    def image_import(self, name: str) -> Path:
+        """Script, log and record of one import of an image."""
+        return self.runs / "images" / name
+
 
 def find_folders() -> Folders:
     """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db."""

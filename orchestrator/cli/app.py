@@ -9,7 +9,7 @@ import traceback
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import catalog, completion, plan, results, run
+from orchestrator.cli import catalog, clusters, completion, images, plan, results, run
 from orchestrator.cli.output import data, say
 from orchestrator.errors import ReproError
 
@@ -31,6 +31,8 @@ app.command()(results.logs)
 app.command()(run.cancel)
 app.command()(results.collect)
 app.command()(results.plot)
+app.add_typer(clusters.app, name="clusters")
+app.add_typer(images.app, name="images")
 
 
 def _version(wanted: bool) -> None:

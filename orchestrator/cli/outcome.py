@@ -12,9 +12,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.results.export import claim_rows
 
 
-def outcome(
-    ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, json: bool, workload: str | None
-) -> int:
+def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, workload: str, json: bool) -> int:
     """Print the table of cases and a line per claim; the exit code says whether all of it is well."""
     now = read_outcome(ledger, folders, entry.name, scale, cluster, workload)
     if json:
@@ -26,7 +24,8 @@ def outcome(
     if failed:
         next_command(f"repro logs {failed[0].job_id}", f"why {failed[0].case_name} failed")
     else:
-        next_command(f"repro plot {entry.short_name}{as_typed(workload)}", "the figure as a picture")
+        option = as_typed(workload if now.program else None)
+        next_command(f"repro plot {entry.short_name}{option}", "the figure as a picture")
     return EXIT_FAILED if now.failed else EXIT_OK
 
 

@@ -58,6 +58,10 @@ def status(
     """Where every job stands: what the scheduler says, and whether we verified it."""
     from orchestrator.folders import find_folders
 
+    if workload is not None:
+        from orchestrator.cli.scope import require_known
+
+        require_known(workload)
     folders = find_folders()
     ledger = existing_ledger(folders, database)
     if ledger is None:

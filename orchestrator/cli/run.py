@@ -39,6 +39,7 @@ ASK_ABOVE = 10
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be submitted; needs no scheduler.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until every job has ended, then say whether it came out.")]
 OutputFolder = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write every script into this folder.")]  # noqa: UP045
+Explain = Annotated[bool, typer.Option("--explain", help="Each line with where it comes from, of the first script.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -58,11 +59,13 @@ def submit(
 
     folders = find_folders()
     entry, profile, plans = _planned(folders, experiment, cluster, scale, where, workload)
+    _require_verifiable(plans)
     if dry_run:
         _show_plans(plans, profile, json, workload)
         return
     from orchestrator.cli.outcome import outcome
     from orchestrator.cli.waiting import wait_for
+    from orchestrator.launch.images import require_imported
     from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
@@ -72,6 +75,7 @@ def submit(
     for warning in sorted({warning for plan in plans for warning in plan.warnings}):
         say(f"warning: {warning}")
     require_scheduler(profile, folders)
+    require_imported(plans, profile)
     ledger = open_ledger(ledger_url(database, folders.home))
     assert ledger is not None
     for complaint in bring_up_to_date(ledger):
@@ -87,9 +91,12 @@ def submit(
     counts += [f"{len(found.open)} under way"] if found.open else []
     counts += [f"{len(found.to_submit)} submitted"]
     say(f"{entry.short_name} at scale {plans[0].case.scale} on {profile.name}: {len(plans)} cases, {', '.join(counts)}")
+    for job_id in done.warm_ups:
+        say(f"job {job_id} compiles the program's kernels first, so that no two jobs do it at once")
     if wait:
         wait_for(ledger, done.run_id, entry.short_name)
-        raise typer.Exit(outcome(ledger, folders, entry, plans[0].case.scale, profile.name, json, workload))
+        case = plans[0].case
+        raise typer.Exit(outcome(ledger, folders, entry, case.scale, profile.name, case.workload, json))
     jobs = job_rows(ledger, run_id=done.run_id)
     rows = [_job(row.job_id, row.case_name, row.state, row.scheduler_id) for row in jobs]
     if json:
@@ -109,6 +116,7 @@ def render(
     where: Where = None,
     workload: WorkloadName = None,
     output: OutputFolder = None,
+    explain: Explain = False,
 ) -> None:
     """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
     from orchestrator.folders import find_folders
@@ -116,13 +124,16 @@ def render(
 
     folders = find_folders()
     entry, profile, plans = _planned(folders, experiment, cluster, scale, where, workload)
+    if explain:
+        _explain(plans[0], profile, folders, len(plans))
+        return
     stem = f"{entry.short_name}-{workload}" if workload else entry.short_name
     base = (output or Path()).resolve()
     texts: dict[str, str] = {}
     for plan in plans:
         name = f"{stem}-{plan.case.slug}"
         texts[name] = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
-    launcher = "bash" if profile.profile.scheduler == "local" else "sbatch"
+    launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
         for text in texts.values():
             data(text.rstrip("\n"))
@@ -136,6 +147,32 @@ def render(
         path.chmod(0o750)
         data(str(path))
     next_command(f"{launcher} {shlex.quote(f'{base / next(iter(texts))}.sh')}", "or any other of them")
+
+
+def _explain(plan: Plan, profile: Cluster, folders: Folders, plans: int) -> None:
+    """Each line of one script behind the file and line, the experiment or the workload that it comes from."""
+    from orchestrator.launch.render import explain_job
+
+    lines = explain_job(plan, profile, Path.cwd() / plan.case.slug, folders.templates)
+    origins = [", ".join(line.origins) for line in lines]
+    width = max(map(len, origins))
+    for origin, line in zip(origins, lines, strict=True):
+        data(f"{origin:<{width}}  {line.text}".rstrip())
+    if plans > 1:
+        say(f"this is {plan.case.name}, the first of {plans}; --where chooses another")
+    next_command(f"repro clusters show {profile.name} --resolved", "where each value of the profile was written")
+
+
+def _require_verifiable(plans: list[Plan]) -> None:
+    """What could never be called good is not worth its GPU-hours; its script can be had and run by hand."""
+    reasons = dict.fromkeys((plan.program.workload, plan.program.unverifiable) for plan in plans)
+    found = [
+        Problem(f"{workload}: {reason}", mend="`repro render` writes the scripts, to submit by hand")
+        for workload, reason in reasons
+        if reason is not None
+    ]
+    if found:
+        raise ReproError(*found)
 
 
 def cancel(

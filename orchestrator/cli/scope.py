@@ -72,16 +72,19 @@ def read_outcome(
     rows = [
         row
         for row in job_rows(ledger, experiment=wanted)
-        if scale in (None, row.scale) and cluster in (None, row.cluster) and workload in (None, row.workload)
+        if scale in (None, row.scale) and cluster in (None, row.cluster)
     ]
-    if not rows:
+    of_program = [row for row in rows if workload in (None, row.workload)]
+    if not of_program:
         asked = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
         what = " ".join(filter(None, [experiment or "anything", *asked]))
         mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
         raise ReproError(Problem(f"{what} was never submitted", mend=mend))
-    last = max(rows, key=lambda row: row.run_id)
+    last = max(of_program, key=lambda row: row.run_id)
     entry = find_experiment(folders, last.experiment)
-    cases = _cases_of(last, expand(entry, last.scale), workload)
+    cases: list[Case] = expand(entry, last.scale)
+    if last.workload not in {case.workload for case in cases}:
+        cases = with_workload(cases, last.workload)
     programs = {case.workload for case in cases}
     same = (last.experiment, last.scale, last.cluster)
     rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == same and row.workload in programs]
@@ -91,13 +94,6 @@ def read_outcome(
     found = results(entry, cases, rows, metrics_of(ledger, ids), losses)
     claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
     return Outcome(entry, last.scale, last.cluster, found, claims)
-
-
-def _cases_of(last: JobRow, own: list[Case], workload: str | None) -> list[Case]:
-    """The cases with the program that is asked for, else with that of the latest run where it was another."""
-    if workload is None and last.workload in {case.workload for case in own}:
-        return own
-    return with_workload(own, workload or last.workload)
 
 
 def require_known(workload: str | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, Discriminator, Tag, WithJsonSchema
 
 from orchestrator.documents.model import Strict, Text
 
@@ -18,6 +18,24 @@ _NAME = re.compile(r"\{([^{}]*)\}")
 
 def holds(when: When | None, nodes: int) -> bool:
     return when is None or (nodes > 1) == (when == "nodes > 1")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (dict, BaseModel)):
+        return "fields"
+    return "list" if isinstance(value, list) else "plain"
+
+
+# Which of its forms a value has is seen from its kind, so that a fault is one complaint and not one for each form.
+BY_KIND = Discriminator(_kind)
+
+
+def _text(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and any(character in value for character in "\n\r\0"):
+        raise ValueError("must be one line of text")
+    return value
 
 
 class MountFields(Strict):
@@ -37,8 +55,11 @@ class SetupFields(Strict):
 class VariableFields(Strict):
     """A variable that only some jobs have."""
 
-    value: Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")] | Annotated[int, Field(strict=True)]
+    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})]
     when: When
+
+
+SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag("fields")], BY_KIND]
 
 
 def filled_names(text: str, known: Collection[str]) -> str:

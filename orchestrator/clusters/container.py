@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, Tag, model_validator
 
-from orchestrator.clusters.conditions import MountFields, filled_names
+from orchestrator.clusters.conditions import BY_KIND, MountFields, filled_names
 from orchestrator.clusters.images import read_image
 from orchestrator.documents.model import Strict, Text
 
@@ -21,10 +21,14 @@ _PYXIS_SINCE = {"writable": (0, 11), "pass_env": (0, 15)}
 
 
 def _mount(value: str) -> str:
-    if not value.startswith(("/", "./", "<", "tmpfs", "umount")):
-        raise ValueError("a mount must start with / or ./")
     if value.startswith("<"):
         return value
+    source, _, rest = value.partition(":")
+    target = rest.partition(":")[0] or source
+    if source not in ("tmpfs", "umount") and not source.startswith(("/", "./")):
+        raise ValueError("a mount must start with / or ./")
+    if not target.startswith(("/", ".")) and source not in ("tmpfs", "umount"):
+        raise ValueError("the target of a mount must start with /")
     if "," in value:
         raise ValueError("one mount to a line: pyxis divides its list at commas")
     if value.count(":") > 2:
@@ -43,6 +47,9 @@ def _image(value: str) -> str:
     return value
 
 
+Mount = Annotated[
+    Annotated[Text, Tag("plain")] | Annotated[MountFields, Tag("fields")], BY_KIND, AfterValidator(_conditional_mount)
+]
 PassedName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
 
 
@@ -57,7 +64,7 @@ class ContainerFields(Strict):
     runtime: Runtime
     version: Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = None
     images: dict[Text, Annotated[Text, AfterValidator(_image)]] = {}
-    mounts: list[Annotated[Text | MountFields, AfterValidator(_conditional_mount)]] = []
+    mounts: list[Mount] = []
     pass_env: list[PassedName] = []
     writable: bool = False
     mount_home: bool = False

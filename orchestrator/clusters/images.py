@@ -35,7 +35,8 @@ class Image:
 
 
 def read_image(text: str) -> Image:
-    """A path, or a registry's name for an image in any of the ways it is written; ValueError for what is neither.
+    """A path, or a registry's name for an image in any of the ways it is written; ValueError for what is neither, such
+    as `dockerd://`, which is an image of one node's own Docker.
 
     >>> read_image("docker://registry.example/team/torch:1").for_enroot
     'registry.example#team/torch:1'
@@ -45,7 +46,7 @@ def read_image(text: str) -> Image:
     if text.endswith(FILE_ENDINGS):
         # pyxis takes foo.sqsh without ./ for the name of an image in a registry.
         raise ValueError("an image's file must be given with its path, /... or ./...")
-    name = re.sub(r"^(docker|dockerd)://", "", text)
+    name = text.removeprefix("docker://")
     host, mark, rest = name.partition("#")
     if not mark:
         first, slash, after = name.partition("/")

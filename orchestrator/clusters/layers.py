@@ -1,8 +1,8 @@
 """Profiles laid over one another, every value's origin kept: what one extends, then itself, then private overlays.
 
 Mappings are laid over field by field, everything else is replaced whole. A field set to nothing (`qos:`) is taken
-away again. A list is added to or taken from with `{add: [...], remove: [...]}`; what is removed is named in full or by
-the option before its `=`.
+away again. A list is added to or taken from with `{add: [...], remove: [...]}`; what is removed is named in full, by
+the option before its `=`, or by the mount, line or name in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from orchestrator.documents.source import Document, Path_, Place
 from orchestrator.errors import Problem, ReproError
 
 _STEPS = {"add", "remove"}
+_NAMED_BY = ("mount", "run", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,10 @@ class _Over:
                 result[key] = self.mapping(before, item, here)
             elif isinstance(item, dict) and item and item.keys() <= _STEPS and isinstance(before, (list, type(None))):
                 result[key] = self._changed(before or [], item, here)
+            elif isinstance(item, dict) and before is None:
+                self._forget(here)
+                self.places[here] = self.document.key_place(here)
+                result[key] = self.mapping({}, item, here)
             else:
                 result[key] = self._replaced(item, here)
         return result
@@ -133,7 +138,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _is_meant(item: Any, unwanted: Any) -> bool:
-    text = item.get("mount", item.get("run")) if isinstance(item, dict) else item
+    text = next((item[name] for name in _NAMED_BY if name in item), item) if isinstance(item, dict) else item
     return bool(unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted))
 
 

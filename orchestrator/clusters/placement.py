@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, Tag, model_validator
 
-from orchestrator.clusters.conditions import filled_names
+from orchestrator.clusters.conditions import BY_KIND, filled_names
 from orchestrator.documents.model import Count, Strict, Text, TimeLimit
 
 # How a submission is found again, and where its output goes, cannot be the site's as well.
@@ -55,6 +55,9 @@ class QosFields(Strict):
         )
 
 
+Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("list")], BY_KIND]
+
+
 class SlurmFields(Strict):
     """Placement, resources and binding. `account` may say {project}; `sbatch` and `srun` are further arguments.
 
@@ -64,7 +67,7 @@ class SlurmFields(Strict):
     project: Text | None = None
     account: Annotated[Text, AfterValidator(_account)] | None = None
     partition: Text | None = None
-    qos: Text | list[QosFields] | None = None
+    qos: Qos | None = None
     constraint: Text | None = None
     reservation: Text | None = None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, model_validator
 
-from orchestrator.clusters.conditions import SetupFields, VariableFields, holds
+from orchestrator.clusters.conditions import BY_KIND, SetupLine, VariableFields, holds
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.placement import MpirunFields, SlurmFields
 from orchestrator.clusters.workload_sites import WorkloadSites
@@ -30,18 +31,21 @@ def _variable(name: str) -> str:
     return name
 
 
-def _variable_value(value: object) -> object:
+def _value(value: object) -> object:
     if isinstance(value, (dict, VariableFields)):
         return value
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError("must be text or a whole number, in quotes if need be")
-    return value
+    text = str(value)
+    if any(character in text for character in "\n\r\0"):
+        raise ValueError("must be one line of text")
+    return text
 
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_variable)]
+_PlainValue = Annotated[str, WithJsonSchema({"type": ["string", "integer"]})]
 Variable = Annotated[
-    Annotated[str, Field(pattern=r"^[^\n\r\x00]*$")] | Annotated[int, Field(strict=True)] | VariableFields,
-    BeforeValidator(_variable_value),
+    Annotated[_PlainValue, Tag("plain")] | Annotated[VariableFields, Tag("fields")], BY_KIND, BeforeValidator(_value)
 ]
 
 
@@ -66,8 +70,9 @@ class NetworkFields(Strict):
 class SiteFields(Strict):
     """What else planning and checking must know of a site.
 
-    `offline_nodes`: compute nodes reach no registry. `staging_folder` lies on the shared file system; images are
-    imported into it. `login_sees_paths: false` where paths of the profile exist on compute nodes only.
+    `cpus_per_node` as Slurm counts them. `offline_nodes`: compute nodes reach no registry. `staging_folder` lies on
+    the shared file system; images are imported into it. `login_sees_paths: false` where paths of the profile exist on
+    compute nodes only.
     """
 
     architecture: Literal["x86_64", "aarch64"] | None = None
@@ -97,9 +102,9 @@ class ClusterProfile(Strict):
     rendezvous: RendezvousFields = RendezvousFields()
     environment: dict[VariableName, Variable] = {}
     env_from: list[VariableName] = []
-    env_prepend: dict[VariableName, Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = {}
+    env_prepend: dict[VariableName, Variable] = {}
     env_unset: list[VariableName] = []
-    setup: list[Text | SetupFields] = []
+    setup: list[SetupLine] = []
     workloads: WorkloadSites = WorkloadSites()
 
     @model_validator(mode="after")
@@ -123,10 +128,17 @@ class ClusterProfile(Strict):
 
     def variables(self, nodes: int) -> dict[str, str]:
         """What every rank of a job on this many nodes is given."""
-        found: dict[str, str] = {}
-        for name, value in self.environment.items():
-            if not isinstance(value, VariableFields):
-                found[name] = str(value)
-            elif holds(value.when, nodes):
-                found[name] = str(value.value)
-        return found
+        return held(self.environment, nodes)
+
+    def prepended(self, nodes: int) -> dict[str, str]:
+        """What is put in front of a variable there."""
+        return held(self.env_prepend, nodes)
+
+
+def held(variables: Mapping[str, str | VariableFields], nodes: int) -> dict[str, str]:
+    """Those that a job on so many nodes has."""
+    return {
+        name: value if isinstance(value, str) else value.value
+        for name, value in variables.items()
+        if isinstance(value, str) or holds(value.when, nodes)
+    }

@@ -17,7 +17,6 @@ from orchestrator.documents.source import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import Folders
 
-
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
 """The runtimes that run an image from a file, and how such files end."""
 
@@ -73,8 +72,7 @@ class Cluster:
             return []
         names = ", ".join(_dotted(blank.path) for blank in open_ones)
         if not self.has_overlay:
-            base = open_ones[0].where.partition(":")[0]
-            mend = f"{base} keeps what is private to a site there: {names}"
+            mend = f"{shown(self.files[-1])} keeps what is private to a site there: {names}"
             return [Problem("no such file", shown(self.overlay), mend)]
         mend = f"write it in {shown(self.overlay)}"
         return [Problem(f"{_dotted(b.path)}: still to be filled in, {b.text}", b.where, mend) for b in open_ones]
@@ -122,22 +120,32 @@ def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> 
     """The files that make a profile, each with its overlay, what it extends first."""
     base, where = _extended(file)
     if base is not None:
-        name = str(file.parent / base) if "/" in base or base.endswith(".yaml") else base
         try:
-            below = _profile_file(folders, name)
+            below = _base_file(folders, file, base)
         except ReproError as error:
             raise ReproError(*(Problem(f"extends: {one.what}", where, one.mend) for one in error.problems)) from None
-        if below in (file, *above):
+        if below.resolve() in (one.resolve() for one in (file, *above)):
             raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
         yield from _layer_files(folders, below, (*above, file))
     yield file
     overlay = _overlay(folders, file)
     if os.path.isfile(overlay):  # noqa: PTH113  False, too, for a name that no file can have
+        stray, where = _extended(overlay)
+        if stray is not None:
+            raise ReproError(Problem("extends: an overlay extends nothing", where, f"write it in {shown(file)}"))
         yield overlay
 
 
+def _base_file(folders: Folders, file: Path, base: str) -> Path:
+    """A path is meant from the file that names it; so is a name, where such a profile lies beside it."""
+    if "/" in base or base.endswith(".yaml"):
+        return file.parent / base
+    beside = file.with_name(f"{base}.yaml")
+    return beside if beside.is_file() and beside != file else _profile_file(folders, base)
+
+
 def _extended(file: Path) -> tuple[str | None, str]:
-    """The profile that this one extends, and where it says so; a file that cannot be read is reported by who reads it."""
+    """The profile that this one extends, and where it says so; who reads the file reports what is wrong."""
     try:
         document = read_document(file)
     except ReproError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.clusters.machine import PEAKS
 from orchestrator.documents.source import scalar
@@ -23,7 +23,7 @@ _TIME_LIMIT_S, _MAX_RUNNING = 1800, 4
 """Our choice where the site says nothing: half an hour, and the profile's own default."""
 
 _PLAIN = re.compile(r"[A-Za-z_]([A-Za-z0-9_.,/ -]*[A-Za-z0-9_])?")
-_SLICE = re.compile(r"\b\d+g\.\d+gb\b")
+_SLICE = re.compile(r"\dg\.\d+gb")
 _OTHER_FORM = re.compile(r"\b(pcie|nvl)\b")
 _MEMORY = re.compile(r"\b(\d{2,3}) ?gb?\b")
 _ONE_MEMORY = {"H200": 141}  # NVIDIA's data sheet, SXM and NVL alike; the others are sold with more than one
@@ -35,9 +35,32 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
     Which partition and which of its nodes it is of: `choose`, whose ReproError it raises. `schema` is where an
     editor finds the JSON schema of profiles.
     """
-    choice = choose(site, partition)
+    choice = choose(_with_like_nodes_together(site), partition)
     parts = (_head(choice, name, schema), _hardware(choice), _slurm(choice), _container(choice))
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _with_like_nodes_together(site: Site) -> Site:
+    """The site with its nodes told apart by hardware: features also name racks and owners."""
+    return replace(site, partitions=tuple(replace(one, kinds=_together(one.kinds)) for one in site.partitions))
+
+
+def _together(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
+    groups: dict[object, list[NodeKind]] = {}
+    for kind in kinds:
+        # Without a GRES type it is features that name GPUs; where we know none of the names, any feature may be one.
+        named = _gpu_facts(kind) or (kind.features if kind.gpu and not kind.gpu.kind else None)
+        key = (kind.cpus, kind.memory_mb, kind.gres, kind.architecture, named)
+        groups.setdefault(key, []).append(kind)
+    merged = [
+        replace(
+            group[0],
+            count=sum(one.count for one in group),
+            features=group[0].features.intersection(*(one.features for one in group)),
+        )
+        for group in groups.values()
+    ]
+    return tuple(sorted(merged, key=lambda one: -one.count))
 
 
 def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
@@ -133,13 +156,14 @@ def _qos(choice: Choice) -> Iterator[str]:
         limits = choice.site.qos_named(name)
         said = f"; {_QOS}: {_limits(limits)}" if limits else ""
         yield from _line("qos", _yaml(name), f"{_ACCOUNTS}: yours{_also(allowed, name)}{said}")
+    elif choice.needs_qos:
+        partition, yours = choice.partition, ",".join(allowed) or "none of yours"
+        taken = "all" if partition.allow_qos is None else ",".join(sorted(partition.allow_qos))
+        but = f" but {','.join(sorted(partition.deny_qos))}" if partition.deny_qos else ""
+        said = f"{_PARTITIONS}: takes {taken}{but}; {_ACCOUNTS}: {yours}"
+        yield from _line("qos", "<a QOS of yours that this partition takes>", said)
     elif allowed:
         yield from _remark(f"qos: one can be given, {_ACCOUNTS}: {', '.join(allowed)}")
-    elif choice.partition.allow_qos is not None or (choice.association and choice.association.qos):
-        taken = "all" if choice.partition.allow_qos is None else ",".join(sorted(choice.partition.allow_qos))
-        denied = ",".join(sorted(choice.partition.deny_qos)) or "none"
-        said = f"{_PARTITIONS}: AllowQos={taken}, DenyQos={denied}"
-        yield from _line("qos", "<a QOS of yours that this partition takes>", said)
 
 
 def _constraint(choice: Choice) -> Iterator[str]:
@@ -173,7 +197,7 @@ def _resources(choice: Choice) -> Iterator[str]:
     if gpu is None:
         yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs to ask for")
         return
-    # --gpus-per-node and its like need the cons_tres plug-in (sbatch's manual page).
+    # --gpus-per-node and its like need cons_tres (Slurm's guide to generic resources).
     style = "gpus-per-node" if "cons_tres" in f"{select},{parameters}".lower() else "gres"
     yield from _line("gpu_request", style, f"{_CONFIG}: SelectType={select}")
     if gpu.kind:

@@ -33,6 +33,12 @@ from orchestrator.slurm.states import Phase, phase_of
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
+def without_strays() -> list[str]:
+    """What to start sbatch with: variables of the shell would win over the script's own lines, or change its run."""
+    strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM|PYXIS)_", name) and name not in _WHICH_CLUSTER]
+    return ["env", *(f"--unset={name}" for name in sorted(strays))]
+
+
 class ScriptWatcher(SlurmInfoWatcher):
     """Asks squeue, and sacct for what squeue has forgotten: two calls for any number of jobs."""
 
@@ -82,6 +88,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         super().__init__(folder)
         self._text = ""
         self._comment = ""
+        self._options: tuple[str, ...] = ()
 
     @classmethod
     def name(cls) -> str:
@@ -91,9 +98,12 @@ class SlurmScriptExecutor(SlurmExecutor):
     def affinity(cls) -> int:
         return 1  # asked for by name; never chosen over submitit's own by its automatic choice
 
-    def submit_script(self, text: str, comment: str) -> str:
-        """Submit; returns the scheduler's id. ReproError has the scheduler's words, Unreachable that it is away."""
-        self._text, self._comment = text, comment
+    def submit_script(self, text: str, comment: str, options: Sequence[str] = ()) -> str:
+        """Submit; returns the scheduler's id. ReproError has the scheduler's words, Unreachable that it is away.
+
+        `options` are sbatch's own, for what is about this submission and not about the script.
+        """
+        self._text, self._comment, self._options = text, comment, tuple(options)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
@@ -112,12 +122,10 @@ class SlurmScriptExecutor(SlurmExecutor):
         return self._text
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        # SBATCH_ and SLURM_ variables of the shell would win over the script's own #SBATCH lines.
-        strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM)_", name) and name not in _WHICH_CLUSTER]
-        clean = ["env", *(f"--unset={name}" for name in sorted(strays))]
+        clean = without_strays()
         # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
         clean += ["setsid", "--wait"]
-        return [*clean, "sbatch", "--parsable", f"--comment={self._comment}", str(submission_file_path)]
+        return [*clean, "sbatch", "--parsable", f"--comment={self._comment}", *self._options, str(submission_file_path)]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.launch.executors import LocalScriptJob, ScriptJob
 from orchestrator.job_record import read_record
+from orchestrator.launch.executors import LocalScriptJob, ScriptJob
 from orchestrator.launch.local_state import find_process, is_alive
 from orchestrator.launch.submit import COMMENT
 from orchestrator.ledger.database import Ledger, now

@@ -78,6 +78,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "rendezvous": cluster.profile.rendezvous,
         "per_node": _processes_per_node(plan, cluster),
         "python": plan.program.python,
+        "kernels": plan.program.compiles_in,
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
@@ -104,7 +105,7 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     for name, value in cluster.profile.environment.items():
         when = value.when if isinstance(value, VariableFields) else None
         if holds(when, plan.resources.nodes):
-            text = str(value.value if isinstance(value, VariableFields) else value)
+            text = value.value if isinstance(value, VariableFields) else value
             found[name] = Line.of(text, cluster.layered.where(("environment", name)))
     return list(found.items())
 
@@ -113,7 +114,7 @@ def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
     """Folders that come first in a variable, which an image or a module may have set before."""
     if plan.program.python_path:
         yield "PYTHONPATH", Line.of(plan.program.python_path, f"workload {plan.program.workload}")
-    for name, folders in cluster.profile.env_prepend.items():
+    for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
 
 
@@ -142,7 +143,7 @@ def _below_torchrun(plan: Plan) -> Iterator[str]:
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """The program's command line: what the profile says of it, the experiment's own arguments, and the dialect's."""
     program, case = plan.program, plan.case
-    sites = {word: cluster.layered.where(path) for word, path in getattr(program, "site_values", ())}
+    sites = {word: cluster.layered.where(path) for word, path in program.site_values}
     own = set(case.arguments)
     experiment = f"experiments/{case.experiment}.yaml"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from orchestrator.clusters.placement import MpirunFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.errors import Problem, ReproError, Unreachable
@@ -24,6 +25,7 @@ from orchestrator.folders import Folders
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_array, render_job, render_queue
+from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import (
     NewAttempt,
@@ -47,6 +49,8 @@ class Submitted:
     run_id: str
     recorded: Recorded
     scheduler_ids: tuple[str, ...]
+    warm_ups: tuple[str, ...] = ()
+    """Ids of jobs that compile kernels before those above begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ class _Batch:
 
 def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     """Refuse what cannot be submitted from here at all, before anything is recorded."""
-    if cluster.profile.scheduler != "slurm":
+    _require_environment(cluster)
+    if cluster.profile.mpirun is not None:
+        _require_mpirun(cluster.profile.mpirun)
+    if not cluster.is_slurm:
         return
     if shutil.which("sbatch") is None:
         mend = "run this on a login node of the cluster; --dry-run and `repro render` work here"
@@ -67,6 +74,23 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
         raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
     require_controller()
+
+
+def _require_environment(cluster: Cluster) -> None:
+    """Secrets travel from the shell that submits, and no job should wait for hours to find that one is missing."""
+    missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
+    if missing:
+        names = " and ".join(missing)
+        where = cluster.layered.where(("env_from",))
+        raise ReproError(Problem(f"env_from: {names} not set in this shell", where, "export it, then submit"))
+
+
+def _require_mpirun(mpirun: MpirunFields) -> None:
+    if shutil.which("mpirun") is None:
+        mend = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
+        raise Unreachable(Problem("mpirun is not on this machine", mend=mend))
+    if not Path(mpirun.hostfile).is_file():
+        raise ReproError(Problem(f"hostfile {mpirun.hostfile}: no such file", mend="correct mpirun: hostfile:"))
 
 
 def submit(
@@ -92,34 +116,39 @@ def submit(
         except Exception:  # nothing is recorded: its scripts would be nobody's
             shutil.rmtree(folders.run(run_id), ignore_errors=True)
             raise
-        ids = _send_all(batches, run_id, cluster, ledger, folders)
-    return Submitted(run_id, recorded, tuple(ids))
+        ids, first = _send_all(batches, run_id, cluster, ledger, folders)
+    return Submitted(run_id, recorded, tuple(ids), tuple(first))
 
 
 def script_path(run_id: str, plan: Plan, folders: Folders) -> Path:
     return folders.job(run_id, plan.case.slug) / "job.sh"
 
 
-def _send_all(batches: Sequence[_Batch], run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders) -> list[str]:
+def _send_all(
+    batches: Sequence[_Batch], run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders
+) -> tuple[list[str], list[str]]:
     """Send until one is refused; of those behind it is known that the scheduler never had them."""
     ids: list[str] = []
-    for position, batch in enumerate(batches):
-        try:
-            ids.append(_send(batch, run_id, cluster, ledger, folders))
-        except ReproError:
-            for untried in batches[position + 1 :]:
-                record_never_submitted(ledger, untried.token, "not tried, as the submission before it failed")
-            raise
-    return ids
-
-
-def _send(batch: _Batch, run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders) -> str:
+    sent = 0
     try:
-        if cluster.profile.scheduler == "local":
+        before = _send_warm_ups(batches, run_id, cluster, folders)
+        for batch in batches:
+            sent += 1
+            ids.append(_send(batch, run_id, cluster, ledger, folders, _ids_for(batch, before)))
+    except ReproError:
+        for untried in batches[sent:]:
+            record_never_submitted(ledger, untried.token, "not tried, as the submission before it failed")
+        raise
+    return ids, list(before)
+
+
+def _send(batch: _Batch, run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders, after: Sequence[str]) -> str:
+    try:
+        if not cluster.is_slurm:
             folder = folders.submissions(run_id)
             scheduler_id = LocalScriptExecutor(folder).submit_queue(folder / f"{batch.token}.queue.sh")
         else:
-            scheduler_id = _sbatch(batch, run_id, cluster, folders)
+            scheduler_id = _sbatch(batch, run_id, cluster, folders, after)
     except ReproError as error:
         if error.exit_code == ReproError.exit_code:  # refused; when it is out of reach, it may have been taken
             record_never_submitted(ledger, batch.token, error.problems[0].what)
@@ -128,14 +157,41 @@ def _send(batch: _Batch, run_id: str, cluster: Cluster, ledger: Ledger, folders:
     return scheduler_id
 
 
-def _sbatch(batch: _Batch, run_id: str, cluster: Cluster, folders: Folders) -> str:
+def _sbatch(batch: _Batch, run_id: str, cluster: Cluster, folders: Folders, after: Sequence[str]) -> str:
     scripts = [script_path(run_id, plan, folders) for plan in batch.plans]
     folder = folders.submissions(run_id)
     if len(scripts) == 1:
         text = scripts[0].read_text(encoding="utf-8")
     else:
         text = render_array(batch.plans, cluster, scripts, folder, folders.templates)
-    return SlurmScriptExecutor(folder).submit_script(text, comment=COMMENT + batch.token)
+    # A job whose kernels could not be compiled would wait for ever.
+    options = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+    return SlurmScriptExecutor(folder).submit_script(text, COMMENT + batch.token, options)
+
+
+def _send_warm_ups(
+    batches: Sequence[_Batch], run_id: str, cluster: Cluster, folders: Folders
+) -> dict[str, frozenset[str]]:
+    """Submit what has to run alone before jobs that share a checkout; its id, and whose jobs wait for it.
+
+    Not in the ledger: submitted twice after a crash it does no harm, as only one of a checkout runs at a time.
+    """
+    if not cluster.is_slurm:  # one after another as it is
+        return {}
+    found: dict[str, frozenset[str]] = {}
+    plans = [plan for batch in batches for plan in batch.plans]
+    for number, (plan, identities) in enumerate(warm_ups(plans, cluster)):
+        folder = folders.job(run_id, f"warm-up-{number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        text = render_job(plan, task_per_gpu(cluster), folder, folders.templates)
+        checkout = hashlib.sha256(str(plan.program.compiles_in).encode()).hexdigest()[:8]
+        options = [f"--job-name=repro-warm-up-{checkout}", "--dependency=singleton"]
+        found[SlurmScriptExecutor(folder).submit_script(text, f"repro-warm-up:{run_id}", options)] = identities
+    return found
+
+
+def _ids_for(batch: _Batch, before: dict[str, frozenset[str]]) -> list[str]:
+    return [job_id for job_id, identities in before.items() if any(plan.identity in identities for plan in batch.plans)]
 
 
 def _batches(plans: Sequence[Plan]) -> Iterator[_Batch]:
@@ -150,7 +206,7 @@ def _batches(plans: Sequence[Plan]) -> Iterator[_Batch]:
 
 def _write_scripts(run_id: str, batches: Sequence[_Batch], cluster: Cluster, folders: Folders) -> dict[str, NewAttempt]:
     """Render everything, then write everything."""
-    local = cluster.profile.scheduler == "local"
+    local = not cluster.is_slurm
     texts: dict[Path, str] = {}
     attempts: dict[str, NewAttempt] = {}
     for batch in batches:
@@ -204,7 +260,7 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             configuration=configuration(plan, cluster.hardware),
             gpus=plan.case.layout.gpus,
             iterations=plan.case.training.iterations,
-            scheduler=cluster.profile.scheduler,
+            scheduler="slurm" if cluster.is_slurm else "local",
         )
         for plan in plans
     ]
@@ -222,6 +278,8 @@ def configuration(plan: Plan, hardware: HardwareFields) -> dict[str, Any]:
         "training": dataclasses.asdict(case.training),
         "resources": dataclasses.asdict(plan.resources),
         "arguments": list(plan.program.arguments),
+        "data": plan.program.data,
+        "image_path": plan.program.image_path,
         "gpus_per_node": hardware.gpus_per_node,
         "gpu": hardware.gpu if case.device == "gpu" else None,
         "peak_tflops": hardware.peak(case.training.dtype) if case.device == "gpu" else None,

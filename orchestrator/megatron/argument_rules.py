@@ -6,13 +6,21 @@ They look at what a case types besides its model, layout and training, and at wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orchestrator.megatron.setting import Setting
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Compute capability 10 and above: B100, B200, GB200, B300, GB300, and what carries the architecture's name.
 _BLACKWELL = re.compile(r"\bG?B\d{2,3}\b|blackwell", re.IGNORECASE)
+# What saves a checkpoint whether or not --save says where; today's programs ask first.
+_SAVING: Mapping[str, tuple[str, ...]] = {
+    "2021": ("--exit-interval", "--exit-duration-in-mins"),
+    "kwai": ("--exit-duration-in-mins",),
+    "2024": ("--exit-duration-in-mins",),
+}
+# NCCL takes these for more than what Megatron-Kwai asks of its two groups for context parallelism.
+_CHANNELS = [f"NCCL_{end}_{what}" for what in ("NRINGS", "NCHANNELS", "CTAS") for end in ("MIN", "MAX")]
 _EXEMPT = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--overlap-moe-expert-parallel-comm")
 _SAMPLES = ("--train-samples", "--lr-decay-samples", "--lr-warmup-samples")
 _DATA = (
@@ -138,8 +146,10 @@ def intervals(setting: Setting) -> Iterator[str]:
         yield f"--log-memory-interval {memory:.0f} does not divide by the log interval {log:.0f}"
     if "--save" in flags and (setting.number("--save-interval") or 0) <= 0:
         yield "--save needs a --save-interval over 0"
-    if setting.dialect == "2021" and "--exit-interval" in flags and "--save" not in flags:
-        yield "--exit-interval needs --save: at this commit it saves a checkpoint, into nowhere without"
+    if "--save" not in flags:
+        for flag in _SAVING.get(setting.dialect, ()):
+            if flag in flags:
+                yield f"{flag} needs --save: at this commit it saves a checkpoint, into nowhere without"
 
 
 def parameter_gather(setting: Setting) -> Iterator[str]:
@@ -164,6 +174,15 @@ def offload_stages(setting: Setting) -> Iterator[str]:
 def offload_share(setting: Setting) -> Iterator[str]:
     if not 0 <= setting.training.offload <= 1:
         yield f"offload {setting.training.offload:g} is not between 0 and 1"
+
+
+def channels(setting: Setting) -> Iterator[str]:
+    """An empty variable counts as none; in its two other modes of context parallelism nobody looks."""
+    if setting.layout.context_parallel < 2 or setting.number("--kaimm-cp-offload-mode"):
+        return
+    given = [name for name in _CHANNELS if setting.environment.get(name)]
+    if given:
+        yield f"{' and '.join(given)} must not be set with context-parallel {setting.layout.context_parallel}"
 
 
 def _recompute(setting: Setting) -> tuple[str | None, str | None, str | None]:

@@ -58,6 +58,7 @@ RULES = (
 KWAI_RULES = (
     Rule(27, "stages to offload", "Megatron-Kwai", argument_rules.offload_stages),
     Rule(28, "share to offload", "Megatron-Kwai", argument_rules.offload_share),
+    Rule(29, "channels of context parallelism", "Megatron-Kwai, parallel_state.py:67-73", argument_rules.channels),
 )
 """What ATC'24's own implementation asks for besides (arguments.py at b2646e4d9f)."""
 
@@ -69,8 +70,8 @@ def broken_rules(setting: Setting) -> list[tuple[Rule, str]]:
 
 
 def layout_warnings(setting: Setting) -> Iterator[str]:
-    """Guidance that nothing enforces: SC21's takeaway 1 (tensor parallelism inside a node), and what today's
-    Megatron-LM changes or warns of without stopping (rules 16, 19 and 23)."""
+    """Guidance that nothing enforces: SC21's takeaway 1 (tensor parallelism inside a node), another vocabulary than the
+    case's, and what today's Megatron-LM changes or warns of without stopping (rules 16, 19 and 23)."""
     layout, nodes_of = setting.layout, setting.gpus_per_node
     if nodes_of and layout.tensor_parallel > nodes_of:
         yield f"tensor-parallel {layout.tensor_parallel} spans nodes of {nodes_of} GPUs"
@@ -78,6 +79,8 @@ def layout_warnings(setting: Setting) -> Iterator[str]:
         yield "sequence parallelism is switched off with tensor-parallel 1"
     if layout.expert_parallel > 1 and layout.tensor_parallel > 1 and not layout.sequence_parallel:
         yield "tensor-parallel with expert-parallel wants sequence parallelism"
+    if setting.vocabulary != setting.model.vocab:
+        yield f"the program makes the vocabulary {setting.vocabulary:,}, the case has {setting.model.vocab:,}"
     scaled = setting.training.loss_scale or setting.number("--loss-scale")
     if setting.dialect == "now" and setting.training.dtype == "fp16" and not scaled:
         yield "a dynamic loss scale switches the check for NaN off"

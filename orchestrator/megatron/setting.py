@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Training
 
 Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
@@ -16,6 +16,7 @@ of January 2024 that ATC'24 compares with (2bc6cd307a), today's, or our own prog
 
 _PER_VIRTUAL_STAGE = "--num-layers-per-virtual-pipeline-stage"
 _VIRTUAL_STAGES = "--num-virtual-stages-per-pipeline-rank"
+_DIVISOR = "--make-vocab-size-divisible-by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Setting:
     """Everything the rules look at.
 
     `arguments` are the further ones that a case adds, as typed, to those that say its model, layout and training.
-    `environment` is what the job's environment sets; `gpu` the name of the GPU, None if unknown.
+    `environment` is what the job's environment sets; `gpu` the name of the GPU, None if unknown. `tokens` is how many
+    entries the vocabulary has that the program pads, None where it takes the model's as it is.
     """
 
     model: ModelShape
@@ -34,6 +36,7 @@ class Setting:
     environment: Mapping[str, str] = field(default_factory=dict)
     gpu: str | None = None
     gpus_per_node: int | None = None
+    tokens: int | None = None
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
@@ -51,6 +54,17 @@ class Setting:
     def fits(self) -> bool:
         """Whether whole replicas of the model fill the GPUs."""
         return self.layout.gpus % self.layout.model_parallel == 0
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding that the program builds."""
+        given = self.number("--padded-vocab-size") if self.dialect == "now" else None
+        if given is not None:
+            return int(given)
+        if self.tokens is None and _DIVISOR not in self.flags:
+            return self.model.vocab
+        divisor = int(self.number(_DIVISOR) or 128)
+        return padded_vocabulary(self.tokens or self.model.vocab, self.layout.tensor_parallel, divisor)
 
     @property
     def layers_per_virtual_stage(self) -> int | None:

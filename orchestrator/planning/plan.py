@@ -17,6 +17,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders, short_name
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.identity import identity
+from orchestrator.planning.starting import start_refusals, start_warnings
 from orchestrator.planning.target import Target, fit_refusals, refusals, warnings
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
@@ -97,7 +98,10 @@ def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folde
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    plans = [_plan(entry, case, cluster, target, folders) for case in cases]
+    plans = _plans(entry, cases, cluster, folders)
+    refused = refusal_problems(entry, [(plan.case, list(start_refusals(plan.program, cluster))) for plan in plans])
+    if refused:
+        raise ReproError(*refused)
     _require_unlike(entry, plans)
     return plans
 
@@ -111,11 +115,23 @@ def refusal_problems(entry: Entry, refused: Sequence[tuple[Case, Sequence[str]]]
     return [_refusal(entry, reason, cases, len(refused)) for reason, cases in by_reason.items()]
 
 
-def _plan(entry: Entry, case: Case, cluster: Cluster, target: Target, folders: Folders) -> Plan:
-    program = program_for(case, entry.paper, cluster, folders)
-    resources = resources_of(case, target)
-    found = tuple(warnings(case, target))
-    return Plan(identity(case, program, cluster.name), case, cluster.name, program, resources, found)
+def _plans(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
+    """Each case in its program's words; ReproError has every case that the program cannot be told."""
+    target = Target.of_cluster(cluster)
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    for case in cases:
+        try:
+            program = program_for(case, entry.paper, cluster, folders)
+        except ReproError as error:
+            problems.extend(error.problems)
+            continue
+        found = (*warnings(case, target), *start_warnings(program, cluster))
+        resources = resources_of(case, target)
+        plans.append(Plan(identity(case, program, cluster.name), case, cluster.name, program, resources, found))
+    if problems:
+        raise ReproError(*dict.fromkeys(problems))
+    return plans
 
 
 def _require_unlike(entry: Entry, plans: Sequence[Plan]) -> None:

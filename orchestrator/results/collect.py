@@ -42,7 +42,7 @@ def measure(row: JobRow) -> Measurement:
 
 
 def _outside_image(row: JobRow) -> str | None:
-    """Without an image pyxis only warns and runs a step on the host: a job that has one must prove that it was in it."""
+    """Without an image pyxis only warns and runs a step on the host: a job must prove that it was in its own."""
     if row.image is None or row.scheduler != "slurm":
         return None
     end = read_record(Path(row.folder) / "end")

@@ -35,7 +35,10 @@ def written_whole(file: Path) -> Iterator[Path]:
 
 
 def export_rows(entry: Entry, found: Sequence[Result]) -> list[dict[str, Any]]:
-    """Plain values, None where there is nothing; a number of an unverified job is not given out as a result."""
+    """Plain values, None where there is nothing; a number of an unverified job is not given out as a result.
+
+    Where another program than the experiment's own ran, two more columns say which, and whose number was published.
+    """
     return [_row(entry, result) for result in found]
 
 
@@ -46,7 +49,6 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     known |= {
         "gpus": case.layout.gpus,
         "microbatches": case.layout.microbatches,
-        "workload": case.workload,
         "cluster": row.cluster if row else None,
         "job": row.job_id if row else None,
         "run": row.run_id if row else None,
@@ -63,9 +65,10 @@ def _row(entry: Entry, result: Result) -> dict[str, Any]:
     known["iteration_ms_spread"] = timing.spread if timing else None
     known["iterations_used"] = timing.count if timing else None
     known["published"] = result.published.value if result.published else None
-    known["published_workload"] = (result.instead_of or case.workload) if result.published else None
     known["published_how"] = result.published.how if result.published else None
     known["published_confirmed"] = result.published.confirmed if result.published else None
+    if result.instead_of is not None:
+        known |= {"workload": case.workload, "published_workload": result.instead_of}
     return known
 
 

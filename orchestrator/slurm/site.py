@@ -36,6 +36,7 @@ __all__ = [
 
 _SETTING = re.compile(r"(\S+)\s*=[ \t]*(.*)")
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "show")
+_SILENT = ("--oneliner", "--noheader", "--parsable2")
 
 T = TypeVar("T")
 
@@ -74,36 +75,37 @@ class Site:
         return bool(words & {"associations", "limits", "qos", "safe", "wckeys", "all"})
 
 
+class _Refused(Unreachable):
+    """Slurm answers, and has something against the question."""
+
+
 def read_site(user: str) -> Site:
     """Ask Slurm about the site, in eight commands; `user` is whose accounts are wanted.
 
-    Raises Unreachable where Slurm is not there or slurmctld does not answer. Accounting that does not answer, a
-    reservation list or a list of MPI kinds that cannot be had is a complaint.
+    Raises Unreachable where Slurm is not there or slurmctld does not answer. Accounting that does not answer is a
+    complaint, and so are nodes, reservations and MPI kinds that Slurm keeps to itself.
     """
-    settings = parse_settings(_said("scontrol", "show", "config"))
-    cluster = settings.get("ClusterName", "")
-    partitions = parse_partitions(
-        _said("scontrol", "--oneliner", "show", "partition"), _said("scontrol", "--oneliner", "show", "node")
-    )
     complaints: list[str] = []
 
     def perhaps(ask: Callable[[], T], otherwise: T) -> T:
         try:
             return ask()
-        except Unreachable as away:
+        except (AccountingUnreachable, _Refused) as away:
             complaints.append(str(away))
             return otherwise
 
+    settings = parse_settings(_said("scontrol", "show", "config"))
+    cluster = settings.get("ClusterName", "")
+    partitions = _said("scontrol", "--oneliner", "show", "partition")
+    nodes = perhaps(lambda: _said("scontrol", "--oneliner", "show", "node"), "")
     whose = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
-    associations = perhaps(lambda: parse_associations(_accounting(whose, ASSOCIATION_FIELDS)), None)
-    qos = perhaps(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None)
     return Site(
         user=user,
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
-        partitions=partitions,
-        associations=associations,
-        qos=qos,
+        partitions=parse_partitions(partitions, nodes),
+        associations=perhaps(lambda: parse_associations(_accounting(whose, ASSOCIATION_FIELDS)), None),
+        qos=perhaps(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
         srun=parse_options(_said("srun", "--help")),
         mpi_kinds=perhaps(_mpi_kinds, ()),
         settings=settings,
@@ -122,7 +124,7 @@ def parse_settings(stdout: str) -> dict[str, str]:
 
 
 def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:
-    return _checked(run_slurm([*_SACCTMGR, *what, "format=" + ",".join(fields)])).stdout
+    return _said(*_SACCTMGR, *what, "format=" + ",".join(fields))
 
 
 def _mpi_kinds() -> tuple[str, ...]:
@@ -140,9 +142,9 @@ def _said(*argv: str) -> str:
 
 
 def _checked(answer: CommandResult) -> CommandResult:
-    """The answer itself; raises Unreachable when the command failed, since then its output says nothing."""
+    """The answer itself; raises when the command failed, since then its output says nothing."""
     if answer.returncode == 0:
         return answer
     words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
-    kind = AccountingUnreachable if answer.argv[0] == "sacctmgr" else Unreachable
-    raise kind(Problem(f"{' '.join(answer.argv[:3])}: {words}"))
+    command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
+    raise _Refused(Problem(f"{command}: {words}"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.slurm.site_values import names, number, seconds
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
-QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitPU")
+QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,26 @@ class Choice:
     @property
     def qos(self) -> str | None:
         """The association's default if the partition takes it, else the only one that it takes."""
-        allowed = self.allowed_qos
-        default = self.association.default_qos if self.association else None
-        if default in allowed:
+        default, allowed = self._default_qos, self.allowed_qos
+        if default is not None and self.partition.takes_qos(default):
             return default
         return allowed[0] if len(allowed) == 1 else None
 
     @property
+    def needs_qos(self) -> bool:
+        """Whether a job that names no QOS is refused, and it is not clear which one it could name."""
+        return self.qos is None and (self._default_qos is not None or self.partition.allow_qos is not None)
+
+    @property
+    def _default_qos(self) -> str | None:
+        return self.association.default_qos if self.association else None
+
+    @property
     def limits(self) -> tuple[Qos, ...]:
-        """The QOS whose limits hold, the first word first: the partition's own (slurm.conf, QOS=), then the job's."""
+        """The QOS whose limits hold: the partition's own, whose word comes first, and the job's.
+
+        That order is Slurm's (Resource Limits, "Hierarchy") but for a QOS with the flag OverPartQOS.
+        """
         found = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
         return tuple(one for one in found if one)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.slurm.site_values import names, number, records, seconds
 
-_GRES_PART = re.compile(r"(?:\([^)]*\)|[^,(])+")  # commas also stand in `(S:0,2)`
+_GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # commas also stand in `(S:0,2)`
 _COUNT = re.compile(r"(\d{1,15})([KMGTP]?)", re.ASCII)
 
 

@@ -110,12 +110,10 @@ def _instead_of_the_scripts_own(case: Case) -> Flags:
 
 
 def _data(case: Case, data: Data | None) -> Flags:
-    """NullTokenizer has as many entries as it is told today, and one more until core 0.17: with one fewer than the
-    model both are padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default.
-    """
+    """NullTokenizer has as many entries as it is told, and one more until core 0.17. With one fewer than the model has,
+    both are padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default."""
     vocab = case.model.vocab
-    tokens = GPT2_TOKENS if data else vocab - 1
-    divisor = vocabulary_divisor(vocab, case.layout.tensor_parallel, tokens)
+    divisor = vocabulary_divisor(vocab, case.layout.tensor_parallel, GPT2_TOKENS if data else vocab - 1)
     if data:
         source: Flags = {
             "--data-path": data.data_path,
@@ -124,7 +122,11 @@ def _data(case: Case, data: Data | None) -> Flags:
             "--merge-file": data.merge_file,
         }
     else:
-        source = {"--mock-data": True, "--tokenizer-type": "NullTokenizer", "--vocab-size": tokens}
+        source = {
+            "--mock-data": True,
+            "--tokenizer-type": "NullTokenizer",
+            "--vocab-size": vocab if divisor is None else vocab - 1,
+        }
     return {**source, "--make-vocab-size-divisible-by": divisor}
 
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
+from orchestrator.workloads.flags import refuse
+
+
+def job_arguments(case: Case) -> list[str]:
+    """The argument list of a job; ReproError for what the program does not do. The exact planner, which builds no more
+    than a model, asks for `arguments`, and for the attention itself."""
+    refuse(case, f"{case.workload} has no", _unknown(case))
+    typed = len(case.arguments)
+    found = arguments(case)
+    attention = _pair("--attention-backend", case.training.attention) if case.training.attention else []
+    return [*found[: len(found) - typed], *attention, *case.arguments]
 
 
 def arguments(case: Case) -> list[str]:
@@ -43,6 +55,13 @@ def arguments(case: Case) -> list[str]:
     if training.distributed_optimizer is not False:  # sharded over the data-parallel ranks unless a case says otherwise
         result.append("--use-distributed-optimizer")
     return [*result, *case.arguments]
+
+
+def _unknown(case: Case) -> Iterator[str]:
+    if case.model.experts:
+        yield "experts"
+    if case.layout.context_parallel > 1 and case.training.cp_comm != "p2p":
+        yield f"{case.training.cp_comm} for context parallelism"
 
 
 def _family(model: ModelShape) -> list[str]:

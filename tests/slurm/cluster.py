@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.slurm import accounting
 from tests.slurm.configuration import Shape, gres_conf, slurm_conf
@@ -38,6 +39,7 @@ from tests.slurm.host import (
     run,
     wait_until,
 )
+from tests.slurm.pyxis import build_pyxis, plugstack_conf, pyxis_records
 
 _PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 _ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -108,6 +110,24 @@ class SlurmCluster:
         accounting.database(self.folder).stop(patience_s=30)
         Daemon("munged", self.folder / "pid/munged.pid").stop(patience_s=5)
         name_hosts((), self._hosts_tag)
+
+    # ---- pyxis -----------------------------------------------------------------------------------------------
+
+    @property
+    def pyxis_records(self) -> list[dict[str, Any]]:
+        """What the stand-in for pyxis was told, one item for each containerised step and node."""
+        return pyxis_records(self.folder)
+
+    @contextlib.contextmanager
+    def pyxis(self, *, version: str = "0.24", sbatch_support: bool = False) -> Iterator[None]:
+        """Inside the block the cluster has this pyxis; sbatch and salloc know its options where sbatch_support."""
+        conf = self.folder / "etc/plugstack.conf"
+        before = conf.read_text()
+        conf.write_text(plugstack_conf(self.folder, version=version, sbatch_support=sbatch_support))
+        try:
+            yield
+        finally:
+            conf.write_text(before)
 
     # ---- breaking it -----------------------------------------------------------------------------------------
 
@@ -223,8 +243,8 @@ class SlurmCluster:
         for gpu in range(self.shape.gpus_per_node):
             make_device(self.folder / f"dev/nvidia{gpu}")
         etc = self.folder / "etc"
-        if not (etc / "plugstack.conf").exists():
-            (etc / "plugstack.conf").write_text("# no SPANK plug-ins\n")
+        build_pyxis(self.folder)
+        (etc / "plugstack.conf").write_text(plugstack_conf(self.folder))
         (etc / "gres.conf").write_text(gres_conf(self.folder, self.shape))
         text = slurm_conf(self.folder, self.shape, socket.gethostname().split(".")[0])
         changed = not self.conf.exists() or self.conf.read_text() != text

@@ -37,7 +37,7 @@ def repro(installed: Path, folder: Path, *words: str) -> subprocess.CompletedPro
 def test_an_installed_wheel_knows_its_figures_and_clusters_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     answer = repro(installed, tmp_path, "list")
     assert answer.returncode == 0 and "sc21/figure-13" in answer.stdout, answer.stderr
-    assert "clusters: local, selene" in answer.stderr
+    assert "clusters: alps, " in answer.stderr and ", local, " in answer.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,6 @@
  */
 #define _GNU_SOURCE
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
@@ -126,7 +125,10 @@ static int add_mount(const char *entry)
     else if (!is_path(target))
         slurm_error("pyxis: mount target must be a relative path or an absolute path");
     else {
-        mounts[mount_count++] = (struct mount){source, target, rest, -1};
+        if (!lists(given[MOUNTS], ",", entry)) { /* Slurm may bring the same option twice: see take_option */
+            given[MOUNTS] = given[MOUNTS] ? text("%s,%s", given[MOUNTS], entry) : strdup(entry);
+            mounts[mount_count++] = (struct mount){source, target, rest, -1};
+        }
         return 0;
     }
     slurm_error("pyxis: could not add mount entry: %s:%s", source, target);
@@ -163,7 +165,10 @@ static int take_switch(int option)
     return 0;
 }
 
-/* Slurm calls this for each option of the command, and on every node once for each: with its last value only. */
+/*
+ * Slurm calls this for each option of the command. On a node it calls it once for each with its last value alone, and
+ * again for what the job was submitted with, be it by sbatch, salloc or the same srun.
+ */
 static int take_option(int option, const char *value, int remote UNUSED)
 {
     if (!known[option].argument)
@@ -172,12 +177,14 @@ static int take_option(int option, const char *value, int remote UNUSED)
         slurm_error("pyxis: --%s: argument required", known[option].name);
         return -1;
     }
-    if (option != MOUNTS && given[option] && strcmp(given[option], value)) { /* the other words: unconfirmed */
+    if (option == MOUNTS)
+        return for_each(value, add_mount);
+    if (given[option] && strcmp(given[option], value)) { /* more of the message than these words: unconfirmed */
         slurm_error("pyxis: --%s specified multiple times", known[option].name);
         return -1;
     }
-    given[option] = option == MOUNTS && given[MOUNTS] ? text("%s,%s", given[MOUNTS], value) : strdup(value);
-    return option == MOUNTS ? for_each(value, add_mount) : option == UNSHARE ? for_each(value, check_namespace) : 0;
+    given[option] = strdup(value);
+    return option == UNSHARE ? for_each(value, check_namespace) : 0;
 }
 
 int slurm_spank_init(spank_t sp, int ac, char **av)
@@ -471,6 +478,7 @@ static void put_record(spank_t sp)
     int file = openat(record_fd, text("%s.jsonl", node), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (file < 0 || write(file, line, size) != (ssize_t)size) /* one write: steps that start at once do not mix */
         slurm_error("pyxis: stand-in: cannot write the record: %m");
+    fchmod(file, 0666); /* the next job may be another user's */
     close(file);
 }
 

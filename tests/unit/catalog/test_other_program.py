@@ -32,7 +32,7 @@ def test_where_finds_the_cases_by_the_program_that_runs_and_the_own_ones_stay_as
 
 
 def test_that_the_source_ran_out_of_memory_excuses_no_other_program() -> None:
-    own = expand(shipped("core-tp-pp"))
+    own = expand(shipped("core-dp"))
     assert any(case.expected for case in own)
     assert not any(case.expected for case in with_workload(own, "pretrain"))
     assert with_workload(own, "megatron-core-0.14") == own  # its own: nothing goes

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, get_args
 
+import yaml
+from pydantic import BaseModel
+
+from orchestrator.clusters.images import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.clusters.workload_sites import WorkloadSites
+from orchestrator.documents.source import Path_, read_document
 from orchestrator.folders import Folders
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -57,3 +64,103 @@ def cluster_of(folder: Path, text: str = PLAIN, overlay: str | None = None, name
 def selene(folder: Path, overlay: str | None = SELENE_FILLED) -> Cluster:
     """The shipped profile with this overlay and not with one that lies in the checkout."""
     return cluster_of(folder, (CHECKOUT / "clusters" / "selene.yaml").read_text(), overlay, "selene")
+
+
+def shipped_names() -> list[str]:
+    return sorted(path.stem for path in (CHECKOUT / "clusters").glob("*.yaml") if not path.stem.endswith(".local"))
+
+
+def copy_shipped(folder: Path) -> Folders:
+    """The shipped profiles in `folder/clusters`, without the overlays of the person running the tests.
+
+    What they extend is the copy beside them: by its name it would be that of the working folder.
+    """
+    (folder / "clusters").mkdir(exist_ok=True)
+    for name in shipped_names():
+        text = (CHECKOUT / "clusters" / f"{name}.yaml").read_text()
+        beside = re.sub(r"^extends: (\S+)$", r"extends: ./\1.yaml", text, flags=re.MULTILINE)
+        (folder / "clusters" / f"{name}.yaml").write_text(beside)
+    return Folders(shipped=folder, home=folder)
+
+
+def shipped_cluster(folder: Path, name: str) -> Cluster:
+    """A shipped profile as it is shipped, its placeholders open."""
+    return find_cluster(copy_shipped(folder), str(folder / "clusters" / f"{name}.yaml"))
+
+
+def filled(folder: Path, name: str) -> Cluster:
+    """A shipped profile as a site would have it: `folder/clusters` has the shipped files and an overlay of this one
+    that fills every placeholder, names the place of every workload and, where there are containers, every image.
+    """
+    cluster = shipped_cluster(folder, name)
+    overlay = _without_blanks(cluster.layered.value, ()) or {}
+    container = cluster.profile.container
+    if container is not None:
+        images = {image: _image(image, container.runtime) for image in image_names()}
+        overlay["container"] = overlay.get("container", {}) | {"images": images}
+    overlay["workloads"] = {workload: _site(workload) for workload in workload_names()}
+    overlay["workloads"]["pretrain"] = {} if container is not None else {"python": "/code/venv/bin/python"}
+    (folder / "clusters" / f"{name}.local.yaml").write_text(yaml.safe_dump(overlay, sort_keys=False))
+    return find_cluster(Folders(shipped=folder, home=folder), str(folder / "clusters" / f"{name}.yaml"))
+
+
+def workload_names() -> list[str]:
+    return [field.alias or name for name, field in WorkloadSites.model_fields.items()]
+
+
+def image_names() -> list[str]:
+    """The images of the papers, and each workload's own name, which stands where its paper names none."""
+    papers = [read_document(path).value for path in sorted((CHECKOUT / "experiments").glob("*/paper.yaml"))]
+    return sorted({image for paper in papers for image in paper.get("images", {}).values()} | {*workload_names()})
+
+
+_BLANK = re.compile(r"<[^<>]*>")
+
+_FIELDS = {
+    "account": "proj",
+    "project": "abc",
+    "partition": "gpus",
+    "mounts": "/data",
+    "mount": "/data",
+    "hostfile": "/etc/mpi/hostfile",
+    "staging_folder": "/scratch/images",
+    "python": "/code/venv/bin/python",
+    "data_path": "/data/text_document",
+    "vocab_file": "/data/gpt2-vocab.json",
+    "merge_file": "/data/gpt2-merges.txt",
+    "benchmark": "/code/alpa/osdi22_artifact/megatron",
+    "com.hooks.aws_ofi_nccl.variant": "cuda12",
+}
+"""What a site might write, by the field's name; a blank of any other field is a word."""
+
+
+def _without_blanks(value: Any, path: Path_) -> Any:
+    """The parts of `value` that have blanks, filled; a list with one is taken whole. None where nothing is blank."""
+    if isinstance(value, dict):
+        parts = {key: _without_blanks(item, (*path, key)) for key, item in value.items()}
+        return {key: part for key, part in parts.items() if part is not None} or None
+    if isinstance(value, list):
+        parts_ = [_without_blanks(item, path) for item in value]
+        return [part or item for part, item in zip(parts_, value, strict=True)] if any(parts_) else None
+    if isinstance(value, str) and _BLANK.search(value):
+        return _BLANK.sub(_FIELDS.get(str(path[-1]), "word"), value)
+    return None
+
+
+def _image(name: str, runtime: str) -> str:
+    """Files where the runtime takes them, else names in its own registry."""
+    if runtime in ("shifter", "podman-hpc"):
+        return name if ":" in name else f"team/{name}:1"
+    return f"/images/{read_image(name).file_stem}.{'sif' if runtime == 'apptainer' else 'sqsh'}"
+
+
+def _site(workload: str) -> dict[str, str]:
+    fields = {field.alias or name: field for name, field in WorkloadSites.model_fields.items()}
+    (model,) = [
+        part for part in (*get_args(fields[workload].annotation), fields[workload].annotation) if _is_model(part)
+    ]
+    return {name: _FIELDS.get(name, f"/code/{workload}") for name in model.model_fields}
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -28,13 +28,13 @@ def test_a_time_limit_that_slurm_would_read_otherwise_is_refused(tmp_path: Path,
     assert only.startswith("site.yaml:4:9 slurm.time_limit: ")
 
 
-@pytest.mark.parametrize("image", ["pytorch.sqsh", "images/pytorch.sqsh", "x.squashfs"])
+@pytest.mark.parametrize("image", ["pytorch.sqsh", "images/pytorch.sqsh", "x.squashfs", "x.sif"])
 def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_registry_name(
     tmp_path: Path, image: str
 ) -> None:
     (only,) = said(tmp_path, CONTAINER % f"images: {{a: {image}}}")
     assert only.startswith(
-        "site.yaml:5:38 container.images.a: a squashfs file must be given with its path, /... or ./..."
+        "site.yaml:5:38 container.images.a: an image's file must be given with its path, /... or ./..."
     )
 
 
@@ -88,7 +88,7 @@ def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_pat
     line = "environment: {A: no, B: 4, C: off, D: 08, E: '', F: 'true', G: 1:30:00, H: 0x10}\n"
     assert cluster_of(tmp_path, PLAIN + line).profile.environment == {
         "A": "no",
-        "B": 4,
+        "B": "4",
         "C": "off",
         "D": "08",
         "E": "",
@@ -98,10 +98,16 @@ def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_pat
     }
 
 
-@pytest.mark.parametrize("value", ["true", "~", "1.5", "[1]", "{a: 1}"])
+@pytest.mark.parametrize("value", ["true", "~", "1.5", "[1]"])
 def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(tmp_path: Path, value: str) -> None:
     (only,) = said(tmp_path, PLAIN + f"environment: {{A: {value}}}\n")
     assert only.startswith("site.yaml:5:15 environment.A: must be text or a whole number, in quotes if need be")
+
+
+def test_a_value_with_other_fields_than_value_and_when_is_refused_at_each(tmp_path: Path) -> None:
+    lines = said(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
+    assert "site.yaml:5:15 value: missing; add value:" in lines
+    assert "site.yaml:5:19 a: unknown field; known here: value, when" in lines
 
 
 def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:
@@ -132,7 +138,42 @@ def test_a_slurm_cluster_needs_its_parts_and_a_local_machine_has_none(tmp_path: 
         "site.yaml:1:1 file: a Slurm cluster needs slurm: and hardware:"
     ]
     (only,) = said(tmp_path, "about: x\nscheduler: local\nslurm: {time_limit: 1:00:00}\n")
-    assert only.endswith("file: a local machine has neither slurm: nor container:")
+    assert only.endswith("file: scheduler: local has no slurm:")
+
+
+def test_a_cluster_without_a_scheduler_needs_its_hostfile_and_has_no_slurm(tmp_path: Path) -> None:
+    mpirun = PLAIN.replace("scheduler: slurm", "scheduler: mpirun")
+    assert said(tmp_path, mpirun) == ["site.yaml:1:1 file: a cluster without a scheduler needs mpirun:"]
+    both = mpirun + "mpirun: {hostfile: /etc/hosts.mpi, time_limit: 2:00:00}\n"
+    assert said(tmp_path, both) == ["site.yaml:1:1 file: scheduler: mpirun has no slurm:"]
+    profile = cluster_of(tmp_path, both, "slurm:\n").profile
+    assert (profile.slurm, profile.time_limit) == (None, "2:00:00")
+
+
+@pytest.mark.parametrize("part", ["mpirun: {hostfile: /h, time_limit: 1:00:00}"])
+def test_a_slurm_cluster_has_no_hostfile(tmp_path: Path, part: str) -> None:
+    assert said(tmp_path, f"{PLAIN}{part}\n") == ["site.yaml:1:1 file: scheduler: slurm has no mpirun:"]
+
+
+@pytest.mark.parametrize("field", ["env_from: [%s]", "env_unset: [%s]", "env_prepend: {%s: /x}"])
+@pytest.mark.parametrize("name", ["RANK", "UID", "A-B"])
+def test_names_that_are_the_scripts_or_the_shells_are_refused_wherever_they_stand(
+    tmp_path: Path, field: str, name: str
+) -> None:
+    (only,) = said(tmp_path, f"{PLAIN}{field % name}\n")
+    assert only.startswith(f"site.yaml:5:{field.index('%') + 1} {field.partition(':')[0]}.")
+
+
+@pytest.mark.parametrize("port", ["80", "1023", "65536", "'6002'", "true"])
+def test_a_port_that_a_user_cannot_open_is_refused(tmp_path: Path, port: str) -> None:
+    (only,) = said(tmp_path, f"{PLAIN}rendezvous: {{port: {port}}}\n")
+    assert only.startswith("site.yaml:5:14 rendezvous.port: ")
+
+
+@pytest.mark.parametrize("suffix", ["''", "a b", "i$x", "/"])
+def test_a_suffix_that_no_hosts_name_can_have_is_refused(tmp_path: Path, suffix: str) -> None:
+    (only,) = said(tmp_path, f"{PLAIN}rendezvous: {{host_suffix: {suffix}}}\n")
+    assert only.startswith("site.yaml:5:14 rendezvous.host_suffix: ")
 
 
 def test_an_infinite_peak_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,16 @@ import pytest
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
-from tests.unit.clusters.sites import CHECKOUT, PLAIN, SELENE_FILLED, cluster_of, selene, short, write_profile
+from tests.unit.clusters.sites import (
+    CHECKOUT,
+    PLAIN,
+    SELENE_FILLED,
+    cluster_of,
+    selene,
+    shipped_names,
+    short,
+    write_profile,
+)
 
 MEGATRON, IMAGE = "megatron-2021", "nvidia/pytorch:20.12-py3"
 
@@ -49,7 +58,7 @@ def test_selene_filled_in_is_ready_and_says_what_the_machine_has(tmp_path: Path)
         True,
         "0:30:00",
     )
-    assert cluster.values["slurm"]["account"] == "proj"
+    assert cluster.layered.value["slurm"]["account"] == "proj"
 
 
 def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_path: Path) -> None:
@@ -57,8 +66,9 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     lines = open_ends(selene(tmp_path, partly))
     assert len(lines) == 7
     assert all(line.endswith("; write it in selene.local.yaml") for line in lines)
+    row = 1 + (CHECKOUT / "clusters" / "selene.yaml").read_text().partition("  partition: <")[0].count("\n")
     assert lines[0].startswith(
-        "selene.yaml:18:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
+        f"selene.yaml:{row}:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
     )
     assert any(
         line.startswith("selene.local.yaml:4:19 container.mounts.1: still to be filled in, <your") for line in lines
@@ -79,6 +89,98 @@ def test_a_blank_is_refused_wherever_it_stands(tmp_path: Path, line: str) -> Non
     text = "\n".join(row for row in PLAIN.splitlines() if not row.startswith(line.split(":")[0])) + f"\n{line}\n"
     (only,) = open_ends(cluster_of(tmp_path, text, "slurm: {qos: q}\n"))
     assert "still to be filled in" in only and only.startswith("site.yaml:4:" if "about" in line else "site.yaml:5:")
+
+
+CHILD = "extends: site\nabout: another\nhardware: {gpu: H100, peak_tflops: {fp16: 989}}\nenvironment: {A: 2}\n"
+
+
+def test_a_profile_that_extends_another_differs_from_it_field_by_field(tmp_path: Path) -> None:
+    write_profile(tmp_path, PLAIN + "environment: {A: 1, B: 1}\n")
+    cluster = cluster_of(tmp_path, CHILD, name="child")
+    assert (cluster.name, cluster.profile.about, cluster.hardware.gpu) == ("child", "another", "H100")
+    assert (cluster.hardware.nodes, dict(cluster.hardware.peak_tflops)) == (4, {"bf16": 312, "fp16": 989})
+    assert cluster.profile.environment == {"A": "2", "B": "1"}
+    assert [path.name for path in cluster.files] == ["site.yaml", "child.yaml"]
+
+
+def test_layers_lie_in_order_with_each_files_own_overlay_above_it(tmp_path: Path) -> None:
+    write_profile(
+        tmp_path, PLAIN + "environment: {A: 1, B: 1, C: 1, D: 1, E: 1}\n", "environment: {B: 2, C: 2, D: 2}\n"
+    )
+    write_profile(tmp_path, "extends: site\nenvironment: {C: 3, D: 3}\n", name="middle")
+    cluster = cluster_of(tmp_path, "extends: middle\nenvironment: {D: 4}\n", "environment: {E: 5}\n", name="top")
+    assert cluster.profile.environment == dict(zip("ABCDE", "12345", strict=True))
+    names = ["site.yaml", "site.local.yaml", "middle.yaml", "top.yaml", "top.local.yaml"]
+    assert [path.name for path in cluster.files] == names
+    where = [short(cluster.layered.where(("environment", name))) for name in "ABCDE"]
+    assert where == [
+        "site.yaml:5:15",
+        "site.local.yaml:1:15",
+        "middle.yaml:2:15",
+        "top.yaml:2:15",
+        "top.local.yaml:1:15",
+    ]
+
+
+def test_a_base_is_named_by_its_path_as_well(tmp_path: Path) -> None:
+    write_profile(tmp_path)
+    assert cluster_of(tmp_path, "extends: ./site.yaml\n", name="child").profile.slurm is not None
+
+
+def test_a_base_that_is_not_there_is_said_where_it_is_named(tmp_path: Path) -> None:
+    write_profile(tmp_path)
+    with pytest.raises(ReproError) as caught:
+        cluster_of(tmp_path, "about: x\nextends: sita\n", name="child")
+    (only,) = caught.value.problems
+    assert short(only) == 'child.yaml:2:10 extends: sita: no such cluster; did you mean "site"?'
+
+
+@pytest.mark.parametrize("ring", [["one"], ["one", "two"], ["one", "two", "three"]])
+def test_profiles_that_extend_one_another_in_a_ring_are_refused(tmp_path: Path, ring: list[str]) -> None:
+    for name, base in zip(ring, [*ring[1:], ring[0]], strict=True):
+        write_profile(tmp_path, f"extends: {base}\n{PLAIN}", name=name)
+    with pytest.raises(ReproError) as caught:
+        find_cluster(Folders(shipped=tmp_path, home=tmp_path), str(tmp_path / "clusters" / "one.yaml"))
+    (only,) = caught.value.problems
+    assert short(only) == f"{ring[-1]}.yaml:1:10 extends: one extends this profile, too"
+
+
+def test_faults_of_a_base_and_of_what_extends_it_are_said_together(tmp_path: Path) -> None:
+    write_profile(tmp_path, PLAIN.replace("nodes: 4", "nodes: 0"))
+    with pytest.raises(ReproError) as caught:
+        cluster_of(tmp_path, "extends: site\nslurm: {mpi: a b}\n", name="child")
+    assert [short(problem).partition(": ")[0] for problem in caught.value.problems] == [
+        "site.yaml:3:12 hardware.nodes",
+        "child.yaml:2:9 slurm.mpi",
+    ]
+
+
+def test_what_an_overlay_fills_in_of_a_base_is_filled_in(tmp_path: Path) -> None:
+    write_profile(tmp_path, PLAIN.replace("slurm: {", "slurm: {account: <yours>, "), "slurm: {account: a}\n")
+    assert open_ends(cluster_of(tmp_path, "extends: site\n", name="child")) == []
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        ("{fabric: x, adapters_per_node: 8, adapter_gbit_s: 200}", 25.0),
+        ("{fabric: x, adapters_per_node: 1, adapter_gbit_s: 25}", 0.390625),
+        ("{fabric: x, adapters_per_node: 8}", None),
+        ("{fabric: x, adapter_gbit_s: 200}", None),
+    ],
+)
+def test_a_gpus_share_of_the_network_follows_from_the_adapters(
+    tmp_path: Path, network: str, expected: float | None
+) -> None:
+    cluster = cluster_of(tmp_path, f"{PLAIN}network: {network}\n")
+    assert cluster.hardware.network_gb_s == expected
+    assert cluster_of(tmp_path, PLAIN).hardware.network_gb_s is None
+
+
+def test_what_a_profile_says_of_its_network_itself_wins_over_the_adapters(tmp_path: Path) -> None:
+    text = PLAIN.replace("gpu: A100", "gpu: A100, network_gb_s: 12.5")
+    cluster = cluster_of(tmp_path, text + "network: {fabric: x, adapters_per_node: 8, adapter_gbit_s: 200}\n")
+    assert cluster.hardware.network_gb_s == 12.5
 
 
 def test_the_overlay_wins_field_by_field_and_lists_are_replaced_whole(tmp_path: Path) -> None:
@@ -119,6 +221,7 @@ def test_an_empty_overlay_changes_nothing(tmp_path: Path) -> None:
 def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folders = write_profile(tmp_path, overlay=SELENE_FILLED)
+    (tmp_path / "clusters" / "schema.json").write_text("{}")
     assert list(cluster_names(folders)) == ["site"]
 
 
@@ -127,10 +230,10 @@ def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pyte
     [
         ("selen", 'did you mean "selene"?'),
         ("lokal", 'did you mean "local"?'),
-        ("zzzz", "there are: local, selene"),
-        ("", "there are: local, selene"),
-        ("..", "there are: local, selene"),
-        ("a\nb$(x)", "there are: local, selene"),
+        ("zzzz", f"there are: {', '.join(shipped_names())}"),
+        ("", f"there are: {', '.join(shipped_names())}"),
+        ("..", f"there are: {', '.join(shipped_names())}"),
+        ("a\nb$(x)", f"there are: {', '.join(shipped_names())}"),
     ],
 )
 def test_an_unknown_cluster_gets_the_nearest_or_all(

@@ -1,4 +1,4 @@
-"""The 26 rules of Megatron-LM and the two of Megatron-Kwai: each broken alone, and all that are broken are said."""
+"""The 26 rules of Megatron-LM and the three of Megatron-Kwai: each broken alone, and all that are broken are said."""
 
 from __future__ import annotations
 
@@ -208,6 +208,11 @@ ALONE = [
         "--exit-interval needs --save: at this commit it saves a checkpoint, into nowhere without",
     ),
     (
+        25,
+        setting("--exit-duration-in-mins 20", dialect="kwai"),
+        "--exit-duration-in-mins needs --save: at this commit it saves a checkpoint, into nowhere without",
+    ),
+    (
         26,
         setting("--overlap-param-gather --overlap-grad-reduce"),
         "--overlap-param-gather needs the distributed optimizer",
@@ -223,7 +228,24 @@ ALONE = [
         "offload needs a pipeline-parallel size of 3 or more, not 2",
     ),
     (28, setting(dialect="kwai", offload=1.5), "offload 1.5 is not between 0 and 1"),
+    *(
+        (
+            29,
+            setting(dialect="kwai", gpus=128, context_parallel=2, environment={name: "4"}),
+            f"{name} must not be set with context-parallel 2",
+        )
+        for name in [
+            "NCCL_MIN_NRINGS",
+            "NCCL_MAX_NRINGS",
+            "NCCL_MIN_NCHANNELS",
+            "NCCL_MAX_NCHANNELS",
+            "NCCL_MIN_CTAS",
+            "NCCL_MAX_CTAS",
+        ]
+    ),
 ]
+
+MANY_CHANNELS = {"NCCL_MAX_CTAS": "8", "NCCL_MIN_NRINGS": "4"}
 
 
 @pytest.mark.parametrize(("number", "at", "reason"), ALONE, ids=[f"{row[0]}-{row[2][:40]}" for row in ALONE])
@@ -266,6 +288,13 @@ KEPT = [
     setting(dialect="pretrain", dtype="fp16", loss_scale=8192),
     setting(dialect="kwai", offload=1.0),
     setting(offload=0.5, pipeline_parallel=2),  # not Kwai's
+    setting(gpus=128, context_parallel=2, environment=MANY_CHANNELS),  # nor this
+    setting(dialect="kwai", environment=MANY_CHANNELS),  # without context parallelism nobody looks
+    setting(dialect="kwai", gpus=128, context_parallel=2, environment={"NCCL_MIN_CTAS": "", "NCCL_DEBUG": "INFO"}),
+    setting("--kaimm-cp-offload-mode 1", dialect="kwai", gpus=128, context_parallel=2, environment=MANY_CHANNELS),
+    setting("--exit-duration-in-mins 20"),
+    setting("--exit-interval 20 --exit-duration-in-mins 20 --save here --save-interval 5", dialect="2021"),
+    setting("--checkpoint-activations", dialect="2021"),  # SC21's first commit had no other word for it
     setting("--lr 0.1 --min-lr 0.2 --min-lr 0.01"),  # the last one counts
 ]
 
@@ -298,9 +327,11 @@ ROUNDED = setting("--num-layers-per-virtual-pipeline-stage 16")
         (ROUNDED, {"2021": [], "kwai": [], "2024": [5], "now": [5]}),
         (setting("--overlap-sp-ag"), {"kwai": [17]}),
         (setting("--exit-interval 20"), {"2021": [25], "kwai": [], "now": []}),
+        (setting("--exit-duration-in-mins 20"), {"2021": [25], "kwai": [25], "2024": [25], "now": [], "pretrain": []}),
+        (setting("--checkpoint-activations"), {"2021": [], "kwai": [20], "2024": [20], "now": [20]}),
         (setting("--rampup-batch-size 16 16 1000"), {"2021": [22], "kwai": [22], "now": []}),
     ],
-    ids=["7", "12", "8-9", "17", "18", "20", "26", "5", "17-kwai", "25", "22"],
+    ids=["7", "12", "8-9", "17", "18", "20", "26", "5", "17-kwai", "25", "25-minutes", "20-checkpoint", "22"],
 )
 def test_each_megatron_has_its_own_rules(at: Setting, numbers: dict[Any, list[int]]) -> None:
     for dialect, expected in numbers.items():
@@ -337,6 +368,23 @@ def test_more_model_parallel_than_gpus_is_one_fault_and_divides_by_no_zero() -> 
         ),
         (setting(expert_parallel=2, experts=8), "tensor-parallel with expert-parallel wants sequence parallelism"),
         (setting(dtype="fp16"), "a dynamic loss scale switches the check for NaN off"),
+        # SC21 with tensor-parallel 2 and 32: the paper's 51,200, GPT-2's 50,257 entries padded by the scripts
+        (setting(tokens=50257, tensor_parallel=2), "the program makes the vocabulary 50,432, the case has 51,200"),
+        (setting(tokens=50257, tensor_parallel=32), "the program makes the vocabulary 53,248, the case has 51,200"),
+        # ATC'24 with tensor-parallel 1 and 2: 32,004 and one, as its scripts' NullTokenizer has
+        (
+            setting(tokens=32005, vocab=32004, tensor_parallel=1),
+            "the program makes the vocabulary 32,128, the case has 32,004",
+        ),
+        (
+            setting(tokens=32005, vocab=32004, tensor_parallel=2),
+            "the program makes the vocabulary 32,256, the case has 32,004",
+        ),
+        (
+            setting("--make-vocab-size-divisible-by", dialect="pretrain", vocab=50257),
+            "the program makes the vocabulary 50,688, the case has 50,257",
+        ),
+        (setting("--padded-vocab-size 51456"), "the program makes the vocabulary 51,456, the case has 51,200"),
     ],
 )
 def test_guidance_warns(at: Setting, warning: str) -> None:
@@ -348,6 +396,9 @@ def test_nothing_is_warned_of_without_need() -> None:
         sequence_parallel=True, dtype="fp16", loss_scale=8192, gpus_per_node=4, expert_parallel=2, experts=8
     )
     assert list(layout_warnings(quiet)) == []
+    assert list(layout_warnings(setting(tokens=50257, tensor_parallel=8))) == []  # padded to the paper's own
+    assert list(layout_warnings(setting("--make-vocab-size-divisible-by 32", tokens=50257, tensor_parallel=32))) == []
+    assert list(layout_warnings(setting(vocab=50257))) == []
 
 
 def test_arguments_are_read_as_argparse_reads_them() -> None:

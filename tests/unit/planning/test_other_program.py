@@ -20,7 +20,7 @@ from tests.unit.clusters.sites import cluster_of
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
 SITE = "{checkout: /code, data_path: /data, vocab_file: /vocab, merge_file: /merges}"
-WITH_2021 = f"about: this machine\nscheduler: local\nworkloads: {{megatron-2021: {SITE}}}\n"
+PRETRAIN_ONLY = "about: this machine\nscheduler: local\n"
 SLURM = f"""\
 about: x
 scheduler: slurm
@@ -31,9 +31,8 @@ workloads: {{megatron-2021: {SITE}}}
 """
 
 
-def eight_gpus(folder: Path) -> Cluster:
+def eight_gpus(folder: Path, text: str = PRETRAIN_ONLY) -> Cluster:
     machine = Machine(8, gpus=8, gpu_memory_gb=80, gpu="NVIDIA A100")
-    text = WITH_2021 + "hardware: {gpu_memory_gb: 80, gpu: A100, peak_tflops: {fp16: 312, bf16: 312}}\n"
     return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
 
 
@@ -84,15 +83,15 @@ def test_only_our_own_program_is_planned_without_gpus() -> None:
 
 
 def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> None:
-    machine, sites = eight_gpus(tmp_path), "workloads: {pretrain: {}}"
-    bare = replace(machine, profile=cluster_of(tmp_path, WITH_2021.rpartition("workloads")[0] + sites).profile)
+    cluster = eight_gpus(tmp_path)
     figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
-    with pytest.raises(ReproError, match=r"no scale of figure-1 \(paper\) fits local$"):
-        choose_scale(figure, bare, None)
-    assert choose_scale(figure, bare, None, "pretrain") == "paper"
-    with pytest.raises(ReproError, match=r"no scale of figure-1 \(paper\) fits local with megatron-2021$"):
-        choose_scale(figure, bare, None, "megatron-2021")
-    assert choose_scale(figure, machine, None, "megatron-2021") == "paper"
+    with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local$"):
+        choose_scale(figure, cluster, None)
+    assert choose_scale(figure, cluster, None, "pretrain") == "paper"
+    with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local with megatron-2021$"):
+        choose_scale(figure, cluster, None, "megatron-2021")
+    with_2021 = eight_gpus(tmp_path, PRETRAIN_ONLY + f"workloads: {{megatron-2021: {SITE}}}\n")
+    assert choose_scale(figure, with_2021, None, "megatron-2021") == "paper"
 
 
 def test_a_scale_that_compares_programs_is_passed_over_for_one_that_does_not(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
+from orchestrator.errors import ReproError
 from orchestrator.workloads import megatron_2021
 from tests.unit.catalog.entries import shipped
 
@@ -58,3 +60,36 @@ def test_without_recomputation_and_half_precision_their_flags_are_absent() -> No
 def test_nothing_makes_it_save_a_checkpoint() -> None:
     flags = set(arguments(expand(shipped())[0]))
     assert not {"--exit-interval", "--save", "--save-interval"} & flags
+
+
+def test_what_the_scripts_leave_to_the_program_is_said_where_a_case_has_another() -> None:
+    case = expand(shipped())[0]
+    training = replace(case.training, dtype="bf16", dropout=0.0)
+    found = arguments(replace(case, training=training, model=replace(case.model, ffn=32768)))
+    assert found[-8:] == (
+        ["--loss-scale", "8192", "--ffn-hidden-size", "32768", "--hidden-dropout", "0.0", "--attention-dropout", "0.0"]
+    )
+    assert "--bf16" in found and "--fp16" not in found
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("model", {"family": "llama"}, "models but dense GPT in which every head has its own keys"),
+        ("model", {"experts": 8}, "models but dense GPT in which every head has its own keys"),
+        ("model", {"kv_groups": 8}, "models but dense GPT in which every head has its own keys"),
+        ("training", {"recompute": "selective"}, "recomputation selective, only none, full"),
+        ("training", {"recompute": "ours"}, "recomputation ours, only none, full"),
+        ("training", {"offload": 0.5}, "offloading"),
+        ("training", {"distributed_optimizer": True}, "distributed optimizer"),
+        ("training", {"attention": "flash"}, "flash attention"),
+        ("layout", {"context_parallel": 2}, "context parallelism"),
+        ("layout", {"sequence_parallel": True}, "sequence parallelism"),
+    ],
+)
+def test_what_came_later_is_refused(part: str, change: dict[str, Any], said: str) -> None:
+    case = expand(shipped())[0]
+    changed = replace(case, **{part: replace(getattr(case, part), **change)})
+    with pytest.raises(ReproError) as caught:
+        arguments(changed)
+    assert str(caught.value) == f"{case.name}: megatron-2021 has no {said}"

@@ -157,6 +157,8 @@ def test_half_precision_brings_its_loss_scale_and_full_precision_neither() -> No
     [
         ("training", {"recompute": "ours"}, "recomputation ours, only none, full"),
         ("training", {"offload": 0.5}, "offloading"),
+        ("training", {"scatter_gather": False}, "switch for scatter/gather"),
+        ("training", {"ddp": "torch"}, "DDP of torch"),
         ("model", {"family": "llama"}, "models but GPT-2's, with experts or without"),
         ("model", {"kv_groups": 5}, "models but GPT-2's, with experts or without"),
         ("model", {"ffn": 4096}, "models but GPT-2's, with experts or without"),

@@ -166,6 +166,10 @@ def test_nothing_makes_it_save_a_checkpoint() -> None:
     [
         ("training", {"recompute": "selective"}, "recomputation selective, only full, ours, none"),
         ("training", {"distributed_optimizer": False}, "optimizer that is not distributed"),
+        ("training", {"attention": "unfused"}, "attention but flash attention"),
+        ("training", {"dtype": "fp16", "loss_scale": 8192}, "static loss scale"),
+        ("training", {"scatter_gather": False}, "switch for scatter/gather"),
+        ("training", {"ddp": "torch"}, "DDP of torch"),
         ("layout", {"sequence_parallel": False}, "tensor parallelism without sequence parallelism"),
         ("model", {"family": "gpt"}, "models but dense Llama"),
         ("model", {"experts": 8}, "models but dense Llama"),
@@ -191,3 +195,21 @@ def test_origin_is_not_asked_for_what_only_kwai_has(change: dict[str, Any], said
     with pytest.raises(ReproError) as caught:
         origin_arguments(replace(case, training=replace(case.training, **change)), "DATA")
     assert str(caught.value) == f"case=origin: the script of megatron-jan-2024 has no {said}"
+
+
+def test_context_parallelism_is_exchanged_in_the_programs_own_way_only() -> None:
+    case = find_case("atc-table-8", "case=baseline")
+    with pytest.raises(ReproError, match="no choice of a2a for context parallelism$"):
+        kwai_arguments(replace(case, training=replace(case.training, cp_comm="a2a")), "DATA")
+    alone = find_case("atc-table-8", "case=ours")
+    assert kwai_arguments(replace(alone, training=replace(alone.training, cp_comm="a2a")), "DATA")
+
+
+def test_all_that_the_script_cannot_be_told_is_said_in_one_line() -> None:
+    case = replace(find_case("figure-13", "pp=8,tp=8,gbs=32"), workload="megatron-kwai")
+    with pytest.raises(ReproError) as caught:
+        kwai_arguments(case, "DATA")
+    assert str(caught.value) == (
+        "pp=8,tp=8,gbs=32: the script of megatron-kwai has no models but dense Llama, "
+        "no tensor parallelism without sequence parallelism, no static loss scale"
+    )

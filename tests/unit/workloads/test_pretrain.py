@@ -8,9 +8,11 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
+from orchestrator.errors import ReproError
+from orchestrator.megatron.training import Attention
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.workloads import pretrain
-from tests.unit.catalog.entries import shipped
+from tests.unit.catalog.entries import find_case, shipped
 
 CASES = [case for scale in ("quad", "cpu") for case in expand(shipped(), scale)]
 
@@ -49,6 +51,25 @@ def test_what_figure_13_does_not_use_is_read_back_too() -> None:
 def test_a_loss_scale_is_given_to_half_precision_only() -> None:
     case = replace(CASES[0], training=replace(CASES[0].training, dtype="bf16", loss_scale=8192))
     assert "--loss-scale" not in pretrain.arguments(case)
+
+
+@pytest.mark.parametrize("attention", ["unfused", "flash"])
+def test_a_job_is_told_the_attention_that_a_case_names_before_what_the_case_types(attention: Attention) -> None:
+    training = replace(CASES[0].training, attention=attention)
+    typed = ("--attention-backend", "fused")
+    assert parse_arguments(pretrain.job_arguments(replace(CASES[0], training=training))).attention_backend == attention
+    both = pretrain.job_arguments(replace(CASES[0], training=training, arguments=typed))
+    assert tuple(both[-2:]) == typed and parse_arguments(both).attention_backend == "fused"
+    assert pretrain.job_arguments(CASES[0]) == pretrain.arguments(CASES[0])
+
+
+def test_what_the_program_does_not_do_is_refused() -> None:
+    case = find_case("core-ep", "case=511")
+    with pytest.raises(ReproError, match=r"^case=511: pretrain has no experts$"):
+        pretrain.job_arguments(replace(case, workload="pretrain"))
+    exchanged = replace(find_case("core-cp", "case=328"), workload="pretrain")
+    with pytest.raises(ReproError, match=r"^case=328: pretrain has no a2a for context parallelism$"):
+        pretrain.job_arguments(exchanged)
 
 
 def test_the_codes_version_is_stable_and_has_the_form_that_the_ledger_keeps() -> None:

@@ -1,0 +1,79 @@
+"""The paths that a profile names, and whether they are there. Some exist on compute nodes only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.clusters.conditions import MountFields
+from orchestrator.clusters.finding import Finding, Place
+from orchestrator.clusters.resolve import Cluster
+
+CORRECT = "correct it, or put it there"
+
+
+@dataclass(frozen=True, slots=True)
+class SitePath:
+    """A path that must be there; `check` is the profile's field, `mend` what else to do than correct it."""
+
+    check: str
+    path: str
+    where: str
+    mend: str = CORRECT
+
+
+def site_paths(cluster: Cluster) -> list[SitePath]:
+    """Every path of the profile that is filled in and that can be looked for before a job runs."""
+    found = [*_images(cluster), *_mounts(cluster), *_workloads(cluster)]
+    for block, name in (("site", "staging_folder"), ("mpirun", "hostfile")):
+        value = getattr(getattr(cluster.profile, block), name, None)
+        if value is not None:
+            found.append(SitePath(f"{block}.{name}", value, cluster.layered.where((block, name))))
+    return [one for one in found if "<" not in one.path and "{" not in one.path]
+
+
+def path_findings(cluster: Cluster, place: Place, there: dict[str, bool] | None = None) -> list[Finding]:
+    """A finding for each path: as this machine sees it on `login`, or as a job saw it on `compute`."""
+    return [_finding(cluster, one, place, there) for one in site_paths(cluster)]
+
+
+def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, bool] | None) -> Finding:
+    if place == "login" and not cluster.profile.site.login_sees_paths:
+        return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "say --job")
+    if place == "compute" and there is None:
+        return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
+    is_there = Path(one.path).exists() if there is None else there.get(one.path, False)
+    if is_there:
+        return Finding(one.check, place, "ok", one.path, one.where)
+    return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)
+
+
+def _images(cluster: Cluster) -> Iterator[SitePath]:
+    container = cluster.profile.container
+    for name, given in container.images.items() if container else ():
+        location = cluster.image_location(name) or given
+        if location.startswith(("/", "./")):
+            mend = CORRECT if location == given else f"repro images import --cluster {cluster.name}"
+            where = cluster.layered.where(("container", "images", name))
+            yield SitePath(f"container.images.{name}", location, where, mend)
+
+
+def _mounts(cluster: Cluster) -> Iterator[SitePath]:
+    container = cluster.profile.container
+    for i, item in enumerate(container.mounts if container else ()):
+        if isinstance(item, MountFields):  # of some jobs only: such paths come and go with them
+            continue
+        source = item.partition(":")[0]
+        if source not in ("tmpfs", "umount"):
+            where = cluster.layered.where(("container", "mounts", i))
+            yield SitePath("container.mounts", source, where)
+
+
+def _workloads(cluster: Cluster) -> Iterator[SitePath]:
+    for name, fields in cluster.layered.value.get("workloads", {}).items():
+        for field, value in fields.items() if isinstance(fields, dict) else ():
+            if isinstance(value, str) and value.startswith("/"):
+                # Megatron-LM's data sets are two files, which it is told without their endings.
+                path = f"{value}.idx" if field == "data_path" else value
+                yield SitePath(f"workloads.{name}.{field}", path, cluster.layered.where(("workloads", name, field)))

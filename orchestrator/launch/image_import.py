@@ -1,0 +1,302 @@
+"""Bringing a registry's image once to one file on the shared file system: what stands in the way, script, job.
+
+pyxis keeps no image between steps: N nodes and M jobs import a registry's image N times M times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.clusters.conditions import SetupFields, holds
+from orchestrator.clusters.container import ContainerFields
+from orchestrator.clusters.images import read_image
+from orchestrator.clusters.placement import SlurmFields, seconds
+from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
+from orchestrator.documents.source import shown
+from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.folders import Folders
+from orchestrator.job_record import read_record
+from orchestrator.launch.asking import directive, slurm_of
+from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
+from orchestrator.launch.submit import COMMENT, require_scheduler
+from orchestrator.launch.template import Line, templates_in
+from orchestrator.slurm.query import query_jobs
+from orchestrator.slurm.states import Phase, meaning_of
+
+LONGEST = "1:00:00"
+"""What an import asks for, where the site's limits allow it."""
+
+_PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
+"""The runtimes with a store of their own, and how an image gets into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Names of images: those to import, and those that are there already."""
+
+    to_import: tuple[str, ...]
+    already: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import under way, or, with an exit code, one that this machine did itself. `folder` has script and log."""
+
+    name: str
+    file: Path
+    folder: Path
+    job_id: str | None = None
+    exit_code: int | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of imports, by name: the state of those that have not ended, and what went wrong with those that failed."""
+
+    states: dict[str, str]
+    failures: dict[str, str]
+    complaints: tuple[str, ...] = ()
+
+
+def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -> Wanted:
+    """What an import of these images, or of every one that comes from a registry, has to do; ReproError with
+    everything that stands in its way.
+    """
+    container = cluster.profile.container
+    if container is None:
+        raise ReproError(Problem(f"{cluster.name} has no container:, so there are no images to import"))
+    registry = [name for name, says in container.images.items() if says[0] != "<" and not read_image(says).path]
+    chosen = list(dict.fromkeys(names)) or registry
+    if not chosen:
+        mend = f"name one in {shown(cluster.overlay)}: container: images: {{NAME: HOST/ORG/NAME:TAG}}"
+        raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", mend=mend))
+    problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
+    found = [name for name in chosen if name in registry]
+    if container.runtime in _PULLS:
+        problems += [_own_store(cluster, container, name) for name in found]
+    elif found:
+        problems += _obstacles(cluster, container, found, again)
+    if problems:
+        raise ReproError(*problems)
+    already = tuple(name for name in found if not again and _is_imported(cluster, name))
+    once = {image_uri(cluster, name): name for name in reversed(found) if name not in already}
+    return Wanted(tuple(name for name in found if name in once.values()), already)
+
+
+def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) -> str:
+    """The job script that imports one image; `folder` is where its log and its record go. Pure."""
+    container, site = cluster.profile.container, cluster.profile.site
+    assert container is not None and site.staging_folder is not None
+    image, ending, uri = read_image(container.images[name]), FILE_RUNTIMES[container.runtime], image_uri(cluster, name)
+    return templates_in(templates).render(
+        "import.sh.j2",
+        cluster=cluster.name,
+        directives=_directives(cluster, f"import-{image.file_stem}", folder),
+        setup=list(_setup(cluster)),
+        tool="apptainer" if container.runtime == "apptainer" else "enroot",
+        uri=uri,
+        uri_as_json=json.dumps(uri, ensure_ascii=False),
+        repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
+        architecture=site.architecture,
+        # The profile's words are enroot's own.
+        architecture_option=f"--arch {site.architecture} " if site.architecture else "",
+        folder=str(folder),
+        staging=site.staging_folder,
+        stem=image.file_stem,
+        ending=ending,
+    )
+
+
+def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> Iterator[Import]:
+    """Import these, which `wanted_images` has let pass: each is a job, or, where nodes are offline, run here and now.
+
+    Raises what a submission raises; what was submitted before goes on.
+    """
+    offline = cluster.profile.site.offline_nodes
+    if not offline:
+        require_scheduler(cluster, folders)
+    scripts: list[tuple[Import, str]] = []
+    for name in names:
+        file = imported_file(cluster, name)
+        assert file is not None
+        one = Import(name, file, folders.image_import(f"{file.stem}.{secrets.token_hex(4)}"))
+        scripts.append((one, render_import(cluster, name, one.folder, folders.templates)))
+    for one, text in scripts:
+        script = one.folder / "import.sh"
+        one.folder.mkdir(parents=True)
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o750)
+        if offline:
+            yield dataclasses.replace(one, exit_code=_run_here(script))
+        else:
+            comment = f"{COMMENT}{one.folder.name}"
+            yield dataclasses.replace(one, job_id=SlurmScriptExecutor(one.folder).submit_script(text, comment))
+
+
+def import_progress(imports: Sequence[Import]) -> Progress:
+    """How imports stand, by their own records and, of those without one, by one question to Slurm."""
+    states: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    asked: dict[str, Import] = {}
+    for one in imports:
+        record = read_record(one.folder / "end")
+        code = record.exit_code if record is not None else one.exit_code
+        if code:
+            failures[one.name] = f"ended with exit code {code}{_last_words(one.log)}"
+        elif code is None and one.job_id is not None:
+            asked[one.job_id] = one
+    try:
+        answer = query_jobs(asked)
+    except Unreachable as away:
+        return Progress(dict.fromkeys((one.name for one in asked.values()), "UNKNOWN"), failures, (str(away),))
+    for job_id, one in asked.items():
+        job = answer.records.get(job_id)
+        if job is None or job.phase is not Phase.ENDED:
+            states[one.name] = job.state if job else "UNKNOWN"
+        elif job.state != "COMPLETED":
+            failures[one.name] = f"job {job_id} {meaning_of(job.state)}{_last_words(one.log)}"
+    return Progress(states, failures, answer.complaints)
+
+
+def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
+    """Why an image of this name cannot be imported: there is none, nobody has said what it is, or it is a file."""
+    says = container.images.get(name)
+    if says is None:
+        there = f"there are: {', '.join(container.images) or 'none'}"
+        return Problem(f"{name}: {cluster.name} has no such image", mend=did_you_mean(name, container.images) or there)
+    where = cluster.layered.where(("container", "images", name))
+    if says.startswith("<"):
+        mend = f"write it in {shown(cluster.overlay)}"
+        return Problem(f"container.images.{name}: still to be filled in, {says}", where, mend)
+    return Problem(f"{name} is a file already, {says}: nothing to import", where)
+
+
+def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
+    command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
+    where = cluster.layered.where(("container", "images", name))
+    return Problem(f"{name}: {container.runtime} keeps images in a store of its own", where, f"type: {command}")
+
+
+def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
+    """What of the site stands in the way of importing these."""
+    site, where = cluster.profile.site, cluster.layered.where
+    problems = cluster.require_filled("", None)
+    if site.staging_folder is None:
+        mend = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
+        problems.append(Problem(f"{cluster.name} does not say where imported images are kept", mend=mend))
+    if site.offline_nodes and not site.login_sees_paths:
+        what = "compute nodes reach no registry, and this machine does not see the staging folder"
+        problems.append(Problem(what, where(("site", "offline_nodes"))))
+    try:
+        _time_limit(cluster)
+    except ReproError as error:
+        problems.extend(error.problems)
+    sources: dict[Path, str] = {}
+    for name in names:
+        file, place = imported_file(cluster, name), where(("container", "images", name))
+        if file is None:
+            continue
+        source = read_image(container.images[name]).for_docker
+        if sources.setdefault(file, source) != source:
+            mend = "their names must differ in more than the registry"
+            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, mend))
+        if again and _is_the_sites(cluster, file):
+            problems.append(Problem(f"{name}: {file} is a file that no import has made", place, "move it away first"))
+    return problems
+
+
+def _is_imported(cluster: Cluster, name: str) -> bool:
+    file = imported_file(cluster, name)
+    if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
+        return False
+    return import_record(file).get("uri") == image_uri(cluster, name) or _is_the_sites(cluster, file)
+
+
+def _is_the_sites(cluster: Cluster, file: Path) -> bool:
+    """Whether there is a file by this name that no import made: an import leaves a link there."""
+    return cluster.profile.site.login_sees_paths and is_there(file) and not file.is_symlink()
+
+
+def _time_limit(cluster: Cluster) -> str:
+    """An hour, or the longest below it that the site's limits leave; ReproError where one node is refused."""
+    slurm = slurm_of(cluster)
+    allowed = sorted((one for one in _limits(slurm) if seconds(one) <= seconds(LONGEST)), key=seconds, reverse=True)
+    for limit in allowed:
+        if not slurm.refusals(1, 0, limit):
+            return limit
+    where = cluster.layered.where(("slurm",))
+    raise ReproError(*(Problem(f"an import {reason}", where) for reason in slurm.refusals(1, 0, allowed[-1])))
+
+
+def _limits(slurm: SlurmFields) -> Iterator[str]:
+    yield LONGEST
+    if slurm.max_time:
+        yield slurm.max_time
+    if isinstance(slurm.qos, list):
+        yield from (one.max_time for one in slurm.qos if one.max_time)
+
+
+def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
+    """One task without a GPU; the CPUs and the memory that a task of this site has, to unpack and to compress."""
+    slurm, limit, where = slurm_of(cluster), _time_limit(cluster), cluster.layered.where
+    placement = {
+        "account": slurm.account_name,
+        "partition": slurm.partition,
+        "qos": slurm.qos_for(1, 0, limit),
+        "constraint": slurm.constraint,
+        "reservation": slurm.reservation,
+        "cpus_per_task": slurm.cpus_per_task,
+        "mem": slurm.mem,
+    }
+    lines = [directive("job-name", job_name)]
+    lines += [
+        directive(name.replace("_", "-"), str(value), where(("slurm", name)))
+        for name, value in placement.items()
+        if value is not None
+    ]
+    lines += [directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")]
+    for i, argument in enumerate(slurm.sbatch):
+        option, equals, value = argument.partition("=")
+        quoted = directive("", value).words[0].removeprefix("--") if equals else ""
+        lines.append(Line.of(option + quoted, where(("slurm", "sbatch", i))))
+    return [*lines, directive("output", str(folder / "log.txt").replace("%", "%%"))]
+
+
+def _setup(cluster: Cluster) -> Iterator[Line]:
+    for i, line in enumerate(cluster.profile.setup):
+        text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
+        if holds(when, 1):
+            yield Line.of(text, cluster.layered.where(("setup", i)))
+
+
+def _run_here(script: Path) -> int:
+    """Run it on this machine, what it prints going to stderr; returns its exit code."""
+    with subprocess.Popen(["bash", str(script)], stdin=subprocess.DEVNULL, stdout=2) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the terminal has told the script, too, which removes what it has begun
+            process.wait()
+            raise
+
+
+def _last_words(log: Path) -> str:
+    """`: ` and the last line that says something."""
+    try:
+        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    words = next((line for line in reversed(lines) if line), "")
+    # What comes from a log must not steer the terminal.
+    return f": {''.join(c if c.isprintable() else '?' for c in words)}" if words else ""

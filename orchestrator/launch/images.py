@@ -1,0 +1,124 @@
+"""The images of a profile: which file stands for each, whether it is there, and who imported it when."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.clusters.images import read_image
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+
+if TYPE_CHECKING:
+    from orchestrator.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRow:
+    """An image of a profile. `says` is the profile's word, `location` what jobs are given: a file, or a registry's
+    name for it; None until the profile is filled in.
+
+    `there` is yes or no of a file, "on the nodes" where this machine does not see it, None where jobs use no file.
+    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are those of the record
+    beside the file, None where the site keeps the file itself; `bytes` is the file's size.
+    """
+
+    name: str
+    says: str
+    location: str | None
+    there: str | None
+    digest: str | None
+    digest_of: str | None
+    imported: str | None
+    user: str | None
+    bytes: int | None
+    where: str
+
+
+def image_rows(cluster: Cluster) -> list[ImageRow]:
+    """Every image of the profile, in its order."""
+    container = cluster.profile.container
+    return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
+
+
+def require_imported(plans: Sequence[Plan], cluster: Cluster) -> None:
+    """ReproError where a job's image is to be an imported file, and this machine sees that it is missing or has been
+    imported from somewhere else.
+    """
+    problems = []
+    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
+        file = imported_file(cluster, name)
+        if file is None or not cluster.profile.site.login_sees_paths:
+            continue
+        mend = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
+        uri = image_uri(cluster, name)
+        source = import_record(file).get("uri", uri)
+        if not is_there(file):
+            problems.append(Problem(f"{name} is not imported yet", mend=mend))
+        elif source != uri:
+            problems.append(Problem(f"{name}: {file} was imported from {source}", mend=mend))
+    if problems:
+        raise ReproError(*problems)
+
+
+def imported_file(cluster: Cluster, name: str) -> Path | None:
+    """The file that an import of this image leaves for jobs; None where they use something else."""
+    container, location = cluster.profile.container, cluster.image_location(name)
+    says = container.images.get(name) if container else None
+    if says is None or location is None or location == says or location.startswith("<"):
+        return None
+    return Path(location)
+
+
+def image_uri(cluster: Cluster, name: str) -> str:
+    """Where the image of this name is imported from, as the tool that imports it reads it."""
+    container = cluster.profile.container
+    assert container is not None
+    image = read_image(container.images[name])
+    return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
+
+
+def import_record(file: Path) -> dict[str, Any]:
+    """What an import wrote beside the file; {} where there is nothing readable."""
+    try:
+        found = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in a circle
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_there(file: Path) -> bool:
+    return os.path.exists(file)  # noqa: PTH110  False, too, where it cannot be looked at
+
+
+def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
+    location = cluster.image_location(name)
+    if location is not None and location.startswith("<"):
+        location = None
+    path = read_image(location).path if location is not None else None
+    record: dict[str, Any] = {}
+    there, size = (None if location and not path else "no"), None
+    if path is not None and not cluster.profile.site.login_sees_paths:
+        there = "on the nodes"
+    elif path is not None and is_there(Path(path)):
+        there, record, size = "yes", import_record(Path(path)), _size(Path(path))
+    digest, digest_of, imported, user = (_text(record, key) for key in ("digest", "digest_of", "imported", "user"))
+    where = cluster.layered.where(("container", "images", name))
+    return ImageRow(name, says, location, there, digest, digest_of, imported, user, size, where)
+
+
+def _size(file: Path) -> int | None:
+    """In bytes; None for a folder, which Apptainer takes for an image as well."""
+    found = file.stat()
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _text(record: dict[str, Any], key: str) -> str | None:
+    value = record.get(key)
+    return value if isinstance(value, str) else None

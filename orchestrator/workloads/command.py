@@ -1,0 +1,97 @@
+"""What a job runs, and what a dialect makes it of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import Paper
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.workload_sites import CheckoutSite
+from orchestrator.errors import Problem, ReproError
+from orchestrator.folders import Folders
+
+SYNTHETIC = "synthetic"
+"""Data of a program that makes them up itself, without saying so in its arguments."""
+
+Site = TypeVar("Site", bound=CheckoutSite)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
+    identity. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH,
+    `environment` the variables that its published script sets for every rank.
+
+    `data` is what it reads: a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI.
+    `compiles_in` is the checkout into which the first run compiles kernels, while all others wait for torch's file
+    megatron/fused_kernels/build/lock; `warm_up` is the command of one process that does no more than that. Where no
+    run can be verified, `unverifiable` says why. `site_values` has the words that come from the cluster's profile,
+    each with its place there.
+    """
+
+    workload: str
+    python: str
+    target: tuple[str, ...]
+    arguments: tuple[str, ...]
+    code: str
+    image: str | None = None
+    image_path: str | None = None
+    python_path: str | None = None
+    mounts: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    data: str = SYNTHETIC
+    needs_mpi: bool = False
+    compiles_in: str | None = None
+    warm_up: tuple[str, ...] = ()
+    unverifiable: str | None = None
+    site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def per_rank(self) -> list[str]:
+        """The command of one rank that some launcher has already given its rank variables."""
+        return [self.python, "-u", *self.target, *self.arguments]
+
+    def torchrun(self, processes: int) -> list[str]:
+        """The command that starts every rank of one machine."""
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        return [self.python, "-u", *launcher, *self.target, *self.arguments]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A case, where it comes from and where it goes."""
+
+    case: Case
+    paper: Paper
+    cluster: Cluster
+    folders: Folders
+
+    def image(self) -> tuple[str | None, str | None]:
+        return image_of(self.case.workload, self.paper, self.cluster)
+
+    def site(self, kind: type[Site]) -> Site:
+        """Where this cluster has the case's Megatron-LM, with all that its scripts ask for."""
+        workload = self.case.workload
+        site = self.cluster.profile.workloads.megatron(workload)
+        if not isinstance(site, kind):
+            needed = [name for name, field in kind.model_fields.items() if field.is_required()]
+            mend = f"the profile needs workloads: {workload}: {', '.join(needed)}"
+            raise ReproError(Problem(f"{self.cluster.name} has no {workload}", mend=mend))
+        return site
+
+    def commit(self, otherwise: str | None = None) -> str:
+        """The commit that the paper names for the workload; `otherwise` where it names none."""
+        code = self.paper.code.get(self.case.workload)
+        commit = code.commit if code else otherwise
+        if commit is None:
+            raise ReproError(Problem(f"paper.yaml names no code for {self.case.workload}"))
+        return commit
+
+
+def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
+    """The container image a workload wants, by the paper's name and by the site's path; (None, None) without one."""
+    if cluster.profile.container is None:
+        return None, None
+    name = paper.images.get(workload, workload)
+    return name, cluster.profile.container.images.get(name)

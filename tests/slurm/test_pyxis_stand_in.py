@@ -1,0 +1,389 @@
+"""The stand-in for pyxis says and does what pyxis 0.24 was seen to say and do, on a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm import pyxis
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.host import ClusterUnavailable
+from tests.slurm.pyxis import write_image
+
+pytestmark = pytest.mark.usefixtures("slurm_cluster")
+
+NEW_TARGET = "/pyxis-stand-in"
+"""A path that the host does not have."""
+
+OPTIONS = {
+    "container-image": "0.1",
+    "container-mounts": "0.1",
+    "container-workdir": "0.1",
+    "container-name": "0.1",
+    "container-save": "0.7",
+    "container-mount-home": "0.3",
+    "no-container-mount-home": "0.3",
+    "container-remap-root": "0.4",
+    "no-container-remap-root": "0.4",
+    "container-entrypoint": "0.8",
+    "no-container-entrypoint": "0.8",
+    "container-entrypoint-log": "0.20",
+    "container-writable": "0.11",
+    "container-readonly": "0.11",
+    "container-env": "0.15",
+    "container-unshare": "0.24",
+}
+"""With the first pyxis that has them, from its changelog."""
+
+
+@dataclass
+class Steps:
+    """Runs steps in a folder that holds an image file."""
+
+    folder: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def image(self) -> str:
+        return f"--container-image={self.folder}/image"
+
+    def srun(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.variables, **variables}
+        return subprocess.run(
+            ["srun", "-Q", "-t1", *words],
+            cwd=self.folder,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def shell(self, command: str, *options: str, **variables: str) -> str:
+        """What the command prints in a step of the image, which must succeed."""
+        done = self.srun(self.image, *options, "bash", "-c", command, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    write_image(tmp_path / "image")
+    return Steps(tmp_path)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that is not in /tmp."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What pyxis said on the node, in order, with N for the numbers of processes and jobs."""
+    lines = re.findall(r"^slurmstepd(?:-\w+)?: error: pyxis: (.*)$", done.stderr, re.M)
+    return [re.sub(r"(?<=child )\d+|(?<=pyxis_)\d+", "N", line) for line in lines]
+
+
+def newer(cluster: SlurmCluster, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records that were not there before."""
+    return [record for record in cluster.pyxis_records if record not in before]
+
+
+# ---- options -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0.24", "0.20", "0.14", "0.10"])
+def test_srun_lists_the_options_of_that_version_and_no_newer_ones(slurm_cluster: SlurmCluster, version: str) -> None:
+    with slurm_cluster.pyxis(version=version):
+        text = slurm_cluster.run("srun", "--help")
+    listed = re.findall(r"--((?:no-)?container-[a-z-]+)\b[^\[]*(?:\[[^p][^\[]*)*?\[pyxis\]", text)
+    number = int(version.split(".")[1])
+    assert listed == [name for name, since in OPTIONS.items() if int(since.split(".")[1]) <= number]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--container-image="], ["--container-image: argument required"]),
+        (["--container-mounts="], ["--container-mounts: argument required"]),
+        (
+            ["--container-mounts=data:/data"],
+            [
+                'mount source must be a relative path, an absolute path, "tmpfs" or "umount"',
+                "could not add mount entry: data:/data",
+            ],
+        ),
+        (
+            ["--container-mounts=/tmp:/ok,a:b:c:d"],
+            [
+                'mount source must be a relative path, an absolute path, "tmpfs" or "umount"',
+                "could not add mount entry: a:b",
+            ],
+        ),
+        (
+            ["--container-mounts=/tmp:data"],
+            ["mount target must be a relative path or an absolute path", "could not add mount entry: /tmp:data"],
+        ),
+        (["--container-image=/a", "--container-image=/b"], ["--container-image specified multiple times"]),
+        (
+            ["--container-remap-root", "--no-container-remap-root"],
+            ["both --container-remap-root and --no-container-remap-root were specified"],
+        ),
+        (["--container-unshare=net,foo"], ["--container-unshare: unknown namespace 'foo'"]),
+    ],
+)
+def test_what_srun_itself_refuses(steps: Steps, options: list[str], words: list[str]) -> None:
+    done = steps.srun(*options, "true")
+    assert done.returncode == 255
+    option, _, value = options[-1].partition("=")
+    last = f"srun: error: Invalid {option} argument: {value if '=' in options[-1] else '(null)'}"
+    assert done.stderr.splitlines() == [*(f"srun: error: pyxis: {line}" for line in words), last]
+
+
+def test_the_same_value_twice_is_no_contradiction(steps: Steps) -> None:
+    assert steps.shell("echo ran", steps.image) == "ran"
+
+
+def test_options_without_an_image_are_ignored_and_the_step_runs_on_the_host(
+    slurm_cluster: SlurmCluster, steps: Steps
+) -> None:
+    before = slurm_cluster.pyxis_records
+    done = steps.srun("--container-mounts=/tmp:/data", "--container-writable", "pwd")
+    assert (done.returncode, done.stdout.strip()) == (0, str(steps.folder))
+    reason = "because neither --container-image nor --container-name is set"
+    assert done.stderr.splitlines() == [
+        f"srun: error: pyxis: ignoring --container-mounts {reason}",
+        f"srun: error: pyxis: ignoring --container-writable {reason}",
+    ]
+    assert slurm_cluster.pyxis_records == before
+
+
+def test_of_two_mount_options_slurm_brings_the_last_to_the_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+    # srun refuses neither; that the first is lost is Slurm's doing (22.05), and nobody says so.
+    before = slurm_cluster.pyxis_records
+    steps.shell("true", "--container-mounts=/tmp:/a", "--container-mounts=/tmp:/b")
+    assert [record["container-mounts"] for record in newer(slurm_cluster, before)] == ["/tmp:/b"]
+
+
+# ---- what fails on the node ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ("/nosuch/x.sqsh", "No such file or directory: /nosuch/x.sqsh"),
+        ("./nope.sqsh", "No such file or directory: {folder}/nope.sqsh"),
+        ("/tmp", "No such file or directory: /tmp"),
+        ("/bin/true", "Invalid image format: /bin/true"),
+    ],
+)
+def test_an_image_file_that_is_none(steps: Steps, image: str, why: str) -> None:
+    done = steps.srun("-wn1,n2", f"--container-image={image}", "true")
+    words = [
+        "child N failed with error code: 1",
+        f"failed to create container filesystem for image: {image}",
+        "printing enroot log file:",
+        f"    [ERROR] {why.format(folder=steps.folder)}",
+    ]
+    assert done.returncode == 1 and sorted(said(done)) == sorted(2 * words), "the lines of two nodes mix"
+    assert said(steps.srun(f"--container-image={image}", "true")) == words
+    assert len(re.findall(r"required plugin spank_pyxis.so: task_init\(\) failed with rc=-1", done.stderr)) == 2
+    assert done.stderr.count("error: Failed to invoke spank plugin stack") == 2
+    assert re.search(r"srun: error: n2: task 1: Exited with exit code 1", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("image", "host"),
+    [("image", "registry.example"), ("docker://me@hub.example#library/x:1", "hub.example")],
+)
+def test_without_a_leading_slash_or_dot_it_is_an_image_of_a_registry(steps: Steps, image: str, host: str) -> None:
+    done = steps.srun(f"--container-image={image}", "true")
+    assert done.returncode == 1
+    assert f"pyxis: importing docker image: {image}" in done.stderr.splitlines()
+    assert said(done) == [
+        "child N failed with error code: 6",
+        f"failed to import docker image: {image}",
+        "printing enroot log file:",
+        "    [INFO] Querying registry for permission grant",
+        f"    curl: (6) Could not resolve host: {host}",
+    ]
+    assert "importing" not in steps.srun("-n2", f"--container-image={image}", "true").stderr
+
+
+def test_a_mount_source_that_is_missing_is_seen_in_time_since_0_24(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+    words = (steps.image, f"--container-mounts=/nosuch:{NEW_TARGET}", "true")
+    done = steps.srun(*words)
+    assert done.returncode == 1
+    assert said(done) == [
+        "--container-mounts: source path does not exist: /nosuch",
+        "couldn't create enroot start configuration script",
+        "printing enroot log file:",
+        "    [INFO] Extracting squashfs filesystem...",
+        "container was not started successfully by another task",
+    ]
+    with slurm_cluster.pyxis(version="0.23"):
+        done = steps.srun(*words)
+    assert done.returncode == 1
+    first, *_, third, last = said(done)
+    assert (first, last) == ("container start failed with error code: 1", "couldn't start container")
+    assert re.fullmatch(
+        rf"    enroot-mount: failed to mount: /nosuch at \S+{NEW_TARGET}: No such file or directory", third
+    )
+
+
+@pytest.mark.parametrize("folder", ["/nosuch", "nosuch"])
+def test_a_working_directory_that_is_missing(steps: Steps, folder: str) -> None:
+    done = steps.srun(steps.image, f"--container-workdir={folder}", "pwd")
+    assert done.returncode == 1 and done.stdout == ""
+    assert said(done) == [f"couldn't chdir to {folder}: No such file or directory"]
+
+
+def test_no_container_is_kept_under_a_name(steps: Steps) -> None:
+    done = steps.srun("--container-name=mine:exec", "true")
+    assert done.returncode == 1
+    words = 'error: a container with name "pyxis_N_mine" does not exist, and --container-image is not set'
+    assert said(done) == [words]
+
+
+def test_the_exit_code_of_the_program_comes_through(steps: Steps) -> None:
+    assert steps.srun(steps.image, "bash", "-c", "exit 42").returncode == 42
+
+
+# ---- inside --------------------------------------------------------------------------------------------------
+
+
+def test_mount_targets_that_the_host_lacks_are_there_in_the_step_and_never_on_the_host(steps: Steps) -> None:
+    data = steps.folder / "data"
+    data.mkdir()
+    (data / "x").write_text("from the host\n")
+    mounts = f"{data}:{NEW_TARGET}/deep,{data / 'x'}:{NEW_TARGET}/file:ro,./data:./{NEW_TARGET}/ro:zz+ro,/tmp"
+    command = f"pwd; cat x ../file; touch ../ro/y || echo refused; echo back > y; test -e {data} && echo same"
+    options = ("-wn1,n2", f"--container-mounts={mounts}", f"--container-workdir={NEW_TARGET}/deep")
+    expected = [f"{NEW_TARGET}/deep", "from the host", "from the host", "refused", "same"]
+    assert sorted(steps.shell(command, *options).splitlines()) == sorted(2 * expected)
+    assert (data / "y").read_text() == "back\n"
+    assert not Path(NEW_TARGET).exists()
+
+
+def test_the_image_can_be_written_to_only_when_asked_and_the_host_is_never_changed(steps: Steps) -> None:
+    command = f"mkdir {NEW_TARGET} && echo written || echo refused"
+    assert steps.shell(command) == steps.shell(command, "--container-readonly") == "refused"
+    assert steps.shell(command, "--container-writable") == "written"
+    assert not Path(NEW_TARGET).exists()
+
+
+def test_the_job_folder_and_a_mounted_home_are_the_host_s(steps: Steps, elsewhere: Path) -> None:
+    write_image(elsewhere / "image")
+    (elsewhere / "home").mkdir()
+    there = Steps(elsewhere, {"HOME": str(steps.folder)})
+    there.shell(f"echo job > {elsewhere}/log; echo tmp > {steps.folder}/log")
+    assert ((elsewhere / "log").read_text(), (steps.folder / "log").read_text()) == ("job\n", "tmp\n")
+    command = "pwd; touch ~/mark && echo written || echo refused"
+    home = str(elsewhere / "home")
+    assert steps.shell(command, HOME=home).split() == [home, "refused"]
+    assert steps.shell(command, "--container-mount-home", HOME=home).split() == [home, "written"]
+    assert (elsewhere / "home/mark").exists()
+
+
+def test_the_image_s_variables_win_unless_container_env_names_them(steps: Steps) -> None:
+    write_image(steps.folder / "image", {"ONE": "image", "TWO": "image=2", "THREE": "image"})
+    job = {"ONE": "job", "TWO": "job", "FOUR": "job", "LANG": "C", "LC_ALL": "C"}
+    command = "echo $ONE $TWO $THREE $FOUR $LANG $LC_ALL"
+    assert steps.shell(command, **job) == "image image=2 image job"
+    assert steps.shell(command, "--container-env=ONE,THREE,LANG", **job) == "job image=2 image job C"
+
+
+def test_an_image_with_pytorch_gives_every_task_its_rank(steps: Steps) -> None:
+    command = "echo $SLURM_PROCID:$RANK $SLURM_LOCALID:$LOCAL_RANK"
+    write_image(steps.folder / "image", {"PYTORCH_VERSION": "2.9"})
+    options = ("-wn1,n2", "--ntasks-per-node=2")
+    assert sorted(steps.shell(command, *options, RANK="9").splitlines()) == ["0:0 0:0", "1:1 1:1", "2:2 0:0", "3:3 1:1"]
+    write_image(steps.folder / "image")
+    assert steps.shell(command, "-n1") == "0: 0:"
+
+
+# ---- records, defaults, and what is none of its business --------------------------------------------------------
+
+
+def test_each_step_is_recorded_once_per_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+    before = slurm_cluster.pyxis_records
+    options = ("--container-mounts=/tmp:/a:ro,/tmp", "--container-env=A,B", "--container-workdir=/usr")
+    job = steps.shell("echo $SLURM_JOB_ID", "-wn1,n2", "--ntasks-per-node=2", *options, "--no-container-remap-root")
+    new = newer(slurm_cluster, before)
+    assert [record["node"] for record in new] == ["n1", "n2"]
+    given = {
+        "container-image": f"{steps.folder}/image",
+        "container-mounts": "/tmp:/a:ro,/tmp",
+        "container-env": "A,B",
+        "container-workdir": "/usr",
+        "no-container-remap-root": True,
+    }
+    about = {"job": int(job.split()[0]), "step": 0, "batch": False}
+    for record in new:
+        assert record == {**dict.fromkeys(OPTIONS), **about, **given, "node": record["node"]}
+
+
+def test_a_batch_script_that_asks_for_an_image_is_recorded_and_slurm_hands_it_on_to_the_steps(
+    slurm_cluster: SlurmCluster, steps: Steps
+) -> None:
+    before = slurm_cluster.pyxis_records
+    options = (steps.image, "--container-mounts=/tmp:/a", "--wait", "-t1", "-o/dev/null", "--parsable")
+    with slurm_cluster.pyxis(sbatch_support=True):
+        job = slurm_cluster.run("sbatch", *options, "--wrap", "srun true")
+    script, step = newer(slurm_cluster, before)
+    assert (script["job"], script["batch"]) == (step["job"], not step["batch"]) == (int(job), True)
+    assert script["container-mounts"] == step["container-mounts"] == "/tmp:/a"
+
+
+def test_a_site_whose_sbatch_knows_no_pyxis_refuses_its_options(steps: Steps) -> None:
+    done = subprocess.run(["sbatch", steps.image, "--wrap", "true"], capture_output=True, text=True, check=False)
+    assert f"sbatch: unrecognized option '{steps.image}'" in done.stderr
+
+
+def test_leftovers_of_the_submitting_shell_change_a_run_silently_since_0_21(
+    slurm_cluster: SlurmCluster, steps: Steps
+) -> None:
+    write_image(steps.folder / "image", {"WHERE": "image"})
+    write_image(steps.folder / "other", {"WHERE": "other"})
+    left = {
+        "PYXIS_CONTAINER_IMAGE": str(steps.folder / "other"),
+        "PYXIS_CONTAINER_MOUNTS": f"/tmp:{NEW_TARGET}",
+        "PYXIS_CONTAINER_WORKDIR": NEW_TARGET,
+    }
+    command = ("bash", "-c", "echo ${WHERE:-host} $PWD")
+    done = steps.srun(*command, **left)
+    assert (done.stdout.strip(), done.stderr) == (f"other {NEW_TARGET}", "")
+    assert steps.shell(command[2], "--container-workdir=/usr", **left) == "image /usr"
+    with slurm_cluster.pyxis(version="0.20"):
+        assert steps.srun(*command, **left).stdout.strip() == f"host {steps.folder}"
+
+
+def test_a_step_without_options_is_untouched_and_quick(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+    before = slurm_cluster.pyxis_records
+    began = time.monotonic()
+    done = steps.srun("bash", "-c", "readlink /proc/self/ns/mnt /proc/self/cwd; echo $LANG", LANG="C")
+    assert time.monotonic() - began < 5
+    assert done.stdout.splitlines() == [str(Path("/proc/self/ns/mnt").readlink()), str(steps.folder), "C"]
+    assert (done.returncode, done.stderr, slurm_cluster.pyxis_records) == (0, "", before)
+
+
+def test_a_plug_in_that_cannot_be_built_says_so(
+    slurm_cluster: SlurmCluster, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (steps.folder / "broken.c").write_text("int main(\n")
+    monkeypatch.setattr(pyxis, "_SOURCE", steps.folder / "broken.c")
+    with pytest.raises(ClusterUnavailable, match="gcc failed"):
+        pyxis.build_pyxis(slurm_cluster.folder)
+    assert steps.shell("echo ran") == "ran", "the plug-in that is there stays"

@@ -1,0 +1,152 @@
+"""read_site against a real Slurm, and the profile that is written from its answer."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.clusters.write import profile_text
+from orchestrator.errors import Unreachable
+from orchestrator.folders import Folders
+from orchestrator.slurm.site import Gres, NodeKind, Qos, read_site
+from tests.slurm.accounting import OTHER_USER
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.host import wait_until
+
+pytestmark = pytest.mark.usefixtures("slurm_cluster")
+
+
+@pytest.fixture
+def picky(slurm_cluster: SlurmCluster) -> Iterator[str]:
+    """A partition with rights and limits of its own, on two nodes of which one has a feature more."""
+    first, second = slurm_cluster.node_names[-2:]
+    rights = ("AllowAccounts=small", "AllowQos=limited", "QOS=limited", "OverSubscribe=EXCLUSIVE")
+    slurm_cluster.run("scontrol", "update", f"NodeName={second}", "AvailableFeatures=h100,rack2")
+    slurm_cluster.run("scontrol", "create", "PartitionName=picky", f"Nodes={first},{second}", "MaxTime=2-0", *rights)
+    yield "picky"
+    slurm_cluster.run("scontrol", "delete", "PartitionName=picky")
+    slurm_cluster.run("scontrol", "update", f"NodeName={second}", "AvailableFeatures=h100", "ActiveFeatures=h100")
+
+
+def test_partitions_and_nodes_are_those_of_the_configuration(slurm_cluster: SlurmCluster) -> None:
+    shape, found = slurm_cluster.shape, read_site("root")
+    gpus = Gres("gpu", shape.gpu_type, shape.gpus_per_node)
+    features = frozenset({shape.gpu_type})
+    kind = NodeKind(shape.nodes, shape.cpus_per_node, shape.memory_mb, (gpus,), features, "x86_64")
+    limits = {one.name: (one.max_nodes, one.max_time_s, one.default_time_s) for one in found.partitions}
+    assert limits == {
+        "batch": (None, 14400, 1800),
+        "short": (2, 600, 120),
+        "hi": (None, None, None),
+        "lo": (None, None, None),
+    }
+    assert [one.name for one in found.partitions if one.is_default] == ["batch"]
+    assert {one.kinds for one in found.partitions} == {(kind,)} and all(one.is_up for one in found.partitions)
+    assert (found.cluster_name, found.complaints) == ("ci", ())
+    assert found.settings["EnforcePartLimits"] == "ALL" and found.settings["MaxArraySize"] == "1001"
+    assert found.settings["SLURM_VERSION"] == found.slurm_version != "" and found.enforces_accounts
+
+
+def test_accounts_and_limits_are_those_of_the_user() -> None:
+    found = read_site("root")
+    accounts = {one.account: one for one in found.associations or ()}
+    assert {"research", "small"} <= set(accounts)
+    assert accounts["research"].is_default and not accounts["small"].is_default
+    assert set(accounts["research"].qos) == {"normal", "low", "high", "limited"}
+    assert accounts["research"].default_qos == "normal"
+    assert found.qos_named("limited") == Qos("limited", max_nodes=2, max_submit_jobs=3)
+    (other,) = read_site(OTHER_USER).associations or ()
+    assert (other.account, other.is_default, "limited" in other.qos) == ("research", True, False)
+    assert read_site("no-such-user").associations == ()
+
+
+def test_srun_tells_its_options_and_its_mpi_kinds() -> None:
+    found = read_site("root")
+    assert {"account", "gpus-per-node", "mpi", "kill-on-bad-exit", "extra-node-info", "version"} <= found.srun.names
+    assert len(found.srun.names) > 90 and not found.srun.has_environment
+    assert {"none", "pmi2"} <= set(found.mpi_kinds) and found.settings["MpiDefault"] in found.mpi_kinds
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [
+        ("0.24", ("0.24", None)),
+        ("0.21", ("0.20", "0.24")),
+        ("0.15", ("0.15", "0.20")),
+        ("0.12", ("0.11", "0.15")),
+        ("0.8", ("0.8", "0.11")),
+    ],
+)
+def test_the_options_in_the_help_tell_the_release_of_pyxis(
+    slurm_cluster: SlurmCluster, version: str, fits: tuple[str, str | None]
+) -> None:
+    with slurm_cluster.pyxis(version=version):
+        assert read_site("root").srun.pyxis_versions == fits
+
+
+def test_a_reservation_is_listed(slurm_cluster: SlurmCluster) -> None:
+    node = slurm_cluster.node_names[0]
+    times = ("StartTime=now+1day", "Duration=60")
+    slurm_cluster.run(
+        "scontrol", "create", "reservation", "ReservationName=weekly", *times, "Users=root", f"Nodes={node}"
+    )
+    try:
+        assert read_site("root").reservations == ("weekly",)
+    finally:
+        slurm_cluster.run("scontrol", "delete", "ReservationName=weekly")
+    assert read_site("root").reservations == ()
+
+
+def test_a_drained_node_is_still_one_of_its_kind(slurm_cluster: SlurmCluster) -> None:
+    node = slurm_cluster.node_names[-1]
+    before = read_site("root").partitions
+    slurm_cluster.set_node(node, "drain", "bad gpu Gres=gpu:x:1 Partitions=zz")
+    try:
+        assert read_site("root").partitions == before
+    finally:
+        slurm_cluster.set_node(node, "resume")
+
+
+def test_without_accounting_the_rest_is_told_and_the_complaint_kept(slurm_cluster: SlurmCluster) -> None:
+    with slurm_cluster.without_accounting():
+        found = read_site("root")
+    assert found.associations is None and found.qos is None and len(found.partitions) == 4
+    (complaint,) = found.complaints
+    assert complaint.startswith("sacctmgr: ") and "slurmdbd" in complaint
+
+
+def test_without_a_controller_nothing_is_told(slurm_cluster: SlurmCluster) -> None:
+    with slurm_cluster.without_controller(), pytest.raises(Unreachable, match="scontrol"):
+        read_site("root")
+
+
+@pytest.mark.parametrize("partition", [None, "short", "lo", "picky"])
+def test_slurm_takes_the_jobs_that_the_written_profile_asks_for(
+    slurm_cluster: SlurmCluster, tmp_path: Path, picky: str, partition: str | None
+) -> None:
+    file = tmp_path / "here.yaml"
+    file.write_text(profile_text(read_site("root"), "here", partition, "../schemas/cluster.json"))
+    cluster = find_cluster(Folders(shipped=tmp_path, home=tmp_path), str(file))
+    asked, hardware = cluster.profile.slurm, cluster.hardware
+    assert asked is not None and [blank.path for blank in cluster.unfilled if blank.path[0] != "container"] == []
+    assert (hardware.gpu, hardware.nodes) == ("H100", 2 if partition in ("short", picky) else 4)
+    assert (asked.partition, asked.gres_type) == (partition or "batch", "h100")
+    words = (
+        *(f"--account={asked.account}", f"--partition={asked.partition}", f"--time={asked.time_limit}"),
+        *(f"--mem={asked.mem}", f"--nodes={hardware.nodes}", f"--ntasks-per-node={hardware.gpus_per_node}"),
+        *(f"--cpus-per-task={asked.cpus_per_task}", f"--gpus-per-node={asked.gres_type}:{hardware.gpus_per_node}"),
+        *(f"--qos={asked.qos}", "--exclusive", "--test-only", "--wrap", "true"),
+    )
+    assert asked.gpu_request == "gpus-per-node" and asked.exclusive
+    # A controller that was just started does not know its nodes yet, and then says that there are none for any job.
+    wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), seconds=60, what="nodes are known")
+    answer = subprocess.run(["sbatch", *words], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0 and f"partition {asked.partition}" in answer.stderr, answer.stderr
+    more = subprocess.run(
+        ["sbatch", *words, f"--nodes={hardware.nodes + 1}"], capture_output=True, text=True, check=False
+    )
+    assert more.returncode != 0, "the profile has as many nodes as a job can get"

@@ -1,0 +1,133 @@
+"""What a profile asks of a container's runtime, and what that runtime does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.container import ContainerFields
+from orchestrator.errors import ReproError
+from tests.unit.clusters.sites import PLAIN, cluster_of, short
+
+
+def container(folder: Path, fields: str) -> ContainerFields:
+    found = cluster_of(folder, f"{PLAIN}container: {{{fields}}}\n").profile.container
+    assert found is not None
+    return found
+
+
+def said(folder: Path, fields: str) -> str:
+    with pytest.raises(ReproError) as caught:
+        container(folder, fields)
+    (only,) = caught.value.problems
+    return short(only)
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "since"),
+    [("0.10", "writable: true", "0.11"), ("0.9.1", "writable: true", "0.11"), ("0.14", "pass_env: [NCCL_*]", "0.15")],
+)
+def test_what_the_sites_pyxis_is_too_old_for_is_refused(version: str, asked: str, since: str, tmp_path: Path) -> None:
+    fault = said(tmp_path, f"runtime: pyxis, version: '{version}', {asked}")
+    name = asked.partition(":")[0]
+    assert fault == f"site.yaml:5:1 container: {name} needs pyxis {since} or newer, version says {version}"
+
+
+@pytest.mark.parametrize("version", ["0.15", "0.15.1", "0.20.0", "0.100", "1"])
+def test_a_newer_pyxis_has_all_and_one_of_which_nobody_says_the_version_is_taken_to(
+    version: str, tmp_path: Path
+) -> None:
+    fields = "writable: true, pass_env: [NCCL_DEBUG]"
+    assert container(tmp_path, f"runtime: pyxis, version: '{version}', {fields}").writable
+    assert container(tmp_path, f"runtime: pyxis, {fields}").version is None
+
+
+def test_an_old_pyxis_is_no_fault_of_a_profile_that_asks_for_nothing_new(tmp_path: Path) -> None:
+    assert not container(tmp_path, "runtime: pyxis, version: '0.8', mounts: [/data]").writable
+
+
+def test_the_version_of_another_runtime_is_not_pyxis_own(tmp_path: Path) -> None:
+    assert container(tmp_path, "runtime: apptainer, version: '0.1', writable: true").writable
+
+
+@pytest.mark.parametrize("version", ["v0.20", "0.20-rc1", "new", "0."])
+def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
+    assert "container.version: string should match pattern" in said(tmp_path, f"runtime: pyxis, version: {version}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ("runtime: pyxis, modules: [gpu]", "modules is for shifter, not for pyxis"),
+        ("runtime: shifter, annotations: {a.b: c}", "annotations is for edf, not for shifter"),
+        ("runtime: pyxis, options: [--x]", "options is for podman-hpc and shifter and apptainer, not for pyxis"),
+        ("runtime: edf, options: [--x]", "options is for podman-hpc and shifter and apptainer, not for edf"),
+    ],
+)
+def test_what_only_another_runtime_has_is_refused(fields: str, why: str, tmp_path: Path) -> None:
+    assert said(tmp_path, fields) == f"site.yaml:5:1 container: {why}"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "runtime: shifter, modules: [gpu], options: [--x]",
+        "runtime: edf, annotations: {com.hooks.x: 'true'}",
+        "runtime: podman-hpc, options: [--openmpi-pmi2]",
+        "runtime: apptainer, options: [--cleanenv]",
+    ],
+)
+def test_what_a_runtime_has_it_may_be_asked_for(fields: str, tmp_path: Path) -> None:
+    assert container(tmp_path, fields)
+
+
+def test_a_runtime_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    assert "container.runtime: input should be 'pyxis', 'edf', 'shifter'" in said(tmp_path, "runtime: docker")
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        "/data",
+        "./data",
+        "/a:/b",
+        "/a:/b:ro+rprivate",
+        "tmpfs:/tmp",
+        "umount:/x",
+        "/run/net-{job_id}",
+        "/home/{user}:/h",
+    ],
+)
+def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
+    assert container(tmp_path, f"runtime: pyxis, mounts: ['{mount}']").mounts == [mount]
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("data:/data", "a mount must start with / or ./"),
+        ("/a:/a,/b:/b", "one mount to a line: pyxis divides its list at commas"),
+        ("/a:/b:ro:rw", "a mount is SOURCE:TARGET:FLAGS"),
+        ("/run/{job}", "{job} is not known here, only {job_id}, {user}"),
+    ],
+)
+def test_mounts_that_a_runtime_would_misread_are_refused_with_or_without_a_condition(
+    mount: str, why: str, tmp_path: Path
+) -> None:
+    assert f"container.mounts.0: {why}" in said(tmp_path, f"runtime: pyxis, mounts: ['{mount}']")
+    assert f"container.mounts.0: {why}" in said(
+        tmp_path, f"runtime: pyxis, mounts: [{{mount: '{mount}', when: nodes > 1}}]"
+    )
+
+
+@pytest.mark.parametrize("name", ["NCCL", "NCCL_*", "_x"])
+def test_a_name_to_be_passed_on_may_stand_for_all_that_start_so(name: str, tmp_path: Path) -> None:
+    assert container(tmp_path, f"runtime: pyxis, pass_env: ['{name}']").pass_env == [name]
+
+
+@pytest.mark.parametrize("name", ["*", "*_X", "A,B", "A=1", "A*B", ""])
+def test_what_is_no_variables_name_cannot_be_passed_on(name: str, tmp_path: Path) -> None:
+    assert "container.pass_env.0: string should match pattern" in said(
+        tmp_path, f"runtime: pyxis, pass_env: ['{name}']"
+    )

@@ -1,0 +1,142 @@
+"""Which account and QOS a job gets, and which jobs a site does not take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.clusters.placement import QosFields, SlurmFields, seconds
+from orchestrator.errors import ReproError
+from tests.unit.clusters.sites import PLAIN, cluster_of, short
+
+# Leonardo's, by size and then by time (CINECA documentation).
+LEONARDO = [
+    {"name": "normal", "max_nodes": 64, "max_time": "1-00:00:00"},
+    {"name": "boost_qos_bprod", "min_nodes": 65, "max_nodes": 256, "max_time": "1-00:00:00"},
+    {"name": "boost_qos_lprod", "max_nodes": 8, "max_time": "4-00:00:00"},
+]
+
+
+def slurm(**fields: Any) -> SlurmFields:
+    return SlurmFields.model_validate({"time_limit": "1:00:00"} | fields)
+
+
+def said(folder: Path, line: str) -> str:
+    with pytest.raises(ReproError) as caught:
+        cluster_of(folder, PLAIN.replace("slurm: {", f"slurm: {{{line}, "))
+    (only,) = caught.value.problems
+    return short(only)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("0:00:01", 1), ("0:30:00", 1800), ("99:00:00", 356400), ("1-02:03:04", 93784)]
+)
+def test_a_time_limit_in_seconds_counts_days(limit: str, expected: int) -> None:
+    assert seconds(limit) == expected
+
+
+def test_an_account_is_the_project_and_what_its_hours_are_for() -> None:
+    assert slurm(project="abc", account="{project}@a100").account_name == "abc@a100"
+    assert slurm(account="proj").account_name == "proj"
+    assert slurm(project="abc").account_name is None
+
+
+def test_an_account_without_its_project_is_refused(tmp_path: Path) -> None:
+    assert said(tmp_path, "account: '{project}_g'") == (
+        "site.yaml:4:1 slurm: account says {project}, so project: must be given"
+    )
+    assert said(tmp_path, "project: a, account: '{gpu}@{project}'").startswith(
+        "site.yaml:4:21 slurm.account: {gpu} is not known here, only {project}"
+    )
+
+
+def test_an_open_placeholder_is_an_account_until_it_is_needed(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN.replace("slurm: {", "slurm: {account: '<your {account}>', "))
+    assert [blank.text for blank in cluster.unfilled] == ["<your {account}>"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limit", "expected"),
+    [
+        (1, "1:00:00", "normal"),
+        (64, "1-00:00:00", "normal"),
+        (65, "1:00:00", "boost_qos_bprod"),
+        (256, "24:00:00", "boost_qos_bprod"),
+        (8, "1-00:00:01", "boost_qos_lprod"),
+        (8, "4-00:00:00", "boost_qos_lprod"),
+        (9, "1-00:00:01", None),
+        (257, "1:00:00", None),
+        (1, "4-00:00:01", None),
+    ],
+)
+def test_the_first_qos_that_takes_a_job_is_asked_for(nodes: int, limit: str, expected: str | None) -> None:
+    own = slurm(qos=LEONARDO)
+    assert own.qos_for(nodes, nodes * 4, limit) == expected
+    assert own.refusals(nodes, nodes * 4, limit) == (
+        []
+        if expected
+        else [
+            f"no QOS takes {nodes} nodes, {nodes * 4} GPUs for {limit} "
+            "(there are: normal, boost_qos_bprod, boost_qos_lprod)"
+        ]
+    )
+
+
+# Few numbers, so that jobs lie on both sides of limits and on them.
+SIZES = st.integers(1, 6)
+LIMITS = st.builds("{}-{:02}:00:0{}".format, st.integers(0, 1), st.integers(0, 2), st.integers(1, 2))
+QOS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={"min_nodes": SIZES, "max_nodes": SIZES, "max_gpus": SIZES, "max_time": LIMITS},
+    ),
+    max_size=4,
+)
+
+
+def is_within(qos: QosFields, nodes: int, gpus: int, limit: str) -> bool:
+    """The same, from the fields' names."""
+    bounds = [
+        qos.min_nodes is None or qos.min_nodes <= nodes,
+        qos.max_nodes is None or nodes <= qos.max_nodes,
+        qos.max_gpus is None or gpus <= qos.max_gpus,
+        qos.max_time is None or seconds(limit) <= seconds(qos.max_time),
+    ]
+    return all(bounds)
+
+
+@given(QOS, SIZES, st.integers(0, 6), LIMITS)
+def test_the_chosen_qos_takes_the_job_and_no_earlier_one_does(
+    limits: list[dict[str, Any]], nodes: int, gpus: int, limit: str
+) -> None:
+    several = [QosFields.model_validate({"name": f"q{i}"} | one) for i, one in enumerate(limits)]
+    chosen = slurm(qos=several).qos_for(nodes, gpus, limit)
+    fitting = [one.name for one in several if is_within(one, nodes, gpus, limit)]
+    assert chosen == (fitting[0] if fitting else None)
+    assert bool(slurm(qos=several).refusals(nodes, gpus, limit)) == (chosen is None)
+
+
+@pytest.mark.parametrize("qos", ["regular", None])
+def test_a_qos_of_which_the_limits_are_not_known_takes_every_job(qos: str | None) -> None:
+    assert slurm(qos=qos).qos_for(10_000, 80_000, "9-00:00:00") == qos
+    assert slurm(qos=qos).refusals(10_000, 80_000, "9-00:00:00") == []
+
+
+def test_a_job_larger_or_longer_than_the_site_allows_is_refused_for_each_reason() -> None:
+    own = slurm(max_nodes=8, max_time="12:00:00", qos=[{"name": "only", "max_gpus": 16}])
+    assert own.refusals(8, 16, "12:00:00") == []
+    assert own.refusals(9, 36, "12:00:01") == [
+        "needs 9 nodes, jobs here may have 8",
+        "asks for 12:00:01, jobs here may take 12:00:00",
+        "no QOS takes 9 nodes, 36 GPUs for 12:00:01 (there are: only)",
+    ]
+
+
+def test_one_task_for_each_node_cannot_ask_for_gpus_by_the_task(tmp_path: Path) -> None:
+    assert said(tmp_path, "tasks: per-node, gpu_request: gpus-per-task") == (
+        "site.yaml:4:1 slurm: one task for each node cannot ask for GPUs by the task; gpu_request: gpus-per-node"
+    )

@@ -1,0 +1,44 @@
+"""Accounts and qualities of service from sacctmgr's rows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.slurm.site_accounting import Association, Qos, parse_associations, parse_qos
+from tests.unit.slurm.site_texts import ASSOCIATIONS, QOS
+
+
+def test_an_association_has_its_qos_and_the_default_account_is_marked() -> None:
+    assert parse_associations(ASSOCIATIONS) == (
+        Association("small", ("high", "limited", "low", "normal"), "normal"),
+        Association("research", ("high", "limited", "low", "normal"), "normal", is_default=True),
+        Association("root", ("normal",)),
+    )
+    (only_there,) = parse_associations("a|b|gpu_p5||\n")
+    assert only_there == Association("b", partition="gpu_p5")
+
+
+@pytest.mark.parametrize(
+    ("row", "qos"),
+    [
+        ("normal||||||", Qos("normal")),
+        ("limited||node=2||||3", Qos("limited", max_nodes=2, max_submit_jobs=3)),
+        ("dev|02:00:00|cpu=64,gres/gpu=32||||", Qos("dev", max_wall_s=7200, max_gpus=32)),
+        ("t3|20:00:00|gres/gpu=512|gres/gpu=128|node=4|10|", Qos("t3", 72000, 4, 128, 10)),
+        ("typed||gres/gpu:a100=8,mem=1T||||", Qos("typed")),
+    ],
+)
+def test_the_limits_of_a_qos_are_those_that_one_job_meets(row: str, qos: Qos) -> None:
+    assert parse_qos(f"{row}\n") == (qos,)
+
+
+def test_every_qos_of_the_list_is_read() -> None:
+    assert [one.name for one in parse_qos(QOS)] == ["normal", "low", "high", "limited"]
+
+
+@given(st.text() | st.text(alphabet="ab|=,\n0123456789gres/u", max_size=80))
+def test_no_text_breaks_the_parsers(text: str) -> None:
+    parse_associations(text)
+    parse_qos(text)

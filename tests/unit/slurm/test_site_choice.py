@@ -1,0 +1,125 @@
+"""Where a user's jobs would go on a site."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.errors import ReproError
+from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site
+from orchestrator.slurm.site_choice import choose
+
+H100 = NodeKind(4, 64, 10**6, (Gres("gpu", "h100", 8),), frozenset({"h100"}))
+A100 = NodeKind(9, 64, 10**6, (Gres("gpu", "a100", 4),), frozenset({"a100"}))
+PLAIN = NodeKind(50, 64, 10**6)
+
+
+def partition(name: str, *kinds: NodeKind, default: bool = False, up: bool = True) -> Partition:
+    return Partition(name, default, up, sum(kind.count for kind in kinds), "n[1-9]", kinds=kinds)
+
+
+def site(*partitions: Partition, accounts: tuple[Association, ...] | None = (), qos: tuple[Qos, ...] = ()) -> Site:
+    return Site("me", "c", "22.05.8", partitions, accounts, qos)
+
+
+def test_the_partition_asked_for_is_taken_even_if_it_is_no_good_one() -> None:
+    found = choose(site(partition("gpu", H100, default=True), partition("cpu", PLAIN, up=False)), "cpu")
+    assert found.partition.name == "cpu" and found.kind == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("partitions", "name"),
+    [
+        ((partition("a", A100), partition("d", H100, default=True)), "d"),
+        ((partition("d", PLAIN, default=True), partition("h", H100), partition("a", A100)), "a"),
+        ((partition("off", H100, up=False), partition("on", H100)), "on"),
+        ((partition("x", PLAIN), partition("d", PLAIN, default=True)), "d"),
+        ((partition("d", default=True), partition("x", PLAIN)), "x"),
+    ],
+)
+def test_without_a_word_it_is_the_default_one_with_gpus_or_the_one_with_most(
+    partitions: tuple[Partition, ...], name: str
+) -> None:
+    assert choose(site(*partitions)).partition.name == name
+
+
+def test_a_partition_that_is_not_there_or_has_no_nodes_is_refused() -> None:
+    with pytest.raises(ReproError, match=r'batcn: no such partition; did you mean "batch"'):
+        choose(site(partition("batch", H100)), "batcn")
+    with pytest.raises(ReproError, match="empty: a partition without nodes"):
+        choose(site(partition("empty")), "empty")
+    with pytest.raises(ReproError, match="no partition with nodes"):
+        choose(site(partition("empty")))
+
+
+def test_of_unlike_nodes_those_with_gpus_come_first_and_then_the_most() -> None:
+    found = choose(site(partition("p", PLAIN, A100, H100)))
+    assert found.kind == A100 and found.rivals == ()
+    twin = replace(A100, count=2, memory_mb=1)
+    assert choose(site(partition("p", A100, twin, PLAIN))).rivals == (twin,)
+    bigger = replace(A100, gres=(Gres("gpu", None, 8),))
+    untyped = replace(A100, gres=(Gres("gpu", None, 4),), count=99)
+    assert choose(site(partition("p", untyped, bigger))).rivals == (bigger,), "a job for 4 GPUs fits a node of 8"
+
+
+def test_nodes_that_slurm_keeps_to_itself_are_counted_all_the_same() -> None:
+    hidden = Partition("p", nodes=7, max_nodes=3)
+    found = choose(site(hidden))
+    assert found.kind.gpu is None and found.node_limits == {"scontrol show partition: MaxNodes": 3}
+
+
+def test_the_account_is_the_default_one_or_the_only_one_that_the_partition_takes() -> None:
+    a, b = Association("a", ("normal",)), Association("b", ("normal",), is_default=True)
+    gpu = partition("gpu", H100)
+    both = choose(site(gpu, accounts=(a, b)))
+    assert (both.accounts, both.association) == (("a", "b"), b)
+    only_a = choose(site(replace(gpu, allow_accounts=frozenset("a")), accounts=(a, b)))
+    assert (only_a.accounts, only_a.association) == (("a",), a)
+    unclear = choose(site(replace(gpu, deny_accounts=frozenset("b")), accounts=(a, b, Association("c"))))
+    assert (unclear.accounts, unclear.association) == (("a", "c"), None)
+    elsewhere = choose(site(gpu, accounts=(replace(b, partition="other"),)))
+    assert elsewhere.accounts == ()
+    assert choose(site(gpu, accounts=None)).association is None
+
+
+def test_the_association_for_the_partition_comes_before_the_one_for_all() -> None:
+    every, here = Association("a", ("normal",)), Association("a", ("big",), partition="gpu")
+    assert choose(site(partition("gpu", H100), accounts=(every, here))).association == here
+
+
+@pytest.mark.parametrize(
+    ("own", "allow", "deny", "qos", "needed"),
+    [
+        (Association("a", ("n", "m"), "n"), None, "", "n", False),
+        (Association("a", ("n", "m"), "n"), "m", "", "m", False),
+        (Association("a", ("n", "m", "k"), "n"), "mk", "", None, True),
+        (Association("a", ("n", "m", "k"), "n"), None, "n", None, True),
+        (Association("a", ("n", "m")), None, "", None, False),
+        (Association("a", ("n",)), None, "", "n", False),
+        (Association("a", ("n",)), "k", "", None, True),
+        (Association("a", (), "n"), None, "", "n", False),
+        (Association("a"), None, "", None, False),
+    ],
+)
+def test_the_qos_is_the_default_if_the_partition_takes_it_or_the_only_one_it_takes(
+    own: Association, allow: str | None, deny: str, qos: str | None, needed: bool
+) -> None:
+    where = replace(
+        partition("gpu", H100), allow_qos=None if allow is None else frozenset(allow), deny_qos=frozenset(deny)
+    )
+    found = choose(site(where, accounts=(own,)))
+    assert (found.qos, found.needs_qos) == (qos, needed)
+
+
+def test_the_partitions_own_qos_limits_a_job_before_the_jobs_does() -> None:
+    jobs, own = Qos("n", 3600, max_nodes=3, max_gpus=16), Qos("p", 7200, max_nodes=2)
+    where = replace(partition("gpu", H100), max_time_s=7000)
+    account = (Association("a", ("n",), "n"),)
+    found = choose(site(where, accounts=account, qos=(jobs, own)))
+    assert found.limits == (jobs,) and found.longest_s == 3600
+    assert sorted(found.node_limits.values()) == [2, 3], "16 GPUs are two nodes of eight"
+    found = choose(site(replace(where, qos="p"), accounts=account, qos=(jobs, own)))
+    assert found.limits == (own, jobs) and found.longest_s == 7000
+    assert list(found.node_limits.values()) == [2, 2]
+    assert choose(site(partition("gpu", H100))).longest_s is None

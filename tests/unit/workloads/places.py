@@ -1,0 +1,42 @@
+"""A site that has every program, and a case for each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import Paper
+from orchestrator.folders import Folders
+from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
+
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
+
+EVERYWHERE = """\
+workloads:
+  megatron-2021: {checkout: /2021, data_path: /2021/d, vocab_file: /2021/v, merge_file: /2021/m}
+  megatron-kwai: {checkout: /kwai, data_path: /kwai/d}
+  megatron-jan-2024: {checkout: /jan, data_path: /jan/d}
+  megatron-core-0.14: {checkout: /core, data_path: /core/d, vocab_file: /core/v, merge_file: /core/m}
+  megatron-tutorial-fork: {checkout: /fork, data_path: /fork/d, vocab_file: /fork/v, merge_file: /fork/m}
+  megatron-alpa: {checkout: /alpas, benchmark: /alpa/osdi22_artifact/megatron}
+  megatron-2026: {checkout: /today}
+"""
+
+
+def one_of_each() -> list[tuple[Case, Paper]]:
+    """A case of each program, with its paper."""
+    rows = [
+        ("figure-13", "pp=8,tp=8,gbs=32"),
+        ("alpa-gpt", "gpus=4"),
+        ("atc-table-8", "case=ours"),
+        ("atc-table-8", "case=origin"),
+        ("core-dp", "case=101"),
+        ("tutorial-cp", "case=312"),
+    ]
+    found = [(find_case(experiment, name), shipped(experiment).paper) for experiment, name in rows]
+    return [*found, (replace(found[0][0], workload="megatron-2026"), found[0][1])]
+
+
+def pretrain_case() -> tuple[Case, Paper]:
+    return expand(shipped(), "quad")[0], shipped().paper

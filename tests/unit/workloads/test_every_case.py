@@ -1,0 +1,87 @@
+"""Every case of the catalogue with every program: a list of arguments that can be read back, or one line why not."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import Paper, scale_names
+from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from orchestrator.megatron.setting import read_flags
+from orchestrator.workloads.makers import MAKERS
+from orchestrator.workloads.program import program_for
+from tests.unit.catalog.entries import CHECKOUT
+from tests.unit.clusters.sites import PLAIN, cluster_of
+from tests.unit.workloads.places import EVERYWHERE
+
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
+
+
+def catalogue() -> Iterator[tuple[Paper, Case]]:
+    for name in experiment_names(FOLDERS):
+        entry = find_experiment(FOLDERS, name)
+        for scale in scale_names(entry.experiment):
+            for case in expand(entry, scale):
+                yield entry.paper, case
+
+
+CATALOGUE = list(catalogue())
+CODE = {workload: code for paper, _ in CATALOGUE for workload, code in paper.code.items()}
+
+
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    folder: Path = tmp_path_factory.mktemp("site")
+    return cluster_of(folder, PLAIN + EVERYWHERE)
+
+
+@pytest.mark.parametrize("workload", MAKERS)
+def test_every_case_is_said_or_refused_in_one_line(workload: str, everywhere: Cluster) -> None:
+    said = 0
+    for paper, own in CATALOGUE:
+        case = replace(own, workload=workload)
+        # Another paper's program is named by no paper.yaml but its own; here all of them are.
+        anywhere = paper.model_copy(update={"code": CODE})
+        try:
+            words = program_for(case, anywhere, everywhere, FOLDERS).arguments
+        except ReproError as refused:
+            assert len(refused.problems) == 1 and "\n" not in str(refused)
+            assert str(refused).startswith(f"{case.name}: ") and own.workload != workload
+            continue
+        said += 1
+        assert not {"", "None", "True", "False"} & set(words), case.name
+        assert sizes(words) == (
+            str(case.layout.tensor_parallel),
+            str(case.layout.pipeline_parallel),
+            str(case.layout.micro_batch_size),
+            str(case.layout.global_batch_size),
+            str(case.model.layers),
+            str(case.model.hidden),
+            str(case.model.heads),
+            str(case.model.seq),
+        ), f"{workload} {case.name}"
+    assert said >= sum(own.workload == workload for _, own in CATALOGUE)
+    assert said
+
+
+def sizes(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The layout and the model as the program reads them."""
+    if words[-1] == "megatron_results_e2e":
+        case = ast.literal_eval(words[-2])
+        micro_batch = case[1] // case[7] // case[12]
+        return tuple(str(size) for size in (case[8], case[11], micro_batch, *(case[i] for i in (1, 4, 3, 5, 2))))
+    flags = read_flags(words)
+    names = (
+        "tensor-model-parallel-size pipeline-model-parallel-size micro-batch-size global-batch-size num-layers "
+        "hidden-size num-attention-heads seq-length"
+    )
+    return tuple(flags[f"--{name}"][0] for name in names.split())

@@ -1,0 +1,184 @@
+"""What each maker says of its program beside the arguments: data, MPI, kernels, and which words are the site's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import CodeFields
+from orchestrator.errors import ReproError
+from orchestrator.workloads.program import is_offered, program_for
+from tests.unit.catalog.entries import find_case, shipped
+from tests.unit.clusters.sites import PLAIN, cluster_of
+from tests.unit.workloads.places import EVERYWHERE, FOLDERS, one_of_each, pretrain_case
+
+
+def test_todays_megatron_needs_its_checkout_alone_and_runs_its_own_commit_where_no_paper_names_one(
+    tmp_path: Path,
+) -> None:
+    entry = shipped()
+    case = replace(expand(entry)[0], workload="megatron-2026")
+    assert not is_offered("megatron-2026", cluster_of(tmp_path))
+    with pytest.raises(ReproError, match=r"^site has no megatron-2026; .* megatron-2026: checkout$"):
+        program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
+    found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
+    assert (found.target, found.python_path, found.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))
+    assert (found.code, found.data) == ("d98e8a64ddf34856e74b24714e3bedb2f5a39553", "mock data")
+    assert "--mock-data" in found.arguments
+    named = entry.paper.model_copy(update={"code": {"megatron-2026": CodeFields(repository="r", commit="c0ffee")}})
+    assert program_for(case, named, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS).code == "c0ffee"
+
+
+def test_todays_megatron_reads_the_sites_data_only_with_their_vocabulary(tmp_path: Path) -> None:
+    entry = shipped()
+    case = replace(expand(entry)[0], workload="megatron-2026")
+    whole = "workloads: {megatron-2026: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
+    found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + whole), FOLDERS)
+    assert found.data == "/d" and "--mock-data" not in found.arguments
+    assert [found.arguments[found.arguments.index(f"--{name}") + 1] for name in ("vocab-file", "merge-file")] == [
+        "/v",
+        "/m",
+    ]
+    for part, missing in (
+        ("data_path: /d", "no vocab_file and no merge_file"),
+        ("data_path: /d, vocab_file: /v", "no merge_file"),
+        ("vocab_file: /v, merge_file: /m", "no data_path"),
+    ):
+        text = f"workloads: {{megatron-2026: {{checkout: /c, {part}}}}}\n"
+        with pytest.raises(ReproError, match=f"data need all of data_path, vocab_file and merge_file: {missing}$"):
+            cluster_of(tmp_path, PLAIN + text)
+
+
+def test_alpas_benchmark_is_written_but_known_to_be_unverifiable(tmp_path: Path) -> None:
+    entry, cluster = shipped("alpa-gpt"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
+    assert found.per_rank()[:3] == ["python", "-u", "/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py"]
+    # the fork for `import megatron`, the root of Alpa's own checkout for `from benchmark.util import ...`
+    assert (found.python_path, found.mounts) == ("/alpas:/alpa", ("/alpas", "/alpa"))
+    assert found.code == "c28bbd208d16ffea61fa3c545e66b3a9d87f9d84"
+    assert found.data == "synthetic"
+    assert found.unverifiable is not None and "mean of two steps" in found.unverifiable
+    others = [
+        program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each() if case.workload != "megatron-alpa"
+    ]
+    assert {program.unverifiable for program in others} == {None}
+
+
+def test_the_benchmark_is_looked_for_where_its_imports_are_found(tmp_path: Path) -> None:
+    with pytest.raises(ReproError, match=r"must be the folder .../osdi22_artifact/megatron in a checkout"):
+        cluster_of(tmp_path, PLAIN + "workloads: {megatron-alpa: {checkout: /c, benchmark: /alpa}}\n")
+
+
+def test_each_program_says_what_it_reads_and_whether_it_compiles(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    found = {case.workload: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
+    assert {name: program.data for name, program in found.items()} == {
+        "megatron-2021": "/2021/d",
+        "megatron-alpa": "synthetic",
+        "megatron-kwai": "/kwai/d",
+        "megatron-jan-2024": "/jan/d",
+        "megatron-core-0.14": "/core/d",
+        "megatron-tutorial-fork": "/fork/d",
+        "megatron-2026": "mock data",
+    }
+    assert {name: program.compiles_in for name, program in found.items() if program.compiles_in} == {
+        "megatron-2021": "/2021",
+        "megatron-alpa": "/alpas",
+        "megatron-kwai": "/kwai",
+    }
+    for program in found.values():
+        assert bool(program.warm_up) == (program.compiles_in is not None)
+    assert program_for(*pretrain_case(), cluster, FOLDERS).data == "synthetic"
+
+
+@pytest.mark.parametrize(
+    ("index", "kernels"),
+    [
+        # What fused_kernels.load of each commit compiles when it is given these arguments: at 6985e58938 and b31e129635
+        # two kernels of the softmax and the norm; at b2646e4d9f those of rotary positions and context parallelism.
+        (
+            0,
+            ["scaled_upper_triang_masked_softmax_cuda", "scaled_masked_softmax_cuda", "fused_mix_prec_layer_norm_cuda"],
+        ),
+        (
+            1,
+            ["scaled_upper_triang_masked_softmax_cuda", "scaled_masked_softmax_cuda", "fused_mix_prec_layer_norm_cuda"],
+        ),
+        (2, ["fast_rotary_pos_emb", "fast_flip_cuda", "wrap_gemm_cuda", "fast_cat_cuda"]),
+    ],
+    ids=["2021", "alpa", "kwai"],
+)
+def test_warming_up_compiles_every_kernel_that_some_case_needs_and_trains_nothing(
+    index: int, kernels: list[str], tmp_path: Path
+) -> None:
+    case, paper = one_of_each()[index]
+    checkout = tmp_path / "checkout"
+    text = EVERYWHERE
+    for folder in ("/2021", "/alpas", "/kwai"):
+        text = text.replace(f"checkout: {folder},", f"checkout: {checkout},")
+    program = program_for(case, paper, cluster_of(tmp_path, PLAIN + text), FOLDERS)
+    write_kernels(checkout)
+    command = [sys.executable, *program.warm_up[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["helpers", *kernels]
+
+
+def write_kernels(checkout: Path) -> None:
+    """The two functions that a start of Megatron-LM compiles with, with the conditions of theirs, and no compiler."""
+    (checkout / "megatron" / "data").mkdir(parents=True)
+    (checkout / "megatron" / "__init__.py").write_text("")
+    (checkout / "megatron" / "data" / "__init__.py").write_text("")
+    (checkout / "megatron" / "data" / "dataset_utils.py").write_text("def compile_helper(): print('helpers')\n")
+    (checkout / "megatron" / "fused_kernels.py").write_text(
+        "def load(args):\n"
+        "    verbose = args.rank == 0\n"
+        "    if args.masked_softmax_fusion:\n"
+        "        print('scaled_upper_triang_masked_softmax_cuda scaled_masked_softmax_cuda')\n"
+        "    if not hasattr(args, 'use_fast_rope'):\n"
+        "        return print('fused_mix_prec_layer_norm_cuda')\n"
+        "    if args.use_fast_rope:\n"
+        "        print('fast_rotary_pos_emb')\n"
+        "    if args.context_parallel_size >= 2 or args.kaimm_offload_activation_ratio > 0:\n"
+        "        print('fast_flip_cuda wrap_gemm_cuda fast_cat_cuda')\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "needs"),
+    [
+        ("atc-table-8", "case=ours", True),  # tensor-parallel 4: userbuffers
+        ("atc-demo", "case=ours", False),  # tensor-parallel 1 turns the overlap off
+        ("atc-demo", "case=origin", True),  # script 3: context-parallel 1, MPI even with tensor-parallel 1
+        ("atc-table-8", "case=origin", False),  # script 7: context-parallel 2
+        ("figure-13", "pp=8,tp=8,gbs=32", False),
+        ("core-tp-weak", "case=228", False),
+        ("alpa-gpt", "gpus=16", False),
+    ],
+)
+def test_mpi_is_needed_where_the_references_say_so(experiment: str, name: str, needs: bool, tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
+    assert program_for(find_case(experiment, name), shipped(experiment).paper, cluster, FOLDERS).needs_mpi is needs
+
+
+def test_every_word_of_the_sites_is_found_in_the_command_and_at_its_place_in_the_profile(tmp_path: Path) -> None:
+    named = PLAIN + EVERYWHERE + "  pretrain: {python: /opt/py}\n"
+    cluster = cluster_of(tmp_path, named)
+    for case, paper in [*one_of_each(), pretrain_case()]:
+        found = program_for(case, paper, cluster, FOLDERS)
+        words = [found.python, *found.target, *found.arguments, *found.mounts]
+        assert {word for word, _ in found.site_values} <= set(words)
+        for word, path in found.site_values:
+            value: Any = cluster.profile.model_dump(by_alias=True)
+            for part in path:
+                value = value[part]
+            assert value.startswith(word) or word.startswith(value), (word, path)
+        given = cluster.profile.workloads.model_dump(by_alias=True)[case.workload]
+        told = {path[-1] for _, path in found.site_values}
+        assert told == {field for field, value in given.items() if value is not None}

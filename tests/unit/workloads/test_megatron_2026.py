@@ -1,0 +1,147 @@
+"""Cases of every paper in the arguments of today's Megatron-LM; those of SC21 are in test_sc21_arguments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.catalog.case import Case
+from orchestrator.errors import ReproError
+from orchestrator.megatron.model import padded_vocabulary
+from orchestrator.megatron.setting import read_flags
+from orchestrator.workloads.megatron_2026 import Data, arguments, vocabulary_divisor
+from tests.unit.catalog.entries import find_case
+
+DATA = Data("DATA", "VOCAB", "MERGE")
+
+
+def today(experiment: str, name: str, **training: Any) -> Case:
+    case = find_case(experiment, name)
+    return replace(case, workload="megatron-2026", training=replace(case.training, **training))
+
+
+def flags(case: Case, data: Data | None = None) -> dict[str, tuple[str, ...]]:
+    return read_flags(arguments(case, data))
+
+
+def test_a_llama_is_told_from_sc21s_gpt_by_all_that_makes_it_one() -> None:
+    # llama2-70b of examples/atc24 at b2646e4d9f, 8,192 tokens, tp 2, cp 4, pp 8 and 5 chunks of 2 layers a stage
+    found = flags(today("atc-figure-9", "model=llama2-70b,gpus=256"))
+    expected = (
+        "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+        "--untie-embeddings-and-output-weights --ffn-hidden-size 28672 --group-query-attention --num-query-groups 8 "
+        "--hidden-dropout 0.0 --attention-dropout 0.0 --context-parallel-size 4 --cp-comm-type p2p --sequence-parallel "
+        "--use-distributed-optimizer --bf16 --num-layers-per-virtual-pipeline-stage 2 --tensor-model-parallel-size 2 "
+        "--pipeline-model-parallel-size 8 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 "
+        "--seq-length 8192 --max-position-embeddings 8192"
+    )
+    assert read_flags(expected.split()).items() <= found.items()
+    assert not {"--loss-scale", "--recompute-granularity", "--fp16"} & set(found)
+
+
+def test_experts_are_told_as_the_tutorials_tell_them() -> None:
+    found = flags(today("core-ep", "case=511"))
+    expected = (
+        "--num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 1024 --expert-model-parallel-size 4 "
+        "--expert-tensor-parallel-size 2 --moe-grouped-gemm --overlap-grad-reduce"
+    )
+    assert read_flags(expected.split()).items() <= found.items()
+    assert "--ffn-hidden-size" not in found
+
+
+@pytest.mark.parametrize(
+    ("recompute", "said"),
+    [
+        ("none", []),
+        ("selective", ["--recompute-granularity", "selective"]),
+        (
+            "full",
+            ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"],
+        ),
+    ],
+)
+def test_recomputation_has_todays_names(recompute: str, said: list[str]) -> None:
+    found = arguments(today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute), None)
+    assert found[: len(said)] == said
+    assert [word for word in found if word.startswith("--recompute")] == said[::2]
+
+
+def test_what_a_case_types_itself_is_said_once_and_last() -> None:
+    case = replace(today("figure-13", "pp=8,tp=8,gbs=32"), arguments=("--eval-interval=25", "--swiglu"))
+    found = arguments(case, None)
+    assert found[-2:] == ["--eval-interval=25", "--swiglu"]
+    assert sum(word.startswith("--eval-interval") for word in found) == 1
+
+
+def test_a_run_longer_than_the_scripts_trains_to_its_end() -> None:
+    found = flags(today("figure-13", "pp=8,tp=8,gbs=32", iterations=600))
+    assert (found["--train-iters"], found["--exit-interval"]) == (("600",), ("600",))
+
+
+def test_attention_is_named_where_a_case_has_an_opinion_only() -> None:
+    assert flags(today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"))["--attention-backend"] == ("unfused",)
+    assert "--attention-backend" not in flags(today("figure-13", "pp=8,tp=8,gbs=32"))
+
+
+def test_the_sites_data_take_the_place_of_mock_data_with_their_vocabulary_and_the_same_padding() -> None:
+    case = today("figure-13", "pp=2,tp=32,gbs=32")
+    mock, own = flags(case), flags(case, DATA)
+    assert mock.keys() - own.keys() == {"--mock-data", "--vocab-size"}
+    assert own.keys() - mock.keys() == {"--data-path", "--vocab-file", "--merge-file"}
+    assert (own["--data-path"], own["--tokenizer-type"]) == (("DATA",), ("GPT2BPETokenizer",))
+    assert (own["--vocab-file"], own["--merge-file"]) == (("VOCAB",), ("MERGE",))
+    # 50,257 entries are padded to the paper's 51,200 as well: by 128 they would be 53,248
+    assert own["--make-vocab-size-divisible-by"] == mock["--make-vocab-size-divisible-by"] == ("32",)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "change", "said"),
+    [
+        ("atc-table-8", "case=ours", {"offload": 0.0}, "no recomputation ours, only none, selective, full"),
+        ("atc-table-8", "case=baseline", {"offload": 0.5}, "no share of the activations to offload"),
+        (
+            "atc-table-8",
+            "case=ours",
+            {},
+            "no recomputation ours, only none, selective, full, no share of the activations to offload",
+        ),
+    ],
+)
+def test_what_only_atc24s_own_program_does_is_refused(
+    experiment: str, name: str, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ReproError) as caught:
+        arguments(today(experiment, name, **change), None)
+    assert str(caught.value) == f"{name}: megatron-2026 has {said}"
+
+
+def test_data_with_more_words_than_the_model_are_refused() -> None:
+    case = today("atc-table-8", "case=baseline")
+    with pytest.raises(ReproError, match=r"no way to pad the 50,257 entries of the site's data to 32,004$"):
+        arguments(case, DATA)
+
+
+def test_a_vocabulary_that_no_padding_ends_at_is_padded_as_the_program_does_without_being_told() -> None:
+    case = today("atc-table-8", "case=baseline")
+    found = flags(replace(case, layout=replace(case.layout, tensor_parallel=8)))  # 32,004 does not divide by 8
+    assert found["--vocab-size"] == ("32004",) and "--make-vocab-size-divisible-by" not in found
+
+
+@given(
+    vocab=st.one_of(st.integers(2, 60_000), st.sampled_from([32_004, 50_304, 51_200, 51_456])),
+    tensor_parallel=st.integers(1, 64),
+    fewer=st.integers(1, 2_000),
+)
+def test_the_divisor_pads_to_exactly_the_models_vocabulary_wherever_one_can(
+    vocab: int, tensor_parallel: int, fewer: int
+) -> None:
+    tokens = max(1, vocab - fewer)
+    divisor = vocabulary_divisor(vocab, tensor_parallel, tokens)
+    if divisor is None:
+        assert vocab % tensor_parallel
+    else:
+        assert padded_vocabulary(tokens, tensor_parallel, divisor) == vocab

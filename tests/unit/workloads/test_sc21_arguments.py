@@ -1,0 +1,116 @@
+"""All 99 cases of SC21 in the words of 2021 and of today, held to the published scripts word for word and in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.errors import ReproError
+from orchestrator.megatron.rules import Setting
+from orchestrator.workloads import megatron_2021, megatron_2026
+from orchestrator.workloads.traits import traits_of
+from tests.unit.catalog.entries import shipped
+
+PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sc21_arguments.yaml").read_text())
+POINTS: dict[str, dict[str, Any]] = {point["id"]: point for point in PUBLISHED["points"]}
+
+# How each run_*.sh calls its jobs, less `results_FIGURE_`.
+NAMES = {
+    "table-1": "model_size_{case}",
+    "figure-11": "pipeline_parallel_size_{pp}_batch_size_{gbs}",
+    "figure-12": "interleaved_{interleaved}_batch_size_{gbs}",
+    "figure-13": "pipeline_parallel_size_{pp}_tensor_parallel_size_{tp}_batch_size_{gbs}",
+    "figure-14": "pipeline_parallel_size_{pp}_data_parallel_size_{dp}_batch_size_{gbs}",
+    "figure-15": "tensor_parallel_size_{tp}_data_parallel_size_{dp}_batch_size_{gbs}",
+    "figure-16": "microbatch_size_{mbs}_batch_size_{gbs}",
+    "figure-17": "activation_recomputation_{recomputes}_batch_size_{gbs}",
+    "figure-18": "scatter_gather_{scatters}_batch_size_{gbs}",
+}
+
+
+def job_name(experiment: str, case: Case) -> str:
+    name = NAMES[experiment].format(
+        case=dict(case.point).get("case"),
+        pp=case.layout.pipeline_parallel,
+        tp=case.layout.tensor_parallel,
+        dp=case.layout.data_parallel,
+        mbs=case.layout.micro_batch_size,
+        gbs=case.layout.global_batch_size,
+        interleaved="YES" if case.layout.virtual_stages > 1 else "NO",
+        recomputes="YES" if case.training.recompute == "full" else "NO",
+        scatters="YES" if case.training.scatter_gather else "NO",
+    )
+    return f"results_{experiment.replace('-', '_')}_{name}"
+
+
+CASES = [(job_name(experiment, case), case) for experiment in NAMES for case in expand(shipped(experiment))]
+
+
+def published(name: str, year: str, substitutions: dict[str, object]) -> list[str]:
+    """The published list with our values for these flags, each of which must be in it."""
+    point = POINTS[name]
+    text = PUBLISHED["extras"][point["extra"]][f"first_{year}"] + " " + PUBLISHED[f"then_{year}"]
+    words: list[str] = text.format(**point, divisor=1024 // point["tp"]).split()
+    for flag, value in substitutions.items():
+        words[words.index(flag) + 1] = str(value)
+    return words
+
+
+def test_every_published_job_is_one_case_and_every_case_one_job() -> None:
+    names = [name for name, _ in CASES]
+    assert len(names) == len(set(names)) == len(POINTS) == 99
+    assert set(names) == set(POINTS)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
+def test_the_list_of_2021_is_the_scripts(name: str, case: Case) -> None:
+    training = case.training
+    # How long a case trains and evaluates, and how often it reports, is the experiment's: the scripts' 500 iterations
+    # outlast their own 30 minutes. DATA, VOCAB and MERGE are the site's paths.
+    ours: dict[str, object] = {
+        "--train-iters": training.iterations,
+        "--log-interval": training.log_interval,
+        "--eval-iters": training.evaluation_iterations,
+    }
+    assert megatron_2021.arguments(case, "DATA", "VOCAB", "MERGE") == published(name, "2021", ours)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
+def test_todays_list_is_the_scripts_in_todays_words_or_refused_with_the_reason(name: str, case: Case) -> None:
+    training, today = case.training, replace(case, workload="megatron-2026")
+    # The published translation ends after 20 of its 500 iterations; ours after the experiment's number.
+    ours: dict[str, object] = {
+        "--exit-interval": training.iterations,
+        "--log-interval": training.log_interval,
+        "--eval-iters": training.evaluation_iterations,
+    }
+    if POINTS[name].get("caveat"):
+        with pytest.raises(ReproError) as caught:
+            megatron_2026.arguments(today, None)
+        assert str(caught.value) == (
+            f"{case.name}: megatron-2026 has no switch for scatter/gather "
+            "(its option was removed by 10e7b74597 and nothing took its place)"
+        )
+    else:
+        assert megatron_2026.arguments(today, None) == published(name, "today", ours)
+
+
+def test_five_cases_of_figure_18_are_refused_today_and_no_other() -> None:
+    caveats = {name for name, point in POINTS.items() if point.get("caveat")}
+    assert caveats == {name for name, case in CASES if not case.training.scatter_gather}
+    assert len(caveats) == 5 and all("figure_18" in name for name in caveats)
+
+
+@pytest.mark.parametrize("workload", ["megatron-2021", "megatron-2026"])
+def test_the_vocabulary_is_padded_as_the_scripts_pad_it_and_today_to_the_papers(workload: str) -> None:
+    traits = traits_of(workload)
+    for name, case in CASES:
+        tokens = traits.tokens(case.model, case.layout.tensor_parallel)
+        made = Setting(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary
+        assert made == (POINTS[name]["padded"] if workload == "megatron-2021" else 51200), name
