@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from orchestrator.clusters.finding import Finding, Result
 from orchestrator.clusters.placement import QosFields, SlurmFields, seconds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import shown
+from orchestrator.documents.source import Path_, shown
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import Association, NodeKind, Partition, Qos, Site
 
 
-def check_login(cluster: Cluster, site: Site) -> list[Finding]:
-    """Everything that Slurm says of this profile, in the order of the profile."""
+def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Finding]:
+    """Everything that Slurm says of this profile, in the order of the profile.
+
+    `most_in_one_array`: so many jobs are put into one array, where an experiment has as many alike.
+    """
     checks = _Checks(cluster, site)
     return [
         *open_fields(cluster),
@@ -26,6 +30,7 @@ def check_login(cluster: Cluster, site: Site) -> list[Finding]:
         *checks.nodes(),
         *checks.launching(),
         *checks.container(),
+        *_arrays(site, most_in_one_array),
     ]
 
 
@@ -38,102 +43,64 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(name, "login", result, blank.text, blank.where, f"write it in {shown(cluster.overlay)}")
 
 
+def _arrays(site: Site, most: int) -> Iterator[Finding]:
+    """No field of a profile can mend this, and no experiment may ever have so many jobs."""
+    said = site.settings.get("MaxArraySize", "")
+    if not said.isdecimal():
+        yield Finding("MaxArraySize", "login", "unknown", "Slurm does not say it")
+    elif int(said) < most:
+        found = f"{said}: Slurm refuses larger arrays, and repro puts up to {most} like jobs into one"
+        yield Finding("MaxArraySize", "login", "later", found, mend="submit some at a time, with --where")
+    else:
+        yield Finding("MaxArraySize", "login", "ok", said)
+
+
 class _Checks:
     """One profile against one site; each method a subject."""
 
-    def __init__(self, cluster: Cluster, site: Site) -> None:
-        assert cluster.profile.slurm is not None
-        self.cluster, self.site = cluster, site
-        self.slurm: SlurmFields = cluster.profile.slurm
-        names = [self.slurm.partition] if self.slurm.partition else [p.name for p in site.partitions if p.is_default]
-        self.where_jobs_go: Partition | None = site.partition(names[0]) if names else None
-
     def partition(self) -> Iterator[Finding]:
         name = self.slurm.partition
-        if name is None or _is_blank(name):
-            if self.where_jobs_go is None and name is None:
-                yield self._at("partition", "wrong", "the cluster has no default", "add slurm: partition:")
+        if name is not None and _is_blank(name):
             return
         there = [one.name for one in self.site.partitions]
-        if self.where_jobs_go is None:
-            mend = did_you_mean(name, there) or f"there are: {', '.join(there)}"
-            yield self._at("partition", "wrong", f"{name}: no such partition", mend)
+        if name is None and self.where_jobs_go is None:
+            mend = f"add slurm: partition:; there are: {', '.join(there)}"
+            yield self._at("partition", "wrong", "none named, and the cluster has no default", mend)
+        elif self.where_jobs_go is None:
+            yield self._at("partition", "wrong", f"{name}: no such partition", _nearest(str(name), there))
         elif not self.where_jobs_go.is_up:
-            yield self._at("partition", "wrong", f"{name} is not up", "sinfo -s shows those that are")
+            yield self._at(
+                "partition", "wrong", f"{self.where_jobs_go.name} is not up", "sinfo -s shows those that are"
+            )
         else:
-            yield self._at("partition", "ok", f"{name}, {self.where_jobs_go.nodes} nodes")
-
-    def account(self) -> Iterator[Finding]:
-        wanted, mine = self.slurm.account_name, self.site.associations
-        if wanted is not None and _is_blank(wanted):
-            return
-        if mine is None:
-            yield self._at("account", "unknown", "accounting does not answer")
-        elif wanted is None:
-            default = next((one.account for one in mine if one.is_default), None)
-            if default or not self.site.enforces_accounts:
-                yield self._at("account", "ok", f"none named; Slurm takes {default or 'any'}")
-            else:
-                yield self._at("account", "wrong", "none named, and Slurm asks for one", _there(mine))
-        elif wanted not in {one.account for one in mine}:
-            mend = did_you_mean(wanted, [one.account for one in mine]) or _there(mine)
-            yield self._at("account", "wrong", f"{wanted} is no account of {self.site.user}", mend)
-        elif self.where_jobs_go and not self.where_jobs_go.takes_account(wanted):
-            found = f"partition {self.where_jobs_go.name} takes no jobs of {wanted}"
-            yield self._at("account", "wrong", found, "take another account or partition")
-        else:
-            yield self._at("account", "ok", wanted)
-
-    def qos(self) -> Iterator[Finding]:
-        given = self.slurm.qos
-        if given is None:
-            return
-        named = [QosFields(name=given)] if isinstance(given, str) else given
-        for i, one in enumerate(named):
-            where = self.cluster.layered.where(("slurm", "qos") if isinstance(given, str) else ("slurm", "qos", i))
-            if not _is_blank(one.name):
-                yield self._one_qos(one, where)
-
-    def _one_qos(self, one: QosFields, where: str) -> Finding:
-        check = f"qos {one.name}"
-        if self.site.qos is None:
-            return Finding(check, "login", "unknown", "accounting does not answer", where)
-        known = self.site.qos_named(one.name)
-        if known is None:
-            names = [qos.name for qos in self.site.qos]
-            mend = did_you_mean(one.name, names) or f"there are: {', '.join(names)}"
-            return Finding(check, "login", "wrong", "no such QOS", where, mend)
-        mine = [link for link in self.site.associations or () if link.account == self.slurm.account_name]
-        if mine and not any(one.name in link.qos for link in mine):
-            allowed = ", ".join(sorted({name for link in mine for name in link.qos})) or "none"
-            return Finding(check, "login", "wrong", f"not for {self.slurm.account_name}", where, f"it has: {allowed}")
-        if self.where_jobs_go and not self.where_jobs_go.takes_qos(one.name):
-            return Finding(check, "login", "wrong", f"not in partition {self.where_jobs_go.name}", where)
-        beyond = list(_beyond(one, known))
-        if beyond:
-            return Finding(check, "login", "wrong", "; ".join(beyond), where, "sacctmgr show qos lists its limits")
-        return Finding(check, "login", "ok", "its limits allow what the profile says", where)
+            default = "" if name else ", the default"
+            yield self._at("partition", "ok", f"{self.where_jobs_go.name}{default}, {self.where_jobs_go.nodes} nodes")
 
     def names(self) -> Iterator[Finding]:
         """Features and reservations."""
         if self.slurm.constraint and not _is_blank(self.slurm.constraint) and self.where_jobs_go:
-            asked = re.findall(r"[A-Za-z_][\w.:=-]*", self.slurm.constraint)
             there = sorted(self.where_jobs_go.features)
-            missing = [name for name in asked if name not in there]
-            if missing and self.where_jobs_go.kinds:
-                mend = did_you_mean(missing[0], there) or f"there are: {', '.join(there) or 'none'}"
-                yield self._at("constraint", "wrong", f"no node has {', '.join(missing)}", mend)
+            missing = [name for name in _features(self.slurm.constraint) if name not in there]
+            if not self.where_jobs_go.kinds:
+                yield self._at("constraint", "unknown", "Slurm does not show its nodes to this user")
+            elif missing:
+                found = f"no node of {self.where_jobs_go.name} has {', '.join(missing)}"
+                yield self._at("constraint", "wrong", found, _nearest(missing[0], there))
             else:
                 yield self._at("constraint", "ok", self.slurm.constraint)
         wanted = self.slurm.reservation
         if wanted and not _is_blank(wanted):
-            if wanted in self.site.reservations:
-                yield self._at("reservation", "ok", wanted)
+            missing = [name for name in wanted.split(",") if name not in self.site.reservations]
+            if missing and any("reservation" in complaint for complaint in self.site.complaints):
+                yield self._at("reservation", "unknown", "Slurm does not show its reservations to this user")
+            elif missing:
+                found = f"{', '.join(missing)}: no such reservation"
+                yield self._at("reservation", "wrong", found, _there_are(self.site.reservations))
             else:
-                mend = f"there are: {', '.join(self.site.reservations) or 'none'}"
-                yield self._at("reservation", "wrong", f"{wanted}: no such reservation", mend)
+                yield self._at("reservation", "ok", wanted)
 
     def limits(self) -> Iterator[Finding]:
+        """What the partition allows a job."""
         partition = self.where_jobs_go
         if partition is None:
             return
@@ -143,42 +110,60 @@ class _Checks:
                 continue
             if partition.max_time_s is not None and seconds(value) > partition.max_time_s:
                 found = f"{value}, but {partition.name} allows {_clock(partition.max_time_s)}"
-                yield self._at(field, "wrong", found, f"at most {_clock(partition.max_time_s)}")
+                yield self._at(field, "wrong", found, f"{field}: {_clock(partition.max_time_s)}")
             else:
                 yield self._at(field, "ok", value)
-        if self.slurm.max_nodes and partition.max_nodes and self.slurm.max_nodes > partition.max_nodes:
-            found = f"{self.slurm.max_nodes}, but {partition.name} allows {partition.max_nodes}"
-            yield self._at("max_nodes", "wrong", found, f"at most {partition.max_nodes}")
+        nodes = self._most_nodes()
+        if partition.max_nodes and nodes > partition.max_nodes:
+            found = f"jobs may have {nodes} nodes, but {partition.name} allows {partition.max_nodes}"
+            yield self._at("max_nodes", "wrong", found, f"max_nodes: {partition.max_nodes}")
 
     def nodes(self) -> Iterator[Finding]:
         """What the nodes are, against hardware: and what jobs ask of each."""
         partition, hardware = self.where_jobs_go, self.cluster.hardware
         if partition is None:
             return
-        if hardware.nodes > partition.nodes:
-            found = f"says {hardware.nodes}, {partition.name} has {partition.nodes}"
-            yield self._hardware("nodes", "wrong", found, f"nodes: {partition.nodes}")
+        there = sum(kind.count for kind in self._asked_for) if self._asked_for else partition.nodes
+        such = " such nodes" if self._asked_for and there < partition.nodes else ""
+        if hardware.nodes > there:
+            found = f"says {hardware.nodes}, {partition.name} has {there}{such}"
+            yield self._hardware("nodes", "wrong", found, f"nodes: {there}")
         else:
-            yield self._hardware("nodes", "ok", f"{hardware.nodes} of {partition.nodes}")
+            yield self._hardware("nodes", "ok", f"{hardware.nodes} of {there}{such}")
         if not partition.kinds:
             yield self._hardware("gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
             return
         yield from self._gpus(partition)
-        cpus = self.slurm.cpus_per_task
+        cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._asked_for or partition.kinds)
         tasks = hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
-        if cpus and cpus * tasks > partition.cpus_per_node:
-            found = f"{tasks} tasks of {cpus}, but the nodes have {partition.cpus_per_node} CPUs"
-            yield self._at("cpus_per_task", "wrong", found, f"at most {partition.cpus_per_node // tasks}")
+        if cpus and cpus * tasks > most:
+            found = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
+            yield self._at("cpus_per_task", "wrong", found, f"cpus_per_task: {max(most // tasks, 1)}")
+        elif cpus:
+            yield self._at("cpus_per_task", "ok", f"{tasks} tasks of {cpus} on {most} CPUs")
         said = self.cluster.profile.site.architecture
-        known = {kind.architecture for kind in partition.kinds if kind.architecture}
+        known = {kind.architecture for kind in self._asked_for or partition.kinds if kind.architecture}
         if said and known and said not in known:
             where = self.cluster.layered.where(("site", "architecture"))
             yield Finding("site.architecture", "login", "wrong", f"the nodes are {', '.join(sorted(known))}", where)
 
+    @cached_property
+    def _asked_for(self) -> list[NodeKind]:
+        """The partition's nodes that a job can be given, by GPUs and by a constraint of one feature."""
+        kinds = self.where_jobs_go.kinds if self.where_jobs_go else ()
+        feature = self.slurm.constraint
+        found = [kind for kind in kinds if feature in kind.features] if feature in self._all_features else list(kinds)
+        if self.slurm.gpu_request == "none":
+            return found
+        return [kind for kind in found if _count(kind, self.slurm.gres_type)]
+
+    @property
+    def _all_features(self) -> frozenset[str]:
+        return self.where_jobs_go.features if self.where_jobs_go else frozenset()
+
     def _gpus(self, partition: Partition) -> Iterator[Finding]:
         hardware, kind = self.cluster.hardware, self.slurm.gres_type
-        with_gpus = [node for node in partition.kinds if node.gpu]
-        if not with_gpus:
+        if not partition.gpu_nodes:
             if self.slurm.gpu_request == "none":
                 yield self._hardware("gpus_per_node", "unknown", "Slurm counts no GPUs here, and none are asked for")
             else:
@@ -188,10 +173,11 @@ class _Checks:
         kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
         if kind and kind not in kinds:
             mend = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
-            yield self._at("gres_type", "wrong", f"{kind}: no such type of GPU", mend)
+            yield self._at("gres_type", "wrong", f"{kind}: no such type of GPU in {partition.name}", mend)
+            kind = None
         elif kind:
             yield self._at("gres_type", "ok", kind)
-        counts = sorted({_count(node, kind) for node in with_gpus})
+        counts = sorted({count for node in self._asked_for or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
             found = f"says {hardware.gpus_per_node}, the nodes have {there}"
@@ -200,90 +186,72 @@ class _Checks:
             yield self._hardware("gpus_per_node", "ok", str(hardware.gpus_per_node))
 
     def launching(self) -> Iterator[Finding]:
-        """How processes are started: the kind of MPI, and further options of srun."""
+        """How processes are started: the kind of MPI."""
         mpi, kinds = self.slurm.mpi, self.site.mpi_kinds
-        if mpi and kinds:
-            if mpi in (*kinds, "none"):
-                yield self._at("mpi", "ok", mpi)
-            else:
-                mend = did_you_mean(mpi, kinds) or f"there are: {', '.join(kinds)}"
-                yield self._at("mpi", "wrong", f"{mpi}: srun knows no such kind", mend)
-        known = self.site.srun.names
-        for i, word in enumerate(self.slurm.srun):
-            name = word.partition("=")[0]
-            if name.startswith("--") and known and name[2:] not in known:
-                nearest = did_you_mean(name, [f"--{one}" for one in known])
-                where = self.cluster.layered.where(("slurm", "srun", i))
-                yield Finding("slurm.srun", "login", "wrong", f"srun has no {name}", where, nearest)
+        if mpi is None:
+            return
+        if not kinds:
+            yield self._at("mpi", "unknown", "srun does not list its kinds")
+        elif mpi in (*kinds, "none"):
+            yield self._at("mpi", "ok", mpi)
+        else:
+            yield self._at("mpi", "wrong", f"{mpi}: srun knows no such kind", _nearest(mpi, kinds))
 
     def container(self) -> Iterator[Finding]:
         container, srun = self.cluster.profile.container, self.site.srun
         if container is None:
             return
-        if container.runtime == "edf" and not srun.has_environment:
-            yield self._container("runtime", "wrong", "srun has no --environment", "it is the container engine of CSCS")
+        if container.runtime == "edf":
+            if srun.has_environment:
+                yield self._container("runtime", "ok", "srun has --environment")
+            else:
+                mend = "it is the container engine of CSCS; elsewhere runtime: pyxis"
+                yield self._container("runtime", "wrong", "srun has no --environment", mend)
         elif container.runtime == "pyxis":
             if not srun.has_pyxis:
                 mend = "install pyxis, or take container: out of the profile"
                 yield self._container("runtime", "wrong", "srun has no --container-image: there is no pyxis", mend)
                 return
             oldest, too_new = srun.pyxis_versions or ("0", None)
-            fits = f"srun's options are those of pyxis {oldest}" + (f" up to {too_new}" if too_new else " or newer")
+            fits = f"srun's options are those of pyxis {oldest}" + (
+                f", older than {too_new}" if too_new else " or newer"
+            )
             yield self._container("runtime", "ok", fits)
             yield from self._pyxis_version(oldest, too_new, fits)
 
     def _pyxis_version(self, oldest: str, too_new: str | None, fits: str) -> Iterator[Finding]:
         container = self.cluster.profile.container
         assert container is not None
-        for field, option in (("pass_env", "container-env"), ("writable", "container-writable")):
-            if getattr(container, field) and option not in self.site.srun.pyxis:
-                yield self._container(field, "wrong", f"this pyxis has no --{option}", "a newer pyxis has it")
+        needs = {
+            ("container", "pass_env"): (container.pass_env, "container-env"),
+            ("env_from",): (self.cluster.profile.env_from, "container-env"),
+            ("container", "writable"): (container.writable, "container-writable"),
+        }
+        for path, (is_asked, option) in needs.items():
+            if is_asked and option not in self.site.srun.pyxis:
+                where, found = self.cluster.layered.where(path), f"this pyxis has no --{option}"
+                mend = f"{fits}: install a newer one, or take {path[-1]}: out"
+                yield Finding(".".join(path), "login", "wrong", found, where, mend)
         if container.version is None:
             return
         said = _numbers(container.version)
         if said < _numbers(oldest) or (too_new is not None and said >= _numbers(too_new)):
-            yield self._container("version", "wrong", f"says {container.version}, but {fits}", f"version: {oldest}")
+            yield self._container("version", "wrong", f"says {container.version}, but {fits}", f'version: "{oldest}"')
         else:
             yield self._container("version", "ok", container.version)
-
-    def _at(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
-        return Finding(f"slurm.{field}", "login", result, found, self.cluster.layered.where(("slurm", field)), mend)
-
-    def _hardware(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
-        where = self.cluster.layered.where(("hardware", field))
-        return Finding(f"hardware.{field}", "login", result, found, where, mend)
 
     def _container(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
         where = self.cluster.layered.where(("container", field))
         return Finding(f"container.{field}", "login", result, found, where, mend)
 
 
-def _beyond(said: QosFields, known: Qos) -> Iterator[str]:
-    """What the profile promises and the QOS does not give."""
-    if said.max_time and known.max_wall_s is not None and seconds(said.max_time) > known.max_wall_s:
-        yield f"max_time {said.max_time}, Slurm's is {_clock(known.max_wall_s)}"
-    if said.max_nodes and known.max_nodes is not None and said.max_nodes > known.max_nodes:
-        yield f"max_nodes {said.max_nodes}, Slurm's is {known.max_nodes}"
-    if said.max_gpus and known.max_gpus is not None and said.max_gpus > known.max_gpus:
-        yield f"max_gpus {said.max_gpus}, Slurm's is {known.max_gpus}"
+def _features(constraint: str) -> list[str]:
+    """The names in `[rack1*2|rack2*2]&80g`, without counts and operators."""
+    return [name for part in re.split(r"[&|,()\[\]!\s]+", constraint) if (name := part.partition("*")[0])]
 
 
 def _count(node: NodeKind, kind: str | None) -> int:
     return sum(gres.count for gres in node.gres if gres.name == "gpu" and kind in (None, gres.kind))
-
-
-def _there(mine: tuple[Association, ...]) -> str:
-    return f"yours are: {', '.join(sorted({one.account for one in mine})) or 'none'}"
-
-
-def _is_blank(text: str) -> bool:
-    return "<" in text
-
-
-def _clock(limit_s: int) -> str:
-    """Seconds as a profile writes them."""
-    days, rest = divmod(limit_s, 86400)
-    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

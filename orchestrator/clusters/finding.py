@@ -7,7 +7,7 @@ from typing import Literal
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
 """`open`: still to be filled in; `later`: before that is submitted which needs it. `unknown`: who was asked does not
-say. `not checked`: it takes a job on a node."""
+say. `not checked`: it takes a job on a node, or hardware that the profile does not have."""
 
 Place = Literal["login", "compute"]
 

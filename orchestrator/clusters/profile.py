@@ -49,6 +49,9 @@ Variable = Annotated[
 ]
 
 
+Architecture = Literal["x86_64", "aarch64"]
+
+
 class RendezvousFields(Strict):
     """Where ranks find the first one: its host's name with a suffix (of a faster network), and a port.
 
@@ -75,7 +78,7 @@ class SiteFields(Strict):
     compute nodes only.
     """
 
-    architecture: Literal["x86_64", "aarch64"] | None = None
+    architecture: Architecture | None = None
     cpus_per_node: Count | None = None
     offline_nodes: bool = False
     staging_folder: Annotated[str, Field(pattern=r"^[/<]")] | None = None

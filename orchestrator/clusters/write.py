@@ -9,8 +9,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from orchestrator.clusters.machine import PEAKS
+from orchestrator.clusters.profile import Architecture
 from orchestrator.documents.source import scalar
 from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
 from orchestrator.slurm.site_choice import Choice, choose
@@ -36,8 +38,9 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
     editor finds the JSON schema of profiles.
     """
     choice = choose(_with_like_nodes_together(site), partition)
-    parts = (_head(choice, name, schema), _hardware(choice), _slurm(choice), _container(choice))
-    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+    parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
+    texts = ["\n".join(part) for part in parts]
+    return "\n\n".join(text for text in texts if text) + "\n"
 
 
 def _with_like_nodes_together(site: Site) -> Site:
@@ -81,9 +84,8 @@ def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
 def _hardware(choice: Choice) -> Iterator[str]:
     yield "hardware:"
     there = choice.kind.count or choice.partition.nodes
-    limits = choice.node_limits
     said = f"{_NODES}: {there} alike" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={there}"
-    yield from _line("nodes", str(min([there, *limits.values()])), "; ".join([said, *limits]))
+    yield from _line("nodes", str(there), said)
     yield from _gpus(choice.kind)
     yield "  # nvlink_gb_s: <GB/s of one GPU in one direction inside a node, from its data sheet>"
     yield "  # network_gb_s: <GB/s of one GPU in one direction between nodes>"
@@ -109,6 +111,20 @@ def _gpus(kind: NodeKind) -> Iterator[str]:
         yield from _line("peak_tflops", f"{{{peaks}}}", f"dense, NVIDIA's data sheet of {facts.name}{''.join(others)}")
     else:
         yield "  # peak_tflops: <dense peaks from the GPU's data sheet, {bf16: ..., fp16: ..., fp32: ...}>"
+
+
+def _site(choice: Choice) -> Iterator[str]:
+    kind = choice.kind
+    machine = kind.architecture if kind.architecture in get_args(Architecture) else None
+    if not kind.cpus and not machine:
+        return
+    yield "site:"
+    if machine:
+        yield from _line("architecture", machine, f"{_NODES}: Arch")
+    if kind.cpus:
+        yield from _line("cpus_per_node", str(kind.cpus), f"{_NODES}: CPUTot")
+    yield "  # offline_nodes: true, if compute nodes reach no registry"
+    yield "  # staging_folder: <a folder on the shared file system, into which images are imported>"
 
 
 def _slurm(choice: Choice) -> Iterator[str]:
@@ -182,8 +198,12 @@ def _time_limit(choice: Choice) -> Iterator[str]:
     default, longest = choice.partition.default_time_s, choice.longest_s
     wanted = default or _TIME_LIMIT_S
     said = f"{_PARTITIONS}: DefaultTime" if default else "ours, since the partition has no DefaultTime"
-    most = f"; the most is {_clock(longest)}" if longest else ""
-    yield from _line("time_limit", _quoted(_clock(min(wanted, longest or wanted))), said + most)
+    yield from _line("time_limit", _quoted(_clock(min(wanted, longest or wanted))), said)
+    if longest:
+        told = f"the least of MaxTime ({_PARTITIONS}) and MaxWall ({_QOS})"
+        yield from _line("max_time", _quoted(_clock(longest)), told)
+    if choice.node_limits:
+        yield from _line("max_nodes", str(min(choice.node_limits.values())), "; ".join(choice.node_limits))
 
 
 def _resources(choice: Choice) -> Iterator[str]:
@@ -229,7 +249,8 @@ def _container(choice: Choice) -> Iterator[str]:
     made_for = f", made for {machine} ({_NODES})" if machine else ""
     yield from _remark(f"For each image that an experiment names, the file that it is here{made_for}, such as")
     yield "  #   nvidia/pytorch:20.12-py3: /path/of/pytorch-20.12.sqsh"
-    yield "  images: {}"
+    yield "  images:"
+    yield "    pretrain: <an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"
     yield "  mounts:"
     yield "    - <absolute path of the data folder, mounted at the same place>"
 

@@ -107,7 +107,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         setup=list(_setup(cluster)),
         tool="apptainer" if container.runtime == "apptainer" else "enroot",
         uri=uri,
-        uri_as_json=json.dumps(uri, ensure_ascii=False),
+        source_line=f'  "uri": {json.dumps(uri, ensure_ascii=False)},',
         repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
         architecture=site.architecture,
         # The profile's words are enroot's own.

@@ -13,6 +13,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules import Setting, broken_rules, layout_warnings
+from orchestrator.workloads.telling import untold
 from orchestrator.workloads.traits import traits_of
 
 
@@ -57,8 +58,9 @@ class Target:
 
 
 def refusals(case: Case, target: Target) -> list[str]:
-    """Every reason why this case cannot run there: the machine's first, then those of Megatron's rules."""
-    return [*fit_refusals(case, target), *(reason for _, reason in broken_rules(_setting(case, target)))]
+    """Every reason why this case cannot run there: the machine's, its program's, then those of Megatron's rules."""
+    broken = (reason for _, reason in broken_rules(_setting(case, target)))
+    return [*fit_refusals(case, target), *untold(case), *broken]
 
 
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:
@@ -103,13 +105,15 @@ def warnings(case: Case, target: Target) -> list[str]:
 
 
 def _setting(case: Case, target: Target) -> Setting:
+    traits = traits_of(case.workload)
     return Setting(
         model=case.model,
         layout=case.layout,
         training=case.training,
-        dialect=traits_of(case.workload).dialect,
+        dialect=traits.dialect,
         arguments=case.arguments,
         environment=target.environment_of(case),
+        tokens=traits.tokens(case.model, case.layout.tensor_parallel),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
     )

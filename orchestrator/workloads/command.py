@@ -94,4 +94,4 @@ def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None,
     if cluster.profile.container is None:
         return None, None
     name = paper.images.get(workload, workload)
-    return name, cluster.profile.container.images.get(name)
+    return name, cluster.image_location(name)

@@ -77,11 +77,13 @@ def test_everything_that_slurm_told_is_in_the_profile_and_it_loads(tmp_path: Pat
             "gpu": "H100",
             "peak_tflops": {"bf16": 989, "fp16": 989, "fp32": 67},
         },
+        "site": {"architecture": "x86_64", "cpus_per_node": 16},
         "slurm": {
             "account": "research",
             "partition": "batch",
             "qos": "normal",
             "time_limit": "0:30:00",
+            "max_time": "4:00:00",
             "exclusive": True,
             "mem": "0",
             "gpu_request": "gpus-per-node",
@@ -93,13 +95,16 @@ def test_everything_that_slurm_told_is_in_the_profile_and_it_loads(tmp_path: Pat
         "container": {
             "runtime": "pyxis",
             "version": "0.20",
-            "images": {},
+            "images": {"pretrain": "<an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"},
             "mounts": ["<absolute path of the data folder, mounted at the same place>"],
         },
     }
     cluster = loaded(tmp_path, text)
     assert cluster.profile.slurm is not None and cluster.profile.slurm.partition == "batch"
-    assert [blank.path for blank in cluster.unfilled] == [("container", "mounts", 0)]
+    assert [blank.path for blank in cluster.unfilled] == [
+        ("container", "images", "pretrain"),
+        ("container", "mounts", 0),
+    ]
 
 
 def test_every_value_that_is_not_blank_says_who_told_it() -> None:
@@ -137,11 +142,12 @@ def test_a_partition_without_default_time_or_with_less_keeps_jobs_within_its_lim
 
 
 def test_limits_of_partition_and_qos_bound_the_nodes_and_the_jobs_at_once() -> None:
-    assert values(text_of(partition="short"))["hardware"]["nodes"] == 2
+    short = values(text_of(partition="short"))
+    assert (short["hardware"]["nodes"], short["slurm"]["max_nodes"]) == (4, 2)
     bounded = replace(SITE, qos=(Qos("normal", 900, max_gpus=4, max_jobs=2),))
     found = values(text_of(bounded))
-    assert (found["hardware"]["nodes"], found["slurm"]["max_running"]) == (1, 2)
-    assert found["slurm"]["time_limit"] == "0:15:00"
+    assert (found["slurm"]["max_nodes"], found["slurm"]["max_running"]) == (1, 2)
+    assert (found["slurm"]["time_limit"], found["slurm"]["max_time"]) == ("0:15:00", "0:15:00")
 
 
 @pytest.mark.parametrize(
@@ -292,4 +298,4 @@ def test_whatever_names_slurm_gives_they_are_read_back_as_they_are(
     slurm = found["slurm"]
     assert (slurm["account"], slurm["partition"], slurm["qos"]) == (account, partition, qos)
     assert (slurm["gres_type"], slurm["constraint"]) == (gres, feature)
-    assert set(found) == {"about", "scheduler", "hardware", "slurm", "container"}
+    assert set(found) == {"about", "scheduler", "hardware", "site", "slurm", "container"}

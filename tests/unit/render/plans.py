@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.folders import Folders
@@ -76,9 +78,14 @@ def local(folder: Path, text: str = LOCAL) -> Cluster:
 
 
 def plans(cluster: Cluster, scale: str, experiment: str = "figure-13") -> list[Plan]:
-    """Every case, with an identity and a package folder that are the same on every machine."""
+    """Every case of an experiment at this scale."""
     entry = shipped(experiment)
-    found = plan_cases(entry, expand(entry, scale), cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
+    return planned(entry, expand(entry, scale), cluster)
+
+
+def planned(entry: Entry, cases: list[Case], cluster: Cluster) -> list[Plan]:
+    """A plan for each, with an identity and a package folder that are the same on every machine."""
+    found = plan_cases(entry, cases, cluster, Folders(shipped=CHECKOUT, home=CHECKOUT))
     return [_anywhere(plan, f"{number:012x}") for number, plan in enumerate(found, 1)]
 
 

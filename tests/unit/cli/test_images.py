@@ -1,0 +1,171 @@
+"""`repro images` as a person types it. Imports are those of offline nodes, which this machine does itself; jobs that
+import are in tests/slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import Caller, everything_in
+from tests.unit.cli.test_imports import HEAVY, loaded
+from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, StandIn
+from tests.unit.launch.stand_in import REPRO, Site, wait_until
+
+PROFILE = """\
+about: a cluster with containers
+scheduler: slurm
+hardware: {{nodes: 2, gpus_per_node: 8}}
+slurm: {{time_limit: "0:10:00"}}
+site: {{staging_folder: {staging}, offline_nodes: {offline}}}
+container:
+  runtime: pyxis
+  images:
+    pretrain: registry.example/team/torch:1
+    kept: {kept}
+    blank: <the image of the other program>
+"""
+FOUND = ("--cluster", "site")
+
+
+def write(site: Site, offline: str = "true") -> Path:
+    """The profile `site`; returns the staging folder."""
+    staging, kept = site.folder / "images", site.folder / "kept.sqsh"
+    kept.write_text("12345")
+    text = PROFILE.format(staging=json.dumps(str(staging)), kept=json.dumps(str(kept)), offline=offline)
+    (site.folder / "clusters" / "site.yaml").write_text(text)
+    return staging
+
+
+@pytest.fixture
+def enroot(site: Site, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    made = StandIn.make(site.folder / "bin", DIGEST)
+    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
+    return made
+
+
+def test_what_is_there_is_listed_with_its_place_in_the_profile_and_the_next_command(repro: Caller) -> None:
+    staging = write(repro.site)
+    done = repro("images", "list", *FOUND)
+    assert done.returncode == 0
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        ["IMAGE", "THERE", "BYTES"],
+        ["pretrain", "no", "-"],
+        ["kept", "yes", "5"],
+        ["blank", "no", "-"],
+    ]
+    assert f"{staging}/team+torch+1.sqsh" in done.stdout and "clusters/site.yaml:9:5" in done.stdout
+    assert done.stderr.splitlines() == ["next: repro images import --cluster site   # bring what a registry has, once"]
+
+
+def test_the_same_rows_as_json(repro: Caller) -> None:
+    staging = write(repro.site)
+    rows = json.loads(repro("images", "list", *FOUND, "--json").stdout)
+    assert rows[0] == {
+        "name": "pretrain",
+        "says": "registry.example/team/torch:1",
+        "location": f"{staging}/team+torch+1.sqsh",
+        "there": "no",
+        "digest": None,
+        "digest_of": None,
+        "imported": None,
+        "user": None,
+        "bytes": None,
+        "where": "clusters/site.yaml:9:5",
+    }
+    assert [row["there"] for row in rows] == ["no", "yes", "no"] and rows[2]["location"] is None
+
+
+def test_a_cluster_without_images_is_said_in_one_line(repro: Caller) -> None:
+    done = repro("images", "list", "--cluster", "here")
+    assert (done.returncode, done.stdout, done.complaints) == (0, "", ["here names no images"])
+    assert repro("images", "list", "--cluster", "here", "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("words", ["images list", "images import", "images", "images fetch"])
+def test_a_command_that_lacks_something_is_exit_2(repro: Caller, words: str) -> None:
+    done = repro(*words.split())
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(repro: Caller) -> None:
+    write(repro.site)
+    before = everything_in(repro.site.folder)
+    done = repro("images", "import", *FOUND, "kept", "pretrian", "blank")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.complaints == [
+        f"repro: clusters/site.yaml:10:5 kept is a file already, {repro.site.folder}/kept.sqsh: nothing to import",
+        'repro: pretrian: site has no such image; did you mean "pretrain"?',
+        "repro: clusters/site.yaml:11:5 container.images.blank: still to be filled in, <the image of the other "
+        "program>; write it in clusters/site.local.yaml",
+    ]
+    assert repro("images", "import", "--cluster", "sit").complaints == [
+        'repro: sit: no such cluster; did you mean "site"?'
+    ]
+    assert everything_in(repro.site.folder) == before
+
+
+def test_a_machine_without_sbatch_is_exit_3_and_leaves_nothing(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(repro.site, offline="false")
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = everything_in(repro.site.folder)
+    done = repro("images", "import", *FOUND)
+    assert done.returncode == 3 and "sbatch is not on this machine" in done.stderr
+    assert everything_in(repro.site.folder) == before
+
+
+def test_where_nodes_are_offline_this_machine_imports_and_says_so(repro: Caller, enroot: StandIn) -> None:
+    staging = write(repro.site)
+    done = repro("images", "import", *FOUND)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"pretrain  here  {staging}/team+torch+1.sqsh\n"
+    assert done.complaints == [
+        "compute nodes of site reach no registry: this machine imports, and you wait for it",
+        "pretrain: imported",
+    ]
+    assert sorted(path.name for path in staging.iterdir()) == ["team+torch+1.sqsh", FILE, f"{FILE}.json"]
+    listed = repro("images", "list", *FOUND)
+    assert f"manifest:{DIGEST[7:19]}" in listed.stdout.splitlines()[1]
+    assert "repro submit" in listed.stderr.splitlines()[-1]
+    again = repro("images", "import", *FOUND)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.complaints == ["pretrain: already imported, --again imports anew"]
+    enroot.tell(digest=OTHER_DIGEST)
+    assert repro("images", "import", *FOUND, "--again", "pretrain").returncode == 0
+    assert len(enroot.imports) == 2 and OTHER_DIGEST[7:19] in str((staging / "team+torch+1.sqsh").readlink())
+
+
+def test_an_import_that_fails_here_is_exit_1_and_leaves_the_staging_folder_clean(
+    repro: Caller, enroot: StandIn
+) -> None:
+    staging = write(repro.site)
+    enroot.tell(behave="fail")
+    done = repro("images", "import", *FOUND)
+    assert done.returncode == 1 and "pretrain: ended with exit code 3" in done.complaints
+    assert done.stderr.splitlines()[-1].startswith("next: repro images import --cluster site")
+    assert list(staging.iterdir()) == []
+
+
+def test_an_interrupted_import_leaves_no_half_of_an_image(site: Site, enroot: StandIn) -> None:
+    staging = write(site)
+    enroot.tell(behave="hang")
+    command = [str(REPRO), "images", "import", *FOUND]
+    process = subprocess.Popen(
+        command, cwd=site.folder, env=site.environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    sleeper = enroot.folder / "sleeper"
+    wait_until(lambda: sleeper.exists() and sleeper.read_text().strip())
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    process.communicate(timeout=30)
+    assert process.returncode != 0 and list(staging.iterdir()) == []
+
+
+def test_looking_at_images_loads_nothing_heavy(site: Site) -> None:
+    write(site)
+    assert loaded(site, "images", "list", *FOUND) & HEAVY == set()
+    assert loaded(site, "images", "--help") & HEAVY == set()

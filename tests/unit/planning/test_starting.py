@@ -1,0 +1,83 @@
+"""What a site cannot start is refused before it is queued."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.other_program import with_workload
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.planning.starting import start_refusals, start_warnings
+from orchestrator.planning.target import Target, refusals
+from orchestrator.workloads.program import Program
+from tests.unit.catalog.entries import shipped
+from tests.unit.clusters.sites import PLAIN, cluster_of
+
+MPI = Program("megatron-kwai", "python", (), (), "code", needs_mpi=True)
+
+
+def site(folder: Path, slurm: str) -> Cluster:
+    return cluster_of(folder, PLAIN.replace("time_limit: 1:00:00", f"time_limit: 1:00:00, {slurm}"))
+
+
+def container(folder: Path, runtime: str, more: str = "") -> Cluster:
+    image = "registry.example/team/torch:1"
+    return cluster_of(folder, PLAIN + f"container: {{runtime: {runtime}, images: {{pretrain: {image}}}}}\n{more}")
+
+
+def pulled(cluster: Cluster) -> Program:
+    return Program("pretrain", "python", (), (), "code", "pretrain", cluster.image_location("pretrain"))
+
+
+@pytest.mark.parametrize("slurm", ["mpi: pmix", "mpi: pmi2", "srun: [--mpi=pmix_v4]"])
+def test_a_program_that_calls_mpi_runs_where_srun_speaks_pmi(tmp_path: Path, slurm: str) -> None:
+    assert list(start_refusals(MPI, site(tmp_path, slurm))) == []
+
+
+@pytest.mark.parametrize(
+    ("slurm", "why"),
+    [
+        ("max_running: 1", "the profile needs slurm: mpi: pmix"),
+        ("mpi: none", "the profile needs slurm: mpi: pmix"),
+        ("mpi: pmix, tasks: per-node", "each process must be a task of srun"),
+    ],
+)
+def test_a_program_that_calls_mpi_is_refused_where_it_would_hang_or_abort(tmp_path: Path, slurm: str, why: str) -> None:
+    (only,) = start_refusals(MPI, site(tmp_path, slurm))
+    assert why in only
+
+
+def test_a_program_that_calls_mpi_is_refused_on_a_machine_where_torchrun_starts_it(tmp_path: Path) -> None:
+    (only,) = start_refusals(MPI, cluster_of(tmp_path, "about: here\nscheduler: local\n"))
+    assert only.endswith("starts processes with torchrun")
+
+
+def test_nodes_that_reach_no_registry_are_given_no_image_in_one(tmp_path: Path) -> None:
+    cluster = container(tmp_path, "pyxis", "site: {offline_nodes: true}\n")
+    (only,) = start_refusals(pulled(cluster), cluster)
+    assert "repro images import --cluster site" in only and list(start_warnings(pulled(cluster), cluster)) == []
+
+
+def test_pulling_an_image_on_every_node_of_every_job_is_a_warning(tmp_path: Path) -> None:
+    cluster = container(tmp_path, "pyxis")
+    (only,) = start_warnings(pulled(cluster), cluster)
+    assert only.startswith("every node of every job pulls registry.example/team/torch:1")
+
+
+def test_an_imported_image_and_a_runtime_with_a_store_of_its_own_pull_nothing(tmp_path: Path) -> None:
+    imported = container(tmp_path, "pyxis", "site: {staging_folder: /shared/images, offline_nodes: true}\n")
+    assert imported.image_location("pretrain") == "/shared/images/team+torch+1.sqsh"
+    for cluster in (imported, container(tmp_path, "podman-hpc"), container(tmp_path, "shifter")):
+        assert [*start_refusals(pulled(cluster), cluster), *start_warnings(pulled(cluster), cluster)] == []
+
+
+def test_figure_18s_switch_cannot_be_run_by_todays_program_and_says_why_when_planned(tmp_path: Path) -> None:
+    target = Target.of_cluster(replace(cluster_of(tmp_path), unfilled=()))
+    found = {
+        case.value("scatter_gather"): [reason for reason in refusals(case, target) if "scatter/gather" in reason]
+        for case in with_workload(expand(shipped("figure-18")), "megatron-2026")
+    }
+    assert found[True] == [] and "option was removed by 10e7b74597" in found[False][0]
