@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json
+from orchestrator.cli.options import Json, Scale
 from orchestrator.cli.output import as_json, counted, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case
+    from orchestrator.catalog.library import Entry
     from orchestrator.clusters.finding import Finding
     from orchestrator.clusters.resolve import Cluster
     from orchestrator.folders import Folders
-    from orchestrator.planning.plan import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Cluster profiles: what a site's YAML file says, and whether it is right.")
 
@@ -102,17 +103,30 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
 
 
 @app.command()
-def check(name: Name, experiment: OnExperiment = None, job: ProbeJob = False, json: Json = False) -> None:
+def check(
+    name: Name, experiment: OnExperiment = None, scale: Scale = None, job: ProbeJob = False, json: Json = False
+) -> None:
     """Whether a profile is right on the live cluster: names, limits, nodes, pyxis, paths; with --job on a node, too."""
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.folders import find_folders
 
     folders = find_folders()
     cluster = find_cluster(folders, name)
-    findings = _findings(cluster, folders, experiment, job)
+    if not cluster.is_slurm and (job or experiment):
+        raise ReproError(Problem(f"{cluster.name} has no Slurm", mend="leave --job and --experiment out"))
+    if scale is not None and experiment is None:
+        raise ReproError(Problem("--scale is an experiment's", mend="say which with --experiment"))
+    cases = _cases(cluster, folders, experiment, scale) if experiment else None
+    findings = _findings(cluster, folders, cases, job)
     rows = [
-        {"result": one.result, "place": one.place, "check": one.check, "found": one.found, "from": one.where}
-        | ({"mend": one.mend} if json else {})
+        {
+            "result": one.result,
+            "place": one.place,
+            "check": one.check,
+            "found": one.found,
+            "from": one.where,
+            "mend": one.mend,
+        }
         for one in findings
     ]
     if json:
@@ -124,8 +138,12 @@ def check(name: Name, experiment: OnExperiment = None, job: ProbeJob = False, js
         raise ReproError(*faults)
     unseen = [one for one in findings if one.result == "not checked"]
     say(f"{cluster.name}: {counted(len(findings) - len(unseen), 'check')}, nothing wrong")
-    if unseen:
-        next_command(f"repro clusters check {name} --job", f"also the {len(unseen)} that only a node can see")
+    on_nodes = sum(one.place == "compute" for one in unseen)
+    if cluster.is_slurm and not job:
+        also = (
+            f"also the {counted(on_nodes, 'path')} that only nodes see" if on_nodes else "also what only a node shows"
+        )
+        next_command(f"repro clusters check {name} --job", also)
     else:
         next_command(f"repro submit figure-13 --cluster {name} --dry-run", "what would run here")
 
@@ -165,43 +183,44 @@ def schema() -> None:
     as_json(profile_schema())
 
 
-def _findings(cluster: Cluster, folders: Folders, experiment: str | None, job: bool) -> list[Finding]:
+def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]] | None, job: bool) -> list[Finding]:
     """Everything that can be looked at from here; what a node must be asked for is asked last."""
     from orchestrator.clusters.site_paths import path_findings
 
     if not cluster.is_slurm:
-        if job or experiment:
-            raise ReproError(Problem(f"{cluster.name} has no Slurm", mend="leave --job and --experiment out"))
         from orchestrator.launch.here import check_here
 
         return [*check_here(cluster), *path_findings(cluster, "login")]
     from orchestrator.clusters.check import check_login
-    from orchestrator.launch.probe import probe_findings, run_probe, test_submissions
+    from orchestrator.launch.probe import job_findings
+    from orchestrator.launch.submit import MOST_IN_ONE_ARRAY
+    from orchestrator.launch.trial import option_findings, submission_findings
     from orchestrator.slurm.site import read_site
 
     site = read_site(getpass.getuser())
     for complaint in site.complaints:
         say(f"note: {complaint}")
-    found = [*check_login(cluster, site), *path_findings(cluster, "login")]
-    if experiment is not None:
-        found += test_submissions(_plans(cluster, folders, experiment), cluster, folders)
-    if job and not any(one.is_fault for one in found):
-        return [
-            *(one for one in found if one.result != "not checked"),
-            *probe_findings(cluster, run_probe(cluster, folders, say)),
-        ]
-    if job:
+    found = [*check_login(cluster, site, MOST_IN_ONE_ARRAY), *option_findings(cluster)]
+    found += path_findings(cluster, "login")
+    if cases is not None:
+        found += submission_findings(*cases, cluster, folders)
+    if not job:
+        return found
+    if any(one.is_fault for one in found):
         say("no job was started: first what is wrong already")
-    return found
+        return found
+    seen = job_findings(cluster, folders, say)
+    return [*(one for one in found if (one.place, one.result) != ("compute", "not checked")), *seen]
 
 
-def _plans(cluster: Cluster, folders: Folders, experiment: str) -> list[Plan]:
+def _cases(cluster: Cluster, folders: Folders, experiment: str, scale: str | None) -> tuple[Entry, list[Case]]:
+    """The experiment's cases at the scale that is asked for, or that `submit` would choose."""
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
-    from orchestrator.planning.plan import choose_scale, plan_cases
+    from orchestrator.planning.plan import choose_scale
 
     entry = find_experiment(folders, experiment)
-    return plan_cases(entry, expand(entry, choose_scale(entry, cluster, None)), cluster, folders)
+    return entry, expand(entry, choose_scale(entry, cluster, scale))
 
 
 def _row(cluster: Cluster) -> dict[str, Any]:

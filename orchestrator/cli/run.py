@@ -66,6 +66,7 @@ def submit(
     from orchestrator.cli.outcome import outcome
     from orchestrator.cli.waiting import wait_for
     from orchestrator.launch.images import require_imported
+    from orchestrator.launch.provenance import require_commits
     from orchestrator.launch.submit import require_scheduler
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
@@ -76,6 +77,7 @@ def submit(
         say(f"warning: {warning}")
     require_scheduler(profile, folders)
     require_imported(plans, profile)
+    require_commits(plans)
     ledger = open_ledger(ledger_url(database, folders.home))
     assert ledger is not None
     for complaint in bring_up_to_date(ledger):
@@ -244,20 +246,29 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str |
             "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
             "microbatches": plan.case.layout.microbatches,
             "bubble": round(plan.case.layout.bubble(), 4),
+            "iterations": plan.case.training.iterations,
             "time": plan.resources.time_limit,
             "warnings": "; ".join(plan.warnings),
         }
         for plan in plans
     ]
     if json:
-        as_json(rows)
+        as_json([row | _what_runs(plan) for row, plan in zip(rows, plans, strict=True)])
     else:
         table(rows, list(rows[0]))
+    for what in dict.fromkeys(tuple(_what_runs(plan).items()) for plan in plans):
+        say("; ".join(f"{name} {value}" for name, value in what if value is not None))
     case = plans[0].case
     say(f"would submit {len(plans)} jobs at scale {case.scale} to {profile.name}; nothing was submitted or run")
     short = short_name(case.experiment)
     first = f"repro render {short} --cluster {profile.name} --scale {case.scale} --where {case.name}"
     next_command(f"{first}{as_typed(workload)}", "the script of the first")
+
+
+def _what_runs(plan: Plan) -> dict[str, str | None]:
+    """Where the program comes from, and what it reads: recorded with each job as well."""
+    program = plan.program
+    return {"workload": program.workload, "code": program.code, "image": program.image_path, "data": program.data}
 
 
 def _job(job_id: str, case: str, state: str, scheduler_id: str | None) -> dict[str, str | None]:

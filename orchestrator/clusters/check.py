@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
+from orchestrator.clusters.check_accounting import AccountingChecks
+from orchestrator.clusters.compared import Compared, clock, is_blank, nearest, there_are
 from orchestrator.clusters.finding import Finding, Result
-from orchestrator.clusters.placement import QosFields, SlurmFields, seconds
+from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import Path_, shown
+from orchestrator.documents.source import shown
 from orchestrator.errors import did_you_mean
-from orchestrator.slurm.site import Association, NodeKind, Partition, Qos, Site
+from orchestrator.slurm.site import NodeKind, Partition, Site
 
 
 def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Finding]:
@@ -19,12 +21,12 @@ def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Fi
 
     `most_in_one_array`: so many jobs are put into one array, where an experiment has as many alike.
     """
-    checks = _Checks(cluster, site)
+    checks, accounting = _Checks(cluster, site), AccountingChecks(cluster, site)
     return [
         *open_fields(cluster),
         *checks.partition(),
-        *checks.account(),
-        *checks.qos(),
+        *accounting.account(),
+        *accounting.qos(),
         *checks.names(),
         *checks.limits(),
         *checks.nodes(),
@@ -55,49 +57,51 @@ def _arrays(site: Site, most: int) -> Iterator[Finding]:
         yield Finding("MaxArraySize", "login", "ok", said)
 
 
-class _Checks:
-    """One profile against one site; each method a subject."""
+class _Checks(Compared):
+    """Each method a subject."""
 
     def partition(self) -> Iterator[Finding]:
         name = self.slurm.partition
-        if name is not None and _is_blank(name):
+        if name is not None and is_blank(name):
             return
         there = [one.name for one in self.site.partitions]
         if name is None and self.where_jobs_go is None:
             mend = f"add slurm: partition:; there are: {', '.join(there)}"
-            yield self._at("partition", "wrong", "none named, and the cluster has no default", mend)
+            yield self.at("slurm.partition", "wrong", "none named, and the cluster has no default", mend)
         elif self.where_jobs_go is None:
-            yield self._at("partition", "wrong", f"{name}: no such partition", _nearest(str(name), there))
+            yield self.at("slurm.partition", "wrong", f"{name}: no such partition", nearest(str(name), there))
         elif not self.where_jobs_go.is_up:
-            yield self._at(
-                "partition", "wrong", f"{self.where_jobs_go.name} is not up", "sinfo -s shows those that are"
+            yield self.at(
+                "slurm.partition", "wrong", f"{self.where_jobs_go.name} is not up", "sinfo -s shows those that are"
             )
         else:
             default = "" if name else ", the default"
-            yield self._at("partition", "ok", f"{self.where_jobs_go.name}{default}, {self.where_jobs_go.nodes} nodes")
+            yield self.at(
+                "slurm.partition", "ok", f"{self.where_jobs_go.name}{default}, {self.where_jobs_go.nodes} nodes"
+            )
 
     def names(self) -> Iterator[Finding]:
         """Features and reservations."""
-        if self.slurm.constraint and not _is_blank(self.slurm.constraint) and self.where_jobs_go:
+        if self.slurm.constraint and not is_blank(self.slurm.constraint) and self.where_jobs_go:
             there = sorted(self.where_jobs_go.features)
             missing = [name for name in _features(self.slurm.constraint) if name not in there]
             if not self.where_jobs_go.kinds:
-                yield self._at("constraint", "unknown", "Slurm does not show its nodes to this user")
+                yield self.at("slurm.constraint", "unknown", "Slurm does not show its nodes to this user")
             elif missing:
                 found = f"no node of {self.where_jobs_go.name} has {', '.join(missing)}"
-                yield self._at("constraint", "wrong", found, _nearest(missing[0], there))
+                yield self.at("slurm.constraint", "wrong", found, nearest(missing[0], there))
             else:
-                yield self._at("constraint", "ok", self.slurm.constraint)
+                yield self.at("slurm.constraint", "ok", self.slurm.constraint)
         wanted = self.slurm.reservation
-        if wanted and not _is_blank(wanted):
+        if wanted and not is_blank(wanted):
             missing = [name for name in wanted.split(",") if name not in self.site.reservations]
             if missing and any("reservation" in complaint for complaint in self.site.complaints):
-                yield self._at("reservation", "unknown", "Slurm does not show its reservations to this user")
+                yield self.at("slurm.reservation", "unknown", "Slurm does not show its reservations to this user")
             elif missing:
                 found = f"{', '.join(missing)}: no such reservation"
-                yield self._at("reservation", "wrong", found, _there_are(self.site.reservations))
+                yield self.at("slurm.reservation", "wrong", found, there_are(self.site.reservations))
             else:
-                yield self._at("reservation", "ok", wanted)
+                yield self.at("slurm.reservation", "ok", wanted)
 
     def limits(self) -> Iterator[Finding]:
         """What the partition allows a job."""
@@ -109,14 +113,14 @@ class _Checks:
             if value is None:
                 continue
             if partition.max_time_s is not None and seconds(value) > partition.max_time_s:
-                found = f"{value}, but {partition.name} allows {_clock(partition.max_time_s)}"
-                yield self._at(field, "wrong", found, f"{field}: {_clock(partition.max_time_s)}")
+                found = f"{value}, but {partition.name} allows {clock(partition.max_time_s)}"
+                yield self.at(f"slurm.{field}", "wrong", found, f"{field}: {clock(partition.max_time_s)}")
             else:
-                yield self._at(field, "ok", value)
-        nodes = self._most_nodes()
+                yield self.at(f"slurm.{field}", "ok", value)
+        nodes = self.most_nodes()
         if partition.max_nodes and nodes > partition.max_nodes:
             found = f"jobs may have {nodes} nodes, but {partition.name} allows {partition.max_nodes}"
-            yield self._at("max_nodes", "wrong", found, f"max_nodes: {partition.max_nodes}")
+            yield self.at("slurm.max_nodes", "wrong", found, f"max_nodes: {partition.max_nodes}")
 
     def nodes(self) -> Iterator[Finding]:
         """What the nodes are, against hardware: and what jobs ask of each."""
@@ -127,25 +131,30 @@ class _Checks:
         such = " such nodes" if self._asked_for and there < partition.nodes else ""
         if hardware.nodes > there:
             found = f"says {hardware.nodes}, {partition.name} has {there}{such}"
-            yield self._hardware("nodes", "wrong", found, f"nodes: {there}")
+            yield self.at("hardware.nodes", "wrong", found, f"nodes: {there}")
         else:
-            yield self._hardware("nodes", "ok", f"{hardware.nodes} of {there}{such}")
+            yield self.at("hardware.nodes", "ok", f"{hardware.nodes} of {there}{such}")
         if not partition.kinds:
-            yield self._hardware("gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
+            yield self.at("hardware.gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
             return
-        yield from self._gpus(partition)
-        cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._asked_for or partition.kinds)
-        tasks = hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
-        if cpus and cpus * tasks > most:
-            found = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
-            yield self._at("cpus_per_task", "wrong", found, f"cpus_per_task: {max(most // tasks, 1)}")
-        elif cpus:
-            yield self._at("cpus_per_task", "ok", f"{tasks} tasks of {cpus} on {most} CPUs")
+        gpus = list(self._gpus(partition))
+        yield from gpus
+        if not any(one.is_fault for one in gpus):  # else there is no telling how many tasks a node should have
+            yield from self._cpus(partition)
         said = self.cluster.profile.site.architecture
         known = {kind.architecture for kind in self._asked_for or partition.kinds if kind.architecture}
         if said and known and said not in known:
-            where = self.cluster.layered.where(("site", "architecture"))
-            yield Finding("site.architecture", "login", "wrong", f"the nodes are {', '.join(sorted(known))}", where)
+            found = f"says {said}, the nodes are {' and '.join(sorted(known))}"
+            yield self.at("site.architecture", "wrong", found)
+
+    def _cpus(self, partition: Partition) -> Iterator[Finding]:
+        cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._asked_for or partition.kinds)
+        tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
+        if cpus and cpus * tasks > most:
+            found = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
+            yield self.at("slurm.cpus_per_task", "wrong", found, f"cpus_per_task: {max(most // tasks, 1)}")
+        elif cpus:
+            yield self.at("slurm.cpus_per_task", "ok", f"{tasks} tasks of {cpus} on {most} CPUs")
 
     @cached_property
     def _asked_for(self) -> list[NodeKind]:
@@ -165,25 +174,25 @@ class _Checks:
         hardware, kind = self.cluster.hardware, self.slurm.gres_type
         if not partition.gpu_nodes:
             if self.slurm.gpu_request == "none":
-                yield self._hardware("gpus_per_node", "unknown", "Slurm counts no GPUs here, and none are asked for")
+                yield self.at("hardware.gpus_per_node", "unknown", "Slurm counts no GPUs here, and none are asked for")
             else:
                 mend = "gpu_request: none, if jobs have whole nodes"
-                yield self._at("gpu_request", "wrong", f"Slurm knows no GPUs in {partition.name}", mend)
+                yield self.at("slurm.gpu_request", "wrong", f"Slurm knows no GPUs in {partition.name}", mend)
             return
         kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
         if kind and kind not in kinds:
             mend = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
-            yield self._at("gres_type", "wrong", f"{kind}: no such type of GPU in {partition.name}", mend)
+            yield self.at("slurm.gres_type", "wrong", f"{kind}: no such type of GPU in {partition.name}", mend)
             kind = None
         elif kind:
-            yield self._at("gres_type", "ok", kind)
+            yield self.at("slurm.gres_type", "ok", kind)
         counts = sorted({count for node in self._asked_for or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
             found = f"says {hardware.gpus_per_node}, the nodes have {there}"
-            yield self._hardware("gpus_per_node", "wrong", found, f"gpus_per_node: {counts[-1]}")
+            yield self.at("hardware.gpus_per_node", "wrong", found, f"gpus_per_node: {counts[-1]}")
         else:
-            yield self._hardware("gpus_per_node", "ok", str(hardware.gpus_per_node))
+            yield self.at("hardware.gpus_per_node", "ok", str(hardware.gpus_per_node))
 
     def launching(self) -> Iterator[Finding]:
         """How processes are started: the kind of MPI."""
@@ -191,11 +200,11 @@ class _Checks:
         if mpi is None:
             return
         if not kinds:
-            yield self._at("mpi", "unknown", "srun does not list its kinds")
+            yield self.at("slurm.mpi", "unknown", "srun does not list its kinds")
         elif mpi in (*kinds, "none"):
-            yield self._at("mpi", "ok", mpi)
+            yield self.at("slurm.mpi", "ok", mpi)
         else:
-            yield self._at("mpi", "wrong", f"{mpi}: srun knows no such kind", _nearest(mpi, kinds))
+            yield self.at("slurm.mpi", "wrong", f"{mpi}: srun knows no such kind", nearest(mpi, kinds))
 
     def container(self) -> Iterator[Finding]:
         container, srun = self.cluster.profile.container, self.site.srun
@@ -203,46 +212,41 @@ class _Checks:
             return
         if container.runtime == "edf":
             if srun.has_environment:
-                yield self._container("runtime", "ok", "srun has --environment")
+                yield self.at("container.runtime", "ok", "srun has --environment")
             else:
                 mend = "it is the container engine of CSCS; elsewhere runtime: pyxis"
-                yield self._container("runtime", "wrong", "srun has no --environment", mend)
+                yield self.at("container.runtime", "wrong", "srun has no --environment", mend)
         elif container.runtime == "pyxis":
             if not srun.has_pyxis:
                 mend = "install pyxis, or take container: out of the profile"
-                yield self._container("runtime", "wrong", "srun has no --container-image: there is no pyxis", mend)
+                yield self.at("container.runtime", "wrong", "srun has no --container-image: there is no pyxis", mend)
                 return
             oldest, too_new = srun.pyxis_versions or ("0", None)
             fits = f"srun's options are those of pyxis {oldest}" + (
                 f", older than {too_new}" if too_new else " or newer"
             )
-            yield self._container("runtime", "ok", fits)
+            yield self.at("container.runtime", "ok", fits)
             yield from self._pyxis_version(oldest, too_new, fits)
 
     def _pyxis_version(self, oldest: str, too_new: str | None, fits: str) -> Iterator[Finding]:
         container = self.cluster.profile.container
         assert container is not None
         needs = {
-            ("container", "pass_env"): (container.pass_env, "container-env"),
-            ("env_from",): (self.cluster.profile.env_from, "container-env"),
-            ("container", "writable"): (container.writable, "container-writable"),
+            "container.pass_env": (container.pass_env, "container-env"),
+            "env_from": (self.cluster.profile.env_from, "container-env"),
+            "container.writable": (container.writable, "container-writable"),
         }
-        for path, (is_asked, option) in needs.items():
+        for field, (is_asked, option) in needs.items():
             if is_asked and option not in self.site.srun.pyxis:
-                where, found = self.cluster.layered.where(path), f"this pyxis has no --{option}"
-                mend = f"{fits}: install a newer one, or take {path[-1]}: out"
-                yield Finding(".".join(path), "login", "wrong", found, where, mend)
+                mend = f"{fits}: install a newer one, or take {field}: out"
+                yield self.at(field, "wrong", f"this pyxis has no --{option}", mend)
         if container.version is None:
             return
         said = _numbers(container.version)
         if said < _numbers(oldest) or (too_new is not None and said >= _numbers(too_new)):
-            yield self._container("version", "wrong", f"says {container.version}, but {fits}", f'version: "{oldest}"')
+            yield self.at("container.version", "wrong", f"says {container.version}, but {fits}", f'version: "{oldest}"')
         else:
-            yield self._container("version", "ok", container.version)
-
-    def _container(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
-        where = self.cluster.layered.where(("container", field))
-        return Finding(f"container.{field}", "login", result, found, where, mend)
+            yield self.at("container.version", "ok", container.version)
 
 
 def _features(constraint: str) -> list[str]:

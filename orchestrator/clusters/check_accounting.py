@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.clusters.compared import Compared
+from orchestrator.clusters.compared import Compared, clock, is_blank, nearest, there_are
 from orchestrator.clusters.finding import Finding
 from orchestrator.clusters.placement import QosFields, seconds
 from orchestrator.documents.source import Path_
@@ -18,29 +18,29 @@ class AccountingChecks(Compared):
 
     def account(self) -> Iterator[Finding]:
         wanted, mine = self.slurm.account_name, self.site.associations
-        if wanted is not None and _is_blank(wanted):
+        if wanted is not None and is_blank(wanted):
             return
         if not self.site.enforces_accounts:
-            yield self._at("account", "ok", f"{wanted or 'none named'}; Slurm asks for none and checks none")
+            yield self.at("slurm.account", "ok", f"{wanted or 'none named'}; Slurm asks for none and checks none")
         elif mine is None:
-            yield self._at("account", "unknown", "accounting does not answer")
+            yield self.at("slurm.account", "unknown", "accounting does not answer")
         elif wanted is None:
             default = next((one.account for one in mine if one.is_default), None)
             if default:
-                yield self._at("account", "ok", f"none named; Slurm takes {default}")
+                yield self.at("slurm.account", "ok", f"none named; Slurm takes {default}")
             else:
-                yield self._at("account", "wrong", "none named, and Slurm asks for one", _there(mine))
+                yield self.at("slurm.account", "wrong", "none named, and Slurm asks for one", _yours(mine))
         elif wanted not in {one.account for one in mine}:
-            mend = did_you_mean(wanted, [one.account for one in mine]) or _there(mine)
-            yield self._at("account", "wrong", f"{wanted} is no account of {self.site.user}", mend)
+            mend = did_you_mean(wanted, [one.account for one in mine]) or _yours(mine)
+            yield self.at("slurm.account", "wrong", f"{wanted} is no account of {self.site.user}", mend)
         elif not self._associations:
             found = f"{wanted} is not for partition {self.where_jobs_go.name if self.where_jobs_go else ''}"
-            yield self._at("account", "wrong", found, "take another account or partition")
+            yield self.at("slurm.account", "wrong", found, "take another account or partition")
         elif self.where_jobs_go and not self.where_jobs_go.takes_account(wanted):
             found = f"partition {self.where_jobs_go.name} takes no jobs of {wanted}"
-            yield self._at("account", "wrong", found, "take another account or partition")
+            yield self.at("slurm.account", "wrong", found, "take another account or partition")
         else:
-            yield self._at("account", "ok", wanted)
+            yield self.at("slurm.account", "ok", wanted)
 
     @cached_property
     def _associations(self) -> list[Association]:
@@ -72,25 +72,25 @@ class AccountingChecks(Compared):
         if name is not None and self.site.qos_named(name):
             if default and self.where_jobs_go and not self.where_jobs_go.takes_qos(default):
                 found = f"none named, and {default}, which jobs get then, is not for {self.where_jobs_go.name}"
-                yield self._at("qos", "wrong", found, _there_are(self._allowed()))
+                yield self.at("slurm.qos", "wrong", found, there_are(self._allowed()))
             else:
                 yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
 
     def _one_qos(self, one: QosFields, path: Path_) -> Iterator[Finding]:
         check, where = f"slurm.qos {one.name}", self.cluster.layered.where(path)
-        if _is_blank(one.name):
+        if is_blank(one.name):
             return
         if self.site.qos is None:
             yield Finding(check, "login", "unknown", "accounting does not answer", where)
         elif self.site.qos_named(one.name) is None:
-            mend = _nearest(one.name, [qos.name for qos in self.site.qos])
+            mend = nearest(one.name, [qos.name for qos in self.site.qos])
             yield Finding(check, "login", "wrong", "no such QOS", where, mend)
         elif self._associations and one.name not in self._associations[0].qos:
             found = f"not for account {self._associations[0].account}"
-            yield Finding(check, "login", "wrong", found, where, _there_are(self._allowed()))
+            yield Finding(check, "login", "wrong", found, where, there_are(self._allowed()))
         elif self.where_jobs_go and not self.where_jobs_go.takes_qos(one.name):
             found = f"not for partition {self.where_jobs_go.name}"
-            yield Finding(check, "login", "wrong", found, where, _there_are(self._allowed()))
+            yield Finding(check, "login", "wrong", found, where, there_are(self._allowed()))
         else:
             yield self._within_limits(one, path)
 
@@ -109,7 +109,7 @@ class AccountingChecks(Compared):
 
     def _beyond(self, said: QosFields) -> Iterator[tuple[str, str]]:
         """What the profile lets a job of this QOS have and Slurm does not give; with the mend."""
-        nodes, gpus, limit = self._most_nodes(said.max_nodes), said.max_gpus, self._longest(said.max_time)
+        nodes, gpus, limit = self.most_nodes(said.max_nodes), said.max_gpus, self.longest(said.max_time)
         most = self._least(said.name, "max_nodes")
         if most is not None and nodes > most:
             yield f"jobs may have {nodes} nodes, Slurm's limit is {most}", f"max_nodes: {most}"
@@ -123,10 +123,14 @@ class AccountingChecks(Compared):
         most = self._least(said.name, "max_wall_s")
         if most is not None and seconds(limit) > most:
             field = "max_time" if said.max_time or self.slurm.max_time else "time_limit"
-            yield f"jobs may take {limit}, Slurm's limit is {_clock(most)}", f"{field}: {_clock(most)}"
+            yield f"jobs may take {limit}, Slurm's limit is {clock(most)}", f"{field}: {clock(most)}"
 
     def _least(self, name: str, limit: str) -> int | None:
         """The limit that holds: the partition's own QOS has the first word (Slurm's Resource Limits, "Hierarchy")."""
         own = self.site.qos_named(self.where_jobs_go.qos) if self.where_jobs_go else None
         both: tuple[Qos | None, ...] = (own, self.site.qos_named(name))
         return next((value for qos in both if qos and (value := getattr(qos, limit)) is not None), None)
+
+
+def _yours(mine: tuple[Association, ...]) -> str:
+    return f"yours are: {', '.join(sorted({one.account for one in mine})) or 'none'}"

@@ -21,39 +21,35 @@ class Compared:
         names = [self.slurm.partition] if self.slurm.partition else [p.name for p in site.partitions if p.is_default]
         self.where_jobs_go: Partition | None = site.partition(names[0]) if names else None
 
-    def _most_nodes(self, also: int | None = None) -> int:
+    def most_nodes(self, also: int | None = None) -> int:
         """The largest job that planning lets through."""
         return min(most for most in (also, self.slurm.max_nodes, self.cluster.hardware.nodes) if most)
 
-    def _longest(self, also: str | None = None) -> str:
+    def longest(self, also: str | None = None) -> str:
         """The longest job that planning lets through; without a limit, what a job asks for that says nothing itself."""
         return min((text for text in (also, self.slurm.max_time) if text), key=seconds, default=self.slurm.time_limit)
 
-    def _at(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
-        return Finding(f"slurm.{field}", "login", result, found, self.cluster.layered.where(("slurm", field)), mend)
-
-    def _hardware(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
-        where = self.cluster.layered.where(("hardware", field))
-        return Finding(f"hardware.{field}", "login", result, found, where, mend)
+    def at(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
+        """A finding about a field of the profile, such as `slurm.qos`."""
+        where = self.cluster.layered.where(tuple(field.split(".")))
+        return Finding(field, "login", result, found, where, mend)
 
 
-def _nearest(word: str, there: list[str] | tuple[str, ...]) -> str:
-    return did_you_mean(word, there) or _there_are(there)
+def nearest(word: str, there: Sequence[str]) -> str:
+    """A mend for a name that is not there."""
+    return did_you_mean(word, there) or there_are(there)
 
 
-def _there_are(names: list[str] | tuple[str, ...]) -> str:
+def there_are(names: Sequence[str]) -> str:
     return f"there are: {', '.join(names) or 'none'}"
 
 
-def _there(mine: tuple[Association, ...]) -> str:
-    return f"yours are: {', '.join(sorted({one.account for one in mine})) or 'none'}"
-
-
-def _is_blank(text: str) -> bool:
+def is_blank(text: str) -> bool:
+    """Whether it is still to be filled in."""
     return "<" in text
 
 
-def _clock(limit_s: int) -> str:
+def clock(limit_s: int) -> str:
     """Seconds as a profile writes them."""
     days, rest = divmod(limit_s, 86400)
     return f"{f'{days}-' if days else ''}{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from orchestrator.clusters.conditions import MountFields
 from orchestrator.clusters.finding import Finding, Place
@@ -25,7 +25,7 @@ class SitePath:
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
     """Every path of the profile that is filled in and that can be looked for before a job runs."""
-    found = [*_images(cluster), *_mounts(cluster), *_workloads(cluster)]
+    found = [*_images(cluster), *_mounts(cluster), *_workloads(cluster), *_working_folder(cluster)]
     for block, name in (("site", "staging_folder"), ("mpirun", "hostfile")):
         value = getattr(getattr(cluster.profile, block), name, None)
         if value is not None:
@@ -43,7 +43,8 @@ def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, boo
         return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "say --job")
     if place == "compute" and there is None:
         return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
-    is_there = Path(one.path).exists() if there is None else there.get(one.path, False)
+    # os.path's is False, too, for what this user may not look at.
+    is_there = os.path.exists(one.path) if there is None else there.get(one.path, False)  # noqa: PTH110
     if is_there:
         return Finding(one.check, place, "ok", one.path, one.where)
     return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)
@@ -71,9 +72,34 @@ def _mounts(cluster: Cluster) -> Iterator[SitePath]:
 
 
 def _workloads(cluster: Cluster) -> Iterator[SitePath]:
+    contained = cluster.profile.container is not None
     for name, fields in cluster.layered.value.get("workloads", {}).items():
         for field, value in fields.items() if isinstance(fields, dict) else ():
-            if isinstance(value, str) and value.startswith("/"):
-                # Megatron-LM's data sets are two files, which it is told without their endings.
-                path = f"{value}.idx" if field == "data_path" else value
-                yield SitePath(f"workloads.{name}.{field}", path, cluster.layered.where(("workloads", name, field)))
+            if not isinstance(value, str) or not value.startswith("/"):
+                continue
+            if contained and field == "python":  # the image's own, of which a job can tell
+                continue
+            # Megatron-LM's data sets are two files, which it is told without their endings.
+            path = f"{value}.idx" if field == "data_path" else value
+            where = cluster.layered.where(("workloads", name, field))
+            yield SitePath(f"workloads.{name}.{field}", _on_the_host(path, cluster), where)
+
+
+def _on_the_host(path: str, cluster: Cluster) -> str:
+    """Programs are told where things lie in their container, which may be under another name than on the node."""
+    container = cluster.profile.container
+    for item in container.mounts if container else ():
+        source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
+        target = rest.partition(":")[0].rstrip("/")
+        if source.startswith("/") and target and f"{path}/".startswith(f"{target}/"):
+            return source.rstrip("/") + path[len(target) :]
+    return path
+
+
+def _working_folder(cluster: Cluster) -> Iterator[SitePath]:
+    """Where sbatch is told to start jobs: where there is no such folder, Slurm takes /tmp without an error."""
+    slurm = cluster.profile.slurm
+    for i, word in enumerate(slurm.sbatch if slurm else ()):
+        name, _, folder = word.partition("=")
+        if name == "--chdir" and folder:
+            yield SitePath("slurm.sbatch --chdir", folder, cluster.layered.where(("slurm", "sbatch", i)))

@@ -251,8 +251,7 @@ def _container(choice: Choice) -> Iterator[str]:
     yield "  #   nvidia/pytorch:20.12-py3: /path/of/pytorch-20.12.sqsh"
     yield "  images:"
     yield "    pretrain: <an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"
-    yield "  mounts:"
-    yield "    - <absolute path of the data folder, mounted at the same place>"
+    yield "  # mounts: [<absolute path of a data folder, mounted at the same place>]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,30 +18,43 @@ def check_here(cluster: Cluster) -> list[Finding]:
     return [*open_fields(cluster), *(_mpirun(cluster) if cluster.profile.mpirun else _this_machine(cluster))]
 
 
-def hosts_in(text: str) -> dict[str, int]:
-    """Host -> slots of an Open MPI hostfile; a host without slots= has one."""
-    rows = re.findall(r"^[ \t]*([^#\s]+)(?:[^\n#]*?slots\s*=\s*([0-9]+))?", text, re.MULTILINE)
-    return {host: int(slots or 1) for host, slots in rows}
+def hosts_in(text: str) -> dict[str, int | None]:
+    """Host -> slots of an Open MPI hostfile; None where it says none, which stands for the host's cores.
+
+    That is Open MPI's default ("There are not enough slots available", orterun 3 and newer).
+    """
+    rows = re.findall(r"^[ \t]*([^#\s]+)(?:[^\n#]*?\bslots[ \t]*=[ \t]*([0-9]+))?", text, re.MULTILINE)
+    return {host: int(slots) if slots else None for host, slots in rows}
 
 
 def _mpirun(cluster: Cluster) -> list[Finding]:
     mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.layered.where
     assert mpirun is not None
     program = shutil.which("mpirun")
+    mend = None if program else "run this on the machine from which jobs are started"
     found = [
-        Finding("mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)))
+        Finding(
+            "mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)), mend
+        )
     ]
     file = Path(mpirun.hostfile)
     if "<" in mpirun.hostfile or not file.is_file():
         return found
     hosts = hosts_in(file.read_text(encoding="utf-8", errors="replace"))
-    right = len(hosts) >= hardware.nodes and all(slots >= hardware.gpus_per_node for slots in hosts.values())
-    slots = " or ".join(map(str, sorted(set(hosts.values())))) or "no"
-    said = f"{len(hosts)} hosts with {slots} slots, hardware: says {hardware.nodes} x {hardware.gpus_per_node}"
-    return [
-        *found,
-        Finding("mpirun.hostfile slots", "login", "ok" if right else "wrong", said, where(("mpirun", "hostfile"))),
-    ]
+    few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
+    place = where(("mpirun", "hostfile"))
+    if len(hosts) < hardware.nodes:
+        said = f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}, hardware: nodes: says {hardware.nodes}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"add hosts to {mpirun.hostfile}"))
+    if few:
+        said = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"slots={hardware.gpus_per_node}"))
+    if len(hosts) >= hardware.nodes and not few:
+        said = (
+            f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}, each with slots for {hardware.gpus_per_node} processes"
+        )
+        found.append(Finding("mpirun.hostfile", "login", "ok", said, place))
+    return found
 
 
 def _this_machine(cluster: Cluster) -> list[Finding]:

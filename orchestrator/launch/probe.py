@@ -1,42 +1,54 @@
-"""What only Slurm itself and a compute node can tell of a profile: `sbatch --test-only`, and a job of one minute."""
+"""What only a compute node can tell of a profile: a job of one minute, in the profile's own script."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import shlex
-import tempfile
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.finding import Finding
+from orchestrator.clusters.finding import Finding, Result
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.site_paths import path_findings, site_paths
+from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.job_record import JobRecord, read_record
-from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor, without_strays
+from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor
 from orchestrator.launch.render import render_job
 from orchestrator.launch.side_jobs import side_plan, task_per_gpu
+from orchestrator.launch.submit import require_scheduler
+from orchestrator.launch.trial import refused
 from orchestrator.megatron.log_lines import cause
 from orchestrator.planning.plan import Plan
-from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.query import query_jobs
-from orchestrator.slurm.rejections import explain_rejection, own_words
 from orchestrator.slurm.states import Phase
 from orchestrator.workloads.program import Program
 
 PROBE_TIME = "0:01:00"
 POLL_S = 2.0
+PATIENCE_S = 10.0
+OUTSIDE_IMAGE = 97
+"""The exit code of a script whose task finds itself outside its image (sbatch_container.sh.j2)."""
 
 # Said by every task. GPUs are counted by the driver, else by what Slurm lets the job see.
 _INSIDE = """\
 if command -v nvidia-smi >/dev/null; then gpus=$(nvidia-smi -L | wc -l)
 else gpus=$(printf %s "${CUDA_VISIBLE_DEVICES:-}" | tr , "\\n" | grep -c .); fi
-echo "probe rank=$RANK of=$WORLD_SIZE machine=$(uname -m) gpus=$gpus"
-[ "$RANK" != 0 ] || echo "probe torch=$("$1" -c "import torch; print(torch.__version__)" 2>/dev/null || echo no)"
+echo "probe rank=$RANK machine=$(uname -m) gpus=$gpus"
+[ "$RANK" = 0 ] && [ -n "$1" ] || exit 0
+said=$("$1" -c "$2" 2>&1) && can=yes || can=no
+echo "probe python=$can ${said##*$'\\n'}"
+"""
+# megatron-core is only looked for: to import it, too, takes seconds.
+_IMPORTS = """\
+import importlib.util, torch
+if importlib.util.find_spec("megatron.core") is None: raise ImportError("No module named 'megatron.core'")
+print(torch.__version__, torch.version.cuda, torch.cuda.device_count())
 """
 
 
@@ -44,71 +56,67 @@ echo "probe rank=$RANK of=$WORLD_SIZE machine=$(uname -m) gpus=$gpus"
 class Probed:
     """What a probe left: how Slurm says it ended, its own end record, what its first node and its tasks said."""
 
+    folder: Path
     state: str
     end: JobRecord | None
     host: str
     log: str
 
-    def paths(self) -> dict[str, bool]:
-        """Path -> whether the job's first node has it."""
+    def paths(self) -> dict[str, bool] | None:
+        """Path -> whether the job's first node has it; None where it never came to look."""
+        if not self.host:
+            return None
         return {path: yes == "yes" for yes, path in re.findall(r"^path=(yes|no) (.*)$", self.host, re.MULTILINE)}
 
 
-def test_submissions(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> list[Finding]:
-    """Whether sbatch would take the smallest and the largest of these jobs; nothing is submitted."""
-    by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.layout.gpus))
-    ends = list({plan.identity: plan for plan in (by_size[0], by_size[-1])}.values())
-    return [_tested(plan, cluster, folders) for plan in ends]
-
-
-def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> Finding:
-    check = f"sbatch --test-only {plan.case.experiment} {plan.case.name}"
-    with tempfile.TemporaryDirectory(prefix="repro-check-") as base:
-        script = Path(base) / "job.sh"
-        script.write_text(render_job(plan, cluster, Path(base) / "job", folders.templates), encoding="utf-8")
-        answer = run_slurm([*without_strays(), "sbatch", "--test-only", str(script)])
-    size = f"{plan.resources.nodes} nodes for {plan.resources.time_limit}"
-    if answer.returncode:
-        problem = explain_rejection(answer.stderr)
-        return Finding(check, "login", "wrong", f"{size}: {problem.what}", mend=problem.mend)
-    return Finding(check, "login", "ok", f"{size}: {own_words(answer.stderr)}")
+def job_findings(cluster: Cluster, folders: Folders, say: Callable[[str], None]) -> list[Finding]:
+    """Run the probe and say what it shows; where Slurm does not take it, that is what was found out."""
+    try:
+        require_scheduler(cluster, folders)
+        probed = run_probe(cluster, folders, say)
+    except Unreachable:
+        raise
+    except ReproError as error:
+        return [refused("job", cluster, one) for one in error.problems]
+    return probe_findings(cluster, probed)
 
 
 def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) -> Probed:
     """Submit the probe, wait until it has ended, and read what it left. Interrupted, it takes its job back."""
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
-    folder.mkdir(parents=True)
     text = render_job(probe_plan(cluster), with_probe_lines(cluster), folder, folders.templates)
+    folder.mkdir(parents=True)
     job_id = SlurmScriptExecutor(folder).submit_script(text, comment=f"repro-check:{stamp}")
     say(f"job {job_id} on {cluster.name}, in {folder}")
     try:
-        state = _ended(job_id, say)
+        state = _ended(job_id, folder, say)
     except BaseException:
-        ScriptJob(folder, job_id).cancel(check=False)
+        _take_back(job_id, folder, say)
         raise
+    _wait_for_files(folder)
+    end = read_record(folder / "end")
     log = "\n".join(_text(folder / name) for name in ("log.txt", "batch.txt"))
-    return Probed(state, read_record(folder / "end"), _text(folder / "host.txt"), log)
+    return Probed(folder, state, end, _text(folder / "host.txt"), log)
 
 
 def probe_plan(cluster: Cluster) -> Plan:
     """One node, its GPUs, one minute: the profile's own script around a command that only looks."""
     name, path = _probed_image(cluster)
-    python = cluster.profile.workloads.pretrain.python or ("python" if name else "python3")
     program = Program(
         workload="check",
         python="bash",  # started as `bash -u -c ...`
-        target=("-c", _INSIDE, "probe", python),
+        target=("-c", _INSIDE, "probe", _python(cluster, name), _IMPORTS),
         arguments=(),
         code="check",
         image=name,
         image_path=path,
     )
-    return side_plan(cluster, program, "check", cluster.hardware.gpus_per_node, PROBE_TIME)
+    return side_plan(cluster, program, "check", _tasks(cluster), PROBE_TIME, cluster.hardware.gpus_per_node)
 
 
 def with_probe_lines(cluster: Cluster) -> Cluster:
-    """The cluster with a look at its paths before anything else, and a task for each GPU."""
+    """The cluster with a look at its paths before anything else, and its tasks started by srun."""
     paths = " ".join(shlex.quote(one.path) for one in site_paths(cluster))
     look = f'for path in {paths}; do [ -e "$path" ] && echo "path=yes $path" || echo "path=no $path"; done'
     lines = [f'{{ {look}; }} >"$folder/host.txt"'] if paths else []
@@ -120,21 +128,45 @@ def with_probe_lines(cluster: Cluster) -> Cluster:
 
 
 def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
-    """What the job shows of the profile; where the step never ran, its first words say why."""
-    found = path_findings(cluster, "compute", probed.paths())
-    said = cause(probed.log.encode())
-    if probed.state != "COMPLETED":
-        mend = "correct what the lines above name" if any(one.is_fault for one in found) else None
-        return [*found, Finding("job", "compute", "wrong", f"{probed.state}: {said or 'it says nothing'}", mend=mend)]
-    return [*found, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
+    """What the job shows of the profile; where the step never ran, its own words say why."""
+    paths = path_findings(cluster, "compute", probed.paths())
+    if probed.state in ("COMPLETED", "FAILED") and probed.end is None and not probed.log.strip():
+        found = f"{probed.state}, and nothing that the job wrote can be seen from here"
+        mend = "set REPRO_HOME to a folder that the nodes see, too"
+        return [*paths, Finding("folder for runs", "compute", "wrong", found, mend=mend)]
+    folder = Finding("folder for runs", "compute", "ok", "what the job wrote can be seen from here")
+    if probed.state == "COMPLETED":
+        return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
+    return [*paths, folder, *_failure(cluster, probed, [one.found for one in paths if one.is_fault])]
+
+
+def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
+    """Why the job failed: of the profile's paths, the one that its words name; none where that is known already."""
+    said = cause(probed.log.encode()) or "it says nothing"
+    code = probed.end.exit_code if probed.end else 0
+    if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
+        said = probed.end.outside_image
+    ended = f"{probed.state} with exit code {code}" if code else probed.state
+    blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
+    if any(found.startswith(f"{one.path}: ") for one in blamed for found in known):
+        return []
+    if blamed:
+        one = blamed[0]
+        return [Finding(one.check, "compute", "wrong", f"{ended}: {said}", one.where, one.mend)]
+    name, _ = _probed_image(cluster)
+    is_the_image = name is not None and (code == OUTSIDE_IMAGE or said.startswith("container"))
+    where = cluster.layered.where(("container", "images", str(name))) if is_the_image else None
+    mend = f"all that it said is in {probed.folder}"
+    return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, mend)]
 
 
 def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
     name, _ = _probed_image(cluster)
     if name is None:
-        return Finding("job", "compute", "ok", "ran on a node, without a container")
+        no_image = ": no image is filled in" if cluster.profile.container else ""
+        return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
     where = cluster.layered.where(("container", "images", name))
-    outside = probed.end.outside_image if probed.end else "it left no end record"
+    outside = probed.end.outside_image if probed.end else "it left no record of its end"
     if outside:
         return Finding(f"container.images.{name}", "compute", "wrong", outside, where)
     return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", where)
@@ -142,13 +174,13 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
 
 def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     hardware, site = cluster.hardware, cluster.profile.site
-    rows = re.findall(r"probe rank=(\d+) of=(\d+) machine=(\S+) gpus=(\d+)", probed.log)
+    rows = re.findall(r"probe rank=(\d+) machine=(\S+) gpus=(\d+)", probed.log)
     found = []
-    ranks, gpus = len({rank for rank, *_ in rows}), {int(row[3]) for row in rows}
+    ranks, tasks = len({rank for rank, *_ in rows}), _tasks(cluster)
     where = cluster.layered.where(("hardware", "gpus_per_node"))
-    if ranks != hardware.gpus_per_node:
-        what = f"{ranks} of {hardware.gpus_per_node} tasks were started"
-        found.append(Finding("tasks", "compute", "wrong", what, where))
+    if ranks != tasks:
+        found.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", where))
+    gpus = {int(count) for *_, count in rows}
     if gpus == {0}:
         found.append(Finding("hardware.gpus_per_node", "compute", "unknown", "nothing on the node counts GPUs", where))
     else:
@@ -156,21 +188,55 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
         seen = f"each task sees {' or '.join(map(str, sorted(gpus)))} GPUs"
         mend = None if right else "all tasks of a node must see all its GPUs: gpu_bind: none"
         found.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, where, mend))
-    machines = {row[2] for row in rows}
+    machines = {machine for _, machine, _ in rows}
     if site.architecture and machines:
         right = machines == {site.architecture}
+        said = f"the node is {' and '.join(sorted(machines))}"
         place = cluster.layered.where(("site", "architecture"))
-        found.append(
-            Finding("site.architecture", "compute", "ok" if right else "wrong", " ".join(sorted(machines)), place)
-        )
-    torch = re.search(r"probe torch=(\S+)", probed.log)
-    if torch:
-        missing = torch[1] == "no"
-        place = cluster.layered.where(("workloads", "pretrain"))
-        what = "cannot be imported" if missing else torch[1]
-        mend = "workloads: pretrain: python: one that has torch and megatron-core" if missing else None
-        found.append(Finding("torch", "compute", "wrong" if missing else "ok", what, place, mend))
-    return found
+        found.append(Finding("site.architecture", "compute", "ok" if right else "wrong", said, place))
+    return [*found, *_python_findings(cluster, probed)]
+
+
+def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
+    """Whether the Python that `pretrain` would run in can. A fault only where the profile speaks of that workload, or
+    has an image of its name: a site may offer other programs only."""
+    said = re.search(r"probe python=(yes|no) ([^\r\n]*)", probed.log)
+    if said is None:
+        return
+    name, _ = _probed_image(cluster)
+    spoken_of = "pretrain" in cluster.layered.value.get("workloads", {}) or name == "pretrain"
+    path = (
+        ("workloads", "pretrain", "python") if spoken_of and name != "pretrain" else ("container", "images", str(name))
+    )
+    check, where = "torch", cluster.layered.where(path)
+    if said[1] == "no":
+        result: Result = "wrong" if spoken_of else "later"
+        place = f"the python of image {name}" if name else "python on the nodes"
+        mend = "workloads: pretrain: python: one that has torch and megatron-core"
+        yield Finding(check, "compute", result, f"{place}: {said[2]}", where, mend)
+        return
+    version, cuda, devices = [*said[2].split(), "", "", ""][:3]
+    gpus = cluster.hardware.gpus_per_node
+    if cuda not in ("None", "") and devices != str(gpus):
+        why = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else None
+        yield Finding(check, "compute", "wrong", f"torch {version} sees {devices} of {gpus} GPUs", where, why)
+    else:
+        sees = f"sees {devices} GPUs" if cuda != "None" else "is made for CPUs"
+        yield Finding(check, "compute", "ok", f"torch {version} {sees}", where)
+
+
+def _python(cluster: Cluster, image: str | None) -> str:
+    """The interpreter of `pretrain`'s jobs; "" where it is in an image that is not filled in yet."""
+    if cluster.profile.container is not None and image is None:
+        return ""
+    return cluster.profile.workloads.pretrain.python or ("python" if image else sys.executable)
+
+
+def _tasks(cluster: Cluster) -> int:
+    """As many as jobs have on a node."""
+    slurm = cluster.profile.slurm
+    assert slurm is not None
+    return cluster.hardware.gpus_per_node if slurm.tasks == "per-gpu" else 1
 
 
 def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
@@ -181,17 +247,36 @@ def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
     return (filled[0], cluster.image_location(filled[0])) if filled else (None, None)
 
 
-def _ended(job_id: str, say: Callable[[str], None]) -> str:
-    """The state in which the job ended, whenever that is."""
+def _ended(job_id: str, folder: Path, say: Callable[[str], None]) -> str:
+    """The state in which the job ended, whenever that is; where Slurm has forgotten it, as its own record says."""
     last = ""
     while True:
         record = query_jobs([job_id]).records.get(job_id)
         if record is not None and record.phase is Phase.ENDED:
             return record.state
-        now = f"{record.state}{f' ({record.reason})' if record.reason else ''}" if record else "not in the queue yet"
+        end = read_record(folder / "end") if record is None else None
+        if end is not None:
+            return "COMPLETED" if end.exit_code == 0 else "FAILED"
+        now = f"{record.state}{f' ({record.reason})' if record.reason else ''}" if record else "not in the queue"
         if now != last:
             say(now)
             last = now
+        time.sleep(POLL_S)
+
+
+def _take_back(job_id: str, folder: Path, say: Callable[[str], None]) -> None:
+    try:
+        ScriptJob(folder, job_id).cancel(check=False)
+    except ReproError:
+        say(f"job {job_id} could not be taken back: scancel {job_id}")
+    else:
+        say(f"job {job_id} was taken back")
+
+
+def _wait_for_files(folder: Path) -> None:
+    """A shared file system may show what a node has written some seconds late."""
+    end = time.monotonic() + PATIENCE_S
+    while not (folder / "end").exists() and not (folder / "batch.txt").exists() and time.monotonic() < end:
         time.sleep(POLL_S)
 
 

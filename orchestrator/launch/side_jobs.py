@@ -17,8 +17,8 @@ from orchestrator.workloads.program import Program
 WARM_UP_TIME = "0:30:00"
 
 
-def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str) -> Plan:
-    """One node of the cluster with this program in so many tasks, and a GPU for each."""
+def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> Plan:
+    """One node of the cluster with this program in so many tasks, and so many GPUs."""
     case = Case(
         experiment=f"{name}/{cluster.name}",
         scale="one node",
@@ -29,7 +29,7 @@ def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_li
         training=Training(iterations=1),
         time_limit=time_limit,
     )
-    return Plan(name, case, cluster.name, program, Resources(1, tasks, tasks, time_limit), ())
+    return Plan(name, case, cluster.name, program, Resources(1, tasks, gpus, time_limit), ())
 
 
 def task_per_gpu(cluster: Cluster) -> Cluster:

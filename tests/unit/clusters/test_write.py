@@ -96,14 +96,12 @@ def test_everything_that_slurm_told_is_in_the_profile_and_it_loads(tmp_path: Pat
             "runtime": "pyxis",
             "version": "0.20",
             "images": {"pretrain": "<an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"},
-            "mounts": ["<absolute path of the data folder, mounted at the same place>"],
         },
     }
     cluster = loaded(tmp_path, text)
     assert cluster.profile.slurm is not None and cluster.profile.slurm.partition == "batch"
     assert [blank.path for blank in cluster.unfilled] == [
         ("container", "images", "pretrain"),
-        ("container", "mounts", 0),
     ]
 
 

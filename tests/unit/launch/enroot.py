@@ -58,14 +58,16 @@ printf '%s\n' "$*" >>"$here/called"
 output=$2 behave=$(cat "$here/behave" 2>/dev/null)
 """
 
-# Half of the file is there while it waits; two wait for one another, so that they are at work at once.
+# Half of the file is there while it waits; two wait for one another, so that they are at work at once,
+# and the second ends later.
 _WRITE = r"""
 printf 'half of ' >"$output"
 case $behave in
   fail) echo "[ERROR] URL https://registry.example/v2/ returned error code: 404 Not Found" >&2; exit 3 ;;
   slow) sleep 1 ;;
   hang) sleep 300 & echo $! >"$here/sleeper"; wait ;;
-  meet) echo $$ >>"$here/met"; until [ "$(wc -l <"$here/met")" -ge 2 ]; do sleep 0.01; done ;;
+  meet) echo $$ >>"$here/met"; until [ "$(wc -l <"$here/met")" -ge 2 ]; do sleep 0.01; done
+    [ "$SLURM_JOB_ID" != 2 ] || sleep 0.5 ;;
 esac
 cat "$here/content" >>"$output"
 """

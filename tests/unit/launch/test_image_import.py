@@ -108,6 +108,8 @@ def test_a_record_that_is_missing_or_names_another_source_is_written_anew(shop: 
 def test_a_job_reads_the_old_image_or_the_new_one_and_never_half(shop: Workshop) -> None:
     shop.run()
     running = shop.used.open()
+    (shop.enroot.folder / "ln").write_text('#!/bin/bash\nsleep 0.3; exec /bin/ln "$@"\n')
+    (shop.enroot.folder / "ln").chmod(0o755)
     shop.enroot.tell(digest=OTHER_DIGEST, content="another", behave="slow")
     process = shop.start()
     seen = set()
@@ -154,9 +156,12 @@ def test_a_signal_ends_what_enroot_has_started_at_once_and_leaves_nothing(
     shop: Workshop, number: signal.Signals
 ) -> None:
     shop.enroot.tell(behave="hang")
+    shop.folder.mkdir()
+    (shop.folder / "end").write_text("an earlier run's")
     process = shop.start()
     sleeper = shop.enroot.folder / "sleeper"
     wait_until(lambda: sleeper.exists() and bool(sleeper.read_text().strip()))
+    assert not (shop.folder / "end").exists()
     began = time.monotonic()
     process.send_signal(number)
     process.communicate(timeout=30)
@@ -172,12 +177,15 @@ def test_two_imports_at_once_do_one_another_no_harm(tmp_path: Path, digest: str 
     shop = Workshop.make(tmp_path, digest=digest)
     shop.enroot.tell(behave="meet")
     both = [shop.start({"SLURM_JOB_ID": number}) for number in ("1", "2")]
-    said = [process.communicate(timeout=60)[1] for process in both]
+    said = [both[0].communicate(timeout=60)[1]]
+    first = shop.used.stat().st_ino
+    said.append(both[1].communicate(timeout=60)[1])
     assert [process.returncode for process in both] == [0, 0], said
     assert len(shop.enroot.imports) == 2
     file = str(shop.used.readlink())
     assert shop.names() == [shop.used.name, file, f"{file}.json"]
     assert shop.used.read_text() == "half of an image\n" and shop.record()["uri"] == URI
+    assert shop.used.stat().st_ino == first, "the first one's file stays: a job may have it open"
 
 
 def test_a_machine_without_enroot_says_so_and_leaves_nothing(shop: Workshop) -> None:

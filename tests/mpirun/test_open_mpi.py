@@ -1,0 +1,79 @@
+"""A cluster without a scheduler: a real Open MPI starts the ranks of figure 13 from a hostfile, on this machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.host import ClusterUnavailable, install_packages, require_root_on_debian
+from tests.slurm.site import Site
+
+PROFILE = """\
+about: this machine under Open MPI
+scheduler: mpirun
+hardware: {{nodes: 1, gpus_per_node: 4}}
+mpirun:
+  hostfile: {folder}/hosts
+  time_limit: "0:05:00"
+  arguments: [--allow-run-as-root, --oversubscribe, --mca, btl, "self,tcp"]
+env_from: [REPRO_TEST_SECRET]
+workloads: {{pretrain: {{python: {python}}}}}
+"""
+CASE = ("figure-13", "--cluster", "site.yaml", "--scale", "cpu", "--where", "pp=2,gbs=4")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    if shutil.which("mpirun") is None:
+        try:
+            require_root_on_debian()
+            install_packages(["openmpi-bin"])
+        except ClusterUnavailable as reason:
+            if os.environ.get("CI", "").lower() == "true":
+                pytest.fail(f"no Open MPI: {reason}", pytrace=False)
+            pytest.skip(f"no Open MPI: {reason}")
+    (tmp_path / "hosts").write_text("# the nodes\nlocalhost slots=4\n")
+    (tmp_path / "site.yaml").write_text(PROFILE.format(folder=tmp_path, python=sys.executable))
+    return Site(tmp_path, {"REPRO_TEST_SECRET": "n0t-for-any-file"})
+
+
+def test_a_case_trains_under_mpirun_and_is_verified_and_the_secret_is_in_no_file(site: Site) -> None:
+    assert site.repro("clusters", "check", "site.yaml").returncode == 0
+    answer = site.repro("submit", *CASE, "--wait", timeout_s=120)
+    (row,) = site.status()
+    assert (row["state"], row["verdict"], row["iteration"]) == ("COMPLETED", "verified", "8/8"), answer.stderr
+    measured = site.repro("collect", "figure-13", "--export", "csv").stdout
+    assert any(float(one["tflops_per_gpu"] or 0) > 0 for one in csv.DictReader(io.StringIO(measured)))
+    written = [file for file in site.folder.rglob("*") if file.is_file()]
+    assert len(written) > 5 and not any(b"n0t-for-any-file" in file.read_bytes() for file in written)
+
+
+def test_a_rank_that_fails_fails_the_job_and_its_record_says_so(site: Site) -> None:
+    (site.folder / "python").write_text('#!/bin/sh\n[ "$RANK" != 2 ] || exit 5\nsleep 60\n')
+    (site.folder / "python").chmod(0o755)
+    text = (site.folder / "site.yaml").read_text()
+    (site.folder / "site.yaml").write_text(re.sub("python: .*}}", f"python: {site.folder}/python}}}}", text))
+    site.repro("submit", *CASE, "--wait", timeout_s=120)
+    (row,) = site.status()
+    assert (row["state"], row["verdict"]) == ("FAILED", "failed")
+    (end,) = site.folder.glob("runs/*/*/end")
+    assert "exit_code=5" in end.read_text().splitlines()
+
+
+def test_a_missing_secret_or_hostfile_is_said_before_anything_is_recorded(site: Site) -> None:
+    site.variables["REPRO_TEST_SECRET"] = ""
+    (site.folder / "hosts").unlink()
+    assert "wrong" in site.repro("clusters", "check", "site.yaml").stdout
+    answer = site.repro("submit", *CASE)
+    assert answer.returncode == 2 and "REPRO_TEST_SECRET not set in this shell" in answer.stderr
+    site.variables["REPRO_TEST_SECRET"] = "x"
+    answer = site.repro("submit", *CASE)
+    assert answer.returncode == 2 and "no such file" in answer.stderr
+    assert not (site.folder / "runs").exists()
