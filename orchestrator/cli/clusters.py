@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -99,7 +100,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
         say(f"open: {_dotted(blank.path)}: {blank.text}")
     if cluster.unfilled:
         say(f"what is open belongs into {shown(cluster.overlay)}")
-    next_command(f"repro clusters check {name}", "whether it is right on this cluster")
+    next_command(f"repro clusters check {shlex.quote(name)}", "whether it is right on this cluster")
 
 
 @app.command()
@@ -143,9 +144,9 @@ def check(
         also = (
             f"also the {counted(on_nodes, 'path')} that only nodes see" if on_nodes else "also what only a node shows"
         )
-        next_command(f"repro clusters check {name} --job", also)
+        next_command(f"repro clusters check {shlex.quote(name)} --job", also)
     else:
-        next_command(f"repro submit figure-13 --cluster {name} --dry-run", "what would run here")
+        next_command(f"repro submit figure-13 --cluster {shlex.quote(name)} --dry-run", "what would run here")
 
 
 @app.command()
@@ -172,15 +173,15 @@ def new(name: NewName, partition: Partition = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     data(str(path))
-    next_command(f"repro clusters check {name}", "what is right, what is wrong, and what is still open")
+    next_command(f"repro clusters check {shlex.quote(name)}", "what is right, what is wrong, and what is still open")
 
 
 @app.command()
 def schema() -> None:
     """The JSON Schema of profiles and overlays, for editors; shipped profiles name it in their first line."""
-    from orchestrator.clusters.schema import profile_schema
+    from orchestrator.clusters.schema import schema_text
 
-    as_json(profile_schema())
+    data(schema_text().rstrip("\n"))
 
 
 def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]] | None, job: bool) -> list[Finding]:

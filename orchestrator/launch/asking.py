@@ -23,8 +23,7 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     lines.append(directive("nodes", str(plan.resources.nodes), case))
     lines.append(directive("ntasks-per-node", str(per_node), case))
     lines += _named(cluster, ("cpus_per_task", "hint", "mem"))
-    limit = case if plan.case.time_limit else cluster.layered.where(("slurm", "time_limit"))
-    lines.append(directive("time", plan.resources.time_limit, limit))
+    lines.append(directive("time", plan.resources.time_limit, time_limit_origin(plan, cluster)))
     lines += _gpus(plan, cluster)
     if slurm.exclusive:
         lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
@@ -64,20 +63,33 @@ def directive(name: str, value: str, origin: str = OURS) -> Line:
     return Line.of(f"--{name}={_sbatch_quoted(value)}", origin)
 
 
+def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
+    scheduler = cluster.profile.scheduler
+    if plan.case.time_limit:
+        return _experiment(plan)
+    return OURS if scheduler == "local" else cluster.layered.where((scheduler, "time_limit"))
+
+
+def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
+    """Where the profile says what this word of the program's command is, or begins with; None where it does not."""
+    for value, path in sorted(plan.program.site_values, key=lambda item: -len(item[0])):
+        if word == value or word.startswith((f"{value}/", f"{value}:")):
+            return cluster.layered.where(path)
+    return None
+
+
 def _placement(plan: Plan, cluster: Cluster) -> Iterator[Line]:
-    slurm, resources = slurm_of(cluster), plan.resources
-    gpus = resources.nodes * resources.gpus_per_node
-    qos = slurm.qos_for(resources.nodes, gpus, resources.time_limit)
-    values = {
-        "account": slurm.account_name,
-        "partition": slurm.partition,
-        "qos": qos,
-        "constraint": slurm.constraint,
-        "reservation": slurm.reservation,
-    }
-    for name, value in values.items():
-        if value is not None:
-            yield directive(name, value, cluster.layered.where(("slurm", name)))
+    slurm, resources, where = slurm_of(cluster), plan.resources, cluster.layered.where
+    if slurm.account_name is not None:
+        said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
+        yield directive("account", slurm.account_name, ", ".join(where(("slurm", name)) for name in said_by))
+    if slurm.partition is not None:
+        yield directive("partition", slurm.partition, where(("slurm", "partition")))
+    qos = slurm.qos_for(resources.nodes, resources.nodes * resources.gpus_per_node, resources.time_limit)
+    if qos is not None:
+        names = [one.name for one in slurm.qos] if isinstance(slurm.qos, list) else []
+        yield directive("qos", qos, where(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
+    yield from _named(cluster, ("constraint", "reservation"))
 
 
 def _named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
@@ -104,7 +116,7 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
 def _free(cluster: Cluster, name: str) -> Iterator[Line]:
     for i, argument in enumerate(getattr(slurm_of(cluster), name)):
         option, equals, value = argument.partition("=")
-        text = f"{option}={_sbatch_quoted(value)}" if equals else option
+        text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
         yield Line.of(text, cluster.layered.where(("slurm", name, i)))
 
 

@@ -268,9 +268,8 @@ def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
     ]
     lines += [directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")]
     for i, argument in enumerate(slurm.sbatch):
-        option, equals, value = argument.partition("=")
-        quoted = directive("", value).words[0].removeprefix("--") if equals else ""
-        lines.append(Line.of(option + quoted, where(("slurm", "sbatch", i))))
+        parts = [directive("", part).words[0].removeprefix("--=") for part in argument.split("=", 1)]
+        lines.append(Line.of("=".join(parts), where(("slurm", "sbatch", i))))
     return [*lines, directive("output", str(folder / "log.txt").replace("%", "%%"))]
 
 

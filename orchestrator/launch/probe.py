@@ -150,13 +150,12 @@ def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Fin
     blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
     if any(found.startswith(f"{one.path}: ") for one in blamed for found in known):
         return []
+    mend = f"all that it said is in {probed.folder}"
     if blamed:
-        one = blamed[0]
-        return [Finding(one.check, "compute", "wrong", f"{ended}: {said}", one.where, one.mend)]
+        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, mend)]
     name, _ = _probed_image(cluster)
     is_the_image = name is not None and (code == OUTSIDE_IMAGE or said.startswith("container"))
     where = cluster.layered.where(("container", "images", str(name))) if is_the_image else None
-    mend = f"all that it said is in {probed.folder}"
     return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, mend)]
 
 

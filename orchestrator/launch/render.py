@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from orchestrator.clusters.conditions import SetupFields, VariableFields, holds
 from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.folders import short_name
-from orchestrator.launch.asking import directive, directives, slurm_of, srun_options
+from orchestrator.launch.asking import directive, directives, site_place, slurm_of, srun_options, time_limit_origin
 from orchestrator.launch.template import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.launch.wrapping import wrapping_of
 from orchestrator.planning.plan import Plan
@@ -70,22 +71,23 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         ],
         "wanted": [Line.of(name, cluster.layered.where(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
         "setup": list(_setup(plan, cluster)),
-        "time_limit_s": seconds(plan.resources.time_limit),
+        "kernels": _kernels(plan, cluster),
+        "time_limit_s": Line.of(str(seconds(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":
-        return engine.render("local.sh.j2", **shared, command=_command(plan, cluster, _torchrun(plan)))
+        return engine.render("local.sh.j2", **shared, command=_torchrun(plan, cluster))
     shared |= {
-        "rendezvous": cluster.profile.rendezvous,
+        "host_suffix": _rendezvous(cluster, "host_suffix"),
+        "port": _rendezvous(cluster, "port"),
         "per_node": _processes_per_node(plan, cluster),
-        "python": plan.program.python,
-        "kernels": plan.program.compiles_in,
+        "python": Line.of(plan.program.python, _origin(plan, cluster, plan.program.python)),
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     asked = [*directives(plan, cluster), directive("output", _pattern(output or folder / "batch.txt"))]
     shared |= {"directives": asked, "srun_options": srun_options(plan, cluster)}
     container = cluster.profile.container
-    words = list(plan.program.per_rank()) if shared["per_node"] is None else list(_below_torchrun(plan))
+    words = plan.program.per_rank() if shared["per_node"] is None else _below_torchrun(plan)
     command = _command(plan, cluster, words)
     if container is None:
         return engine.render("sbatch.sh.j2", **shared, command=command)
@@ -113,7 +115,7 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
 def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
     """Folders that come first in a variable, which an image or a module may have set before."""
     if plan.program.python_path:
-        yield "PYTHONPATH", Line.of(plan.program.python_path, f"workload {plan.program.workload}")
+        yield "PYTHONPATH", Line.of(plan.program.python_path, _origin(plan, cluster, plan.program.python_path))
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
 
@@ -125,39 +127,52 @@ def _setup(plan: Plan, cluster: Cluster) -> Iterator[Line]:
             yield Line.of(text, cluster.layered.where(("setup", i)))
 
 
-def _processes_per_node(plan: Plan, cluster: Cluster) -> int | None:
+def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
+    checkout = plan.program.compiles_in
+    return Line.of(checkout, _origin(plan, cluster, checkout)) if checkout else None
+
+
+def _rendezvous(cluster: Cluster, field: str) -> Line | None:
+    value = getattr(cluster.profile.rendezvous, field)
+    return None if value is None else Line.of(str(value), cluster.layered.where(("rendezvous", field)))
+
+
+def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
     """How many processes torchrun starts on each node; None where the scheduler starts them all."""
     slurm = cluster.profile.slurm
-    return plan.resources.tasks_per_node if slurm is not None and slurm.tasks == "per-node" else None
+    if slurm is None or slurm.tasks != "per-node":
+        return None
+    return Line.of(str(plan.resources.tasks_per_node), cluster.layered.where(("slurm", "tasks")))
 
 
-def _torchrun(plan: Plan) -> list[str]:
-    return plan.program.torchrun(plan.resources.tasks)
+def _torchrun(plan: Plan, cluster: Cluster) -> list[Line]:
+    """The launcher's own words, then the program's."""
+    words, below = plan.program.torchrun(plan.resources.tasks), _below_torchrun(plan)
+    return [*_command(plan, cluster, words[: -len(below)]), *_command(plan, cluster, below)]
 
 
-def _below_torchrun(plan: Plan) -> Iterator[str]:
+def _below_torchrun(plan: Plan) -> list[str]:
     """What the launcher of a node is given: the program, without the interpreter that both run in."""
-    yield from (*plan.program.target, *plan.program.arguments)
+    return [*plan.program.target, *plan.program.arguments]
+
+
+def _origin(plan: Plan, cluster: Cluster, word: str) -> str:
+    """Of a word that the program says: the profile's line where the site has said it, else the workload."""
+    return site_place(plan, cluster, word) or f"workload {plan.program.workload}"
 
 
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """The program's command line: what the profile says of it, the experiment's own arguments, and the dialect's."""
-    program, case = plan.program, plan.case
-    sites = {word: cluster.layered.where(path) for word, path in program.site_values}
-    own = set(case.arguments)
-    experiment = f"experiments/{case.experiment}.yaml"
+    own, experiment = set(plan.case.arguments), f"experiments/{plan.case.experiment}.yaml"
+    workload = f"workload {plan.program.workload}"
 
     def origin(words: Sequence[str]) -> str:
-        from_site = [place for word in words for value, place in sites.items() if word.startswith(value)]
+        from_site = next(filter(None, (site_place(plan, cluster, word) for word in words)), None)
         if from_site:
-            return from_site[0]
+            return from_site
         if own and set(words) <= own:
             return experiment
-        return (
-            f"workload {program.workload}"
-            if words[0] == program.python
-            else f"workload {program.workload}, {experiment}"
-        )
+        return workload if words[0] == plan.program.python else f"{workload}, {experiment}"
 
     return command_lines(argv, origin)
 
@@ -167,20 +182,27 @@ def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
     where, resources = cluster.layered.where, plan.resources
-    case = f"experiments/{plan.case.experiment}.yaml"
+    case, hostfile = f"experiments/{plan.case.experiment}.yaml", where(("mpirun", "hostfile"))
     options = [
-        Line(("--hostfile", mpirun.hostfile), where(("mpirun", "hostfile"))),
+        Line(("--hostfile", mpirun.hostfile), hostfile),
         Line(("-np", str(resources.tasks)), case),
         Line(("--map-by", f"ppr:{resources.tasks_per_node}:node"), case),
         Line(("--bind-to", "none"), OURS),
-        *(Line.of(word, where(("mpirun", "arguments", i))) for i, word in enumerate(mpirun.arguments)),
+        *_mpirun_arguments(cluster, mpirun.arguments),
         *(Line(("-x", name), where(("env_from", i))) for i, name in _numbered(cluster, "env_from")),
     ]
     return {
-        "hostfile": mpirun.hostfile,
+        "hostfile": Line.of(mpirun.hostfile, hostfile),
         "mpirun_options": options,
         "command": _command(plan, cluster, plan.program.per_rank()),
     }
+
+
+def _mpirun_arguments(cluster: Cluster, words: Sequence[str]) -> Iterator[Line]:
+    """The site's words, an option and its values to a line."""
+    starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]
+    for start, end in pairwise([*starts, len(words)]):
+        yield Line(tuple(words[start:end]), cluster.layered.where(("mpirun", "arguments", start)))
 
 
 def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:

@@ -18,15 +18,24 @@ OURS = "repro"
 """The origin of what every script gets, whatever the case and the site."""
 
 # Filled in by the shell that runs the script. Each ends one quoted piece and begins the next.
-_AT_RUN = {"job_id": '"$SLURM_JOB_ID"', "user": '"${USER:-$(id -un)}"', "job_folder": '"$folder"'}
+_AT_RUN = {
+    "job_id": '"$SLURM_JOB_ID"',
+    "user": '"${USER:-$(id -un)}"',
+    "home": '"$HOME"',
+    "job_folder": '"$folder"',
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Words that a script says, and where they came from: a profile's line, the experiment, the workload."""
+    """Words that a script says, and where they came from: a profile's line, the experiment, the workload.
+
+    With `at_run` the job itself fills in {job_id}, {user}, {home} and {job_folder}.
+    """
 
     words: tuple[str, ...]
     origin: str
+    at_run: bool = False
 
     @classmethod
     def of(cls, text: str, origin: str = OURS) -> Line:
@@ -76,7 +85,7 @@ class Templates:
         """The lines of a script rendered with `explain`. A line without a mark goes on in the next one that has."""
         found: list[Explained] = []
         waiting: list[str] = []
-        for line in script.splitlines():
+        for line in script.removesuffix("\n").split("\n"):  # and at no other line end that Unicode knows
             numbers = [int(number) for number in re.findall("\0([0-9]+)\0", line)]
             waiting.append(re.sub("\0[0-9]+\0", "", line))
             if numbers or not waiting[-1]:
@@ -97,10 +106,10 @@ class Templates:
         return quoted(str(value))
 
     def _filled_when_run(self, line: Line) -> str:
-        """Quoted, but for {job_id}, {user} and {job_folder}, of which the job itself knows the value."""
-        pieces = re.split(r"\{(job_id|user|job_folder)\}", " ".join(line.words))
-        parts = [_AT_RUN[piece] if i % 2 else quoted(piece) for i, piece in enumerate(pieces) if i % 2 or piece]
-        return ("".join(parts) or "''") + self._mark(line.origin)
+        """Quoted, but for the names of which the job itself knows the value."""
+        if not line.at_run:
+            return self._quoted(line)
+        return " ".join(map(_filled, line.words)) + self._mark(line.origin)
 
 
 @lru_cache
@@ -115,6 +124,11 @@ def quoted(text: str) -> str:
     return shlex.quote(text)
 
 
+def _filled(word: str) -> str:
+    pieces = re.split(rf"\{{({'|'.join(_AT_RUN)})\}}", word)
+    return "".join(_AT_RUN[piece] if i % 2 else quoted(piece) for i, piece in enumerate(pieces) if i % 2 or piece)
+
+
 def command_lines(argv: Sequence[str], origin: Callable[[Sequence[str]], str]) -> list[Line]:
     """A command as lines of a flag and its values, so that a script can be read and compared."""
     lines: list[list[str]] = [[]]
@@ -126,7 +140,9 @@ def command_lines(argv: Sequence[str], origin: Callable[[Sequence[str]], str]) -
 
 
 class _MarkedLines(jinja2.BaseLoader):
-    """Loads templates with the place of each line marked at its end; lines that are only tags make no output."""
+    """Loads templates with the place of each line marked at its end. Where a tag ends a line, jinja takes the line's
+    end away: no mark may come between, and what stands in front of the tag belongs to the next line.
+    """
 
     def __init__(self, loader: jinja2.BaseLoader, folder: str, mark: Callable[[str], str]) -> None:
         self._loader, self._folder, self._mark = loader, folder, mark
@@ -137,6 +153,6 @@ class _MarkedLines(jinja2.BaseLoader):
         source, path, fresh = self._loader.get_source(environment, template)
         lines = source.split("\n")
         for i, line in enumerate(lines):
-            if line.strip() and not re.fullmatch(r"\s*(\{%.*%\}|\{#.*#\})\s*", line):
+            if line.strip() and not line.endswith(("%}", "#}")):
                 lines[i] = line + self._mark(f"{self._folder}/{template}:{i + 1}")
         return "\n".join(lines), path, fresh

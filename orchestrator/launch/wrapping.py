@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clusters.conditions import MountFields, holds
@@ -12,14 +12,17 @@ from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.images import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.asking import site_place
 from orchestrator.launch.template import OURS, Line
 from orchestrator.planning.plan import Plan
 
 INSIDE = "/repro-job"
 """Where a job's folder is mounted in its container. No host has this path: who sees it is inside."""
 
+# They mount no home folder unless told, as any other folder. Shifter mounts it where its site has set it up so.
+_NO_WORD_FOR_HOME = ("edf", "podman-hpc")
 
-_JOB_FOLDER = Line.of("{job_folder}:" + INSIDE)
+_JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,32 @@ def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     for folder in plan.program.mounts:
         if any(character in folder for character in ",:{}"):
             raise ReproError(Problem(f"{folder!r} cannot be mounted: runtimes divide at , and :, and fill in {{}}"))
-        yield Line.of(f"{folder}:{folder}", f"workload {plan.program.workload}")
+        place = site_place(plan, cluster, folder)
+        yield Line.of(f"{folder}:{folder}", place or f"workload {plan.program.workload}")
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
         if holds(when, plan.resources.nodes):
             text = mount if ":" in mount else f"{mount}:{mount}"
-            yield Line.of(text, cluster.layered.where(("container", "mounts", i)))
+            yield Line((text,), cluster.layered.where(("container", "mounts", i)), at_run=True)
+    if container.mount_home and container.runtime in _NO_WORD_FOR_HOME:
+        yield Line(("{home}:{home}",), cluster.layered.where(("container", "mount_home")), at_run=True)
+
+
+def _with(option: str, mount: Line) -> Line:
+    return replace(mount, words=(f"{option}={mount.words[0]}",))
+
+
+def _in_one(option: str, mounts: Sequence[Line]) -> Line:
+    """Of a plug-in's option that comes several times, Slurm brings only the last to the nodes (seen at 22.05)."""
+    text = ",".join(mount.words[0] for mount in mounts)
+    return Line((f"{option}={text}",), ", ".join(dict.fromkeys(mount.origin for mount in mounts)), at_run=True)
 
 
 def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     where = cluster.layered.where
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
-        # pyxis adds the lists of several such options together.
-        *(Line.of(f"--container-mounts={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)),
+        _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
         # Said either way: the default differs from site to site.
         Line.of(
             "--container-mount-home" if container.mount_home else "--no-container-mount-home",
@@ -89,7 +104,7 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
         Line.of(f"image = {_toml(read_image(image.words[0]).for_enroot)}", image.origin),
         Line.of(f"writable = {'true' if container.writable else 'false'}"),
         Line.of("mounts = ["),
-        *(Line.of(f"  {_toml(mount.words[0])},", mount.origin) for mount in (_JOB_FOLDER, *mounts)),
+        *(replace(mount, words=(f"  {_toml(mount.words[0])},",)) for mount in (_JOB_FOLDER, *mounts)),
         Line.of("]"),
     ]
     if container.annotations:
@@ -111,7 +126,7 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
         words.append(
             Line.of(f"--module={','.join(container.modules)}", cluster.layered.where(("container", "modules")))
         )
-    words += [Line.of(f"--volume={mount.words[0]}", mount.origin) for mount in mounts]
+    words += [_with("--volume", mount) for mount in mounts]
     # Shifter makes no folders in an image, so it is asked itself whether this is one.
     return Wrapping(
         words=(*words, *_options(container, cluster)),
@@ -121,13 +136,16 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
 
 
 def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    named = read_image(image.words[0])
+    if named.path:
+        raise ReproError(Problem(f"{cluster.name}: podman-hpc takes no image from a file", image.origin))
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
     words = [Line(fixed, OURS)]
-    words += [Line.of(f"--volume={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)]
-    names = ["SLURM_*", *(name for name in container.pass_env), *cluster.profile.env_from]
-    words += [Line.of(f"--env={name}") for name in names]
-    words += [*_options(container, cluster)]
-    return Wrapping(words=(*words, Line.of(read_image(image.words[0]).for_docker, image.origin)))
+    words += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
+    words.append(Line.of("--env=SLURM_*"))
+    for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
+        words += [Line.of(f"--env={name}", cluster.layered.where((*path, i))) for i, name in enumerate(names)]
+    return Wrapping(words=(*words, *_options(container, cluster), Line.of(named.for_docker, image.origin)))
 
 
 def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
@@ -137,7 +155,7 @@ def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts
         words.append(Line.of("--no-home"))
     if container.writable:
         words.append(Line.of("--writable-tmpfs", cluster.layered.where(("container", "writable"))))
-    words += [Line.of(f"--bind={mount.words[0]}", mount.origin) for mount in (_JOB_FOLDER, *mounts)]
+    words += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
     words += [*_options(container, cluster)]
     return Wrapping(words=(*words, Line.of(named.path or f"docker://{named.for_docker}", image.origin)))
 

@@ -31,6 +31,11 @@ CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*[^\r\n ]")),
     ("error", re.compile(rb"(?:slurmstepd|srun|pretrain|bash|timeout): [^\r\n]*")),
 )
+# Of pyxis' lines one says what went wrong, an indented one of enroot's log why; the others follow from it, and may come
+# first (pyxis 0.24's pyxis_slurmstepd.c).
+_PYXIS = re.compile(rb"error: pyxis: ([^\r\n]*)")
+_FOLLOWS = re.compile(rb" |child [0-9]|printing |container was not started|a previous task terminated")
+_ENROOT_WHY = re.compile(rb" +(\[ERROR\] |curl: |FATAL ERROR: )")
 TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]+\]")
 
 
@@ -94,9 +99,18 @@ def cause(log: bytes) -> str | None:
     for kind, pattern in CAUSES:
         match = pattern.search(log)
         if match is not None:
-            line = match[0].decode("utf-8", errors="replace")
+            line = (_of_pyxis(log) if kind == "container" else match[0]).decode("utf-8", errors="replace")
             return f"{kind}: {''.join(c for c in line if c.isprintable())[:200]}"
     return None
+
+
+def _of_pyxis(log: bytes) -> bytes:
+    """What went wrong and why, of all that pyxis said."""
+    lines = [match[1] for match in _PYXIS.finditer(log)]
+    telling = next((line for line in lines if not _FOLLOWS.match(line)), lines[0])
+    why = next((line.strip() for line in lines if _ENROOT_WHY.match(line)), b"")
+    why = why.removesuffix(b": " + telling.rpartition(b": ")[2])  # the same path again
+    return b"pyxis: " + telling + (b"; " + why if why else b"")
 
 
 def _numbers(fields: bytes) -> Iterator[tuple[str, float]]:

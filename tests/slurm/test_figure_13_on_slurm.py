@@ -130,8 +130,9 @@ def test_with_the_controller_down_status_keeps_what_it_knew_and_submit_exits_3(
         assert away.returncode == 3 and "Traceback" not in away.stderr, away.stderr
         assert len(site.status()) == 3, "what no scheduler can be given is not recorded"
     site.repro("cancel", "figure-13", "--yes")
-    states = {row["case"]: row["state"] for row in _wait_until_ended(site)}
-    assert set(states.values()) == {"CANCELLED"}
+    states = [row["state"] for row in _wait_until_ended(site)]
+    # They run one at a time, and what was running when the controller went away may have ended without it.
+    assert states.count("CANCELLED") >= 2 and set(states) <= {"CANCELLED", "COMPLETED"}, states
 
 
 def _replace_sbatch(site: Site, body: str) -> None:

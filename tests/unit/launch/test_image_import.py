@@ -310,7 +310,7 @@ slurm:
   exclusive: true
   cpus_per_task: 12
   mem: 64G
-  sbatch: ["--mail-type=FAIL", "--mcs-label=it's \\"ours\\"", "--spread-job"]
+  sbatch: ["--mail-type=FAIL", "--mcs-label=it's \\"ours\\"", "--spread-job", "-Ca#b"]
   srun: ["--cpu-bind=cores"]
 container:
   runtime: pyxis
@@ -338,6 +338,7 @@ def test_the_job_is_one_task_without_a_gpu_where_the_profile_sends_jobs(tmp_path
         "--mail-type=FAIL",
         '--mcs-label="it\'s \\"ours\\""',
         "--spread-job",
+        '"-Ca#b"',
         "--output=/home/me/%%j/i/log.txt",
     ]
 

@@ -178,6 +178,55 @@ def test_the_rank_that_was_killed_is_named_and_not_those_that_torchrun_ended_aft
     assert cause(log) == "a rank was killed: Signal 9 (SIGKILL) received by PID 3035"
 
 
+# As pyxis 0.24.0 with enroot 4.1.2 printed it on two nodes; the numbers are process ids.
+NO_IMAGE = b"""\
+slurmstepd-n1: error: pyxis: child 6815 failed with error code: 1
+slurmstepd-n2: error: pyxis: child 6813 failed with error code: 1
+srun: error: n1: task 0: Exited with exit code 1
+slurmstepd-n1: error: pyxis: failed to create container filesystem for image: /images/x.sqsh
+slurmstepd-n1: error: pyxis: printing enroot log file:
+slurmstepd-n1: error: pyxis:     [ERROR] No such file or directory: /images/x.sqsh
+slurmstepd-n1: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1
+slurmstepd-n1: error: pyxis: child 6852 failed with error code: 1
+"""
+NO_MOUNT = b"""\
+slurmstepd-n1: error: pyxis: --container-mounts: source path does not exist: /nosuch
+slurmstepd-n1: error: pyxis: couldn't create enroot start configuration script
+slurmstepd-n1: error: pyxis: printing enroot log file:
+slurmstepd-n1: error: pyxis:     [INFO] Extracting squashfs filesystem...
+slurmstepd-n1: error: pyxis: container was not started successfully by another task
+"""
+NO_REGISTRY = b"""\
+0: slurmstepd-n1: error: pyxis: child 3508 failed with error code: 6
+0: slurmstepd-n1: error: pyxis: failed to import docker image: docker://registry.example#a/b:1
+0: slurmstepd-n1: error: pyxis: printing enroot log file:
+0: slurmstepd-n1: error: pyxis:     [INFO] Querying registry for permission grant
+0: slurmstepd-n1: error: pyxis:     curl: (6) Could not resolve host: registry.example
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            NO_IMAGE,
+            "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
+        ),
+        (NO_MOUNT, "--container-mounts: source path does not exist: /nosuch"),
+        (
+            NO_REGISTRY,
+            "failed to import docker image: docker://registry.example#a/b:1; "
+            "curl: (6) Could not resolve host: registry.example",
+        ),
+        (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
+        (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
+    ],
+    ids=["no image", "no mount", "no registry", "no folder", "nothing else"],
+)
+def test_of_pyxis_lines_the_one_that_went_wrong_is_named_with_its_reason(log: bytes, said: str | None) -> None:
+    assert cause(log) == f"container: pyxis: {said or log.decode().partition('pyxis: ')[2]}"
+
+
 def test_a_log_without_a_fault_has_no_cause() -> None:
     assert cause(E2021 + b"\n[after training is done] datetime: 2021-08-18 10:00:00 \n") is None
 

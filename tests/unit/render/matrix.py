@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
-from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
 from orchestrator.planning.plan import Plan, run_with
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import filled
-from tests.unit.render.plans import planned
+from tests.unit.render.plans import RUN, planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Chosen:
     instead: bool = False
 
 
-# Small enough for every profile. 64 GPUs are several nodes everywhere, and 4 are one.
+# Small enough for every profile. 16 and 64 GPUs are several nodes everywhere, and 4 are one.
 CHOSEN: Mapping[str, Chosen] = {
     "pretrain": Chosen("figure-13", "quad", "pp=2,tp=2,gbs=32"),
     "megatron-2021": Chosen("figure-13", "paper", "pp=8,tp=8,gbs=32"),
@@ -42,14 +44,44 @@ CHOSEN: Mapping[str, Chosen] = {
     "megatron-alpa": Chosen("alpa-gpt", "paper", "gpus=16"),
 }
 
+# What no shipped profile says, though its comments tell how: name -> the one that it extends, what it says, a workload.
+VARIED: Mapping[str, tuple[str, str, str]] = {
+    "perlmutter-podman-hpc": (
+        "perlmutter",
+        """\
+slurm: {mpi: pmi2}
+container: {runtime: podman-hpc, modules: , options: [--openmpi-pmi2], pass_env: ["NCCL_*"], mounts: [/data]}
+""",
+        "megatron-jan-2024",
+    ),
+    "jean-zay-h100-apptainer": (
+        "jean-zay-h100",
+        """\
+setup: {add: [module load singularity]}
+container: {runtime: apptainer, mounts: [/data], images: {megatron-2026: /images/megatron.sif}}
+""",
+        "megatron-2026",
+    ),
+    "selene-torchrun": ("selene", "slurm: {tasks: per-node}\n", "megatron-2021"),
+}
+
 MACHINE = Machine(cpus=8, gpus=8, gpu="NVIDIA A100-SXM4-80GB", gpu_memory_gb=80)
 """What `local` is, on whatever machine the tests run."""
 
 
 @cache
 def site(profile: str) -> Cluster:
-    """A shipped profile with every blank filled."""
-    cluster = filled(Path(mkdtemp(prefix="repro-render-")), profile)
+    """A shipped profile with every blank filled, or one of VARIED."""
+    with TemporaryDirectory() as text:
+        folder = Path(text)
+        if profile not in VARIED:
+            cluster = filled(folder, profile)
+        else:
+            below, says, _ = VARIED[profile]
+            filled(folder, below)
+            file = folder / "clusters" / f"{profile}.yaml"
+            file.write_text(f"extends: {below}\nabout: {below} in another way\n{says}")
+            cluster = find_cluster(Folders(shipped=folder, home=folder), str(file))
     if cluster.machine is None:
         return cluster
     return replace(cluster, machine=MACHINE, hardware=MACHINE.hardware())
@@ -73,3 +105,12 @@ def plan_or_refusals(profile: str, workload: str) -> Plan | tuple[str, ...]:
     except ReproError as error:
         return tuple(str(problem) for problem in error.problems)
     return plan
+
+
+def job_folder(plan: Plan) -> Path:
+    return RUN / plan.case.slug
+
+
+def without_folders(origin: str) -> str:
+    """The place of a value, its file named without the folder that it lay in."""
+    return re.sub(r"[^\s,;]*clusters/", "clusters/", origin)

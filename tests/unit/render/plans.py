@@ -17,6 +17,7 @@ from tests.unit.clusters.sites import SELENE_FILLED, cluster_of
 from tests.unit.clusters.sites import selene as shipped_selene
 
 TEMPLATES = CHECKOUT / "templates"
+RUN = Path("/runs/20261121-092041-bd57")
 
 PLAIN_SLURM = """\
 about: a Slurm cluster without containers

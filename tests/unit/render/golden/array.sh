@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=figure-13-paper
 #SBATCH --account=proj
-#SBATCH --partition=luna
+#SBATCH --partition=gpus
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=8
 #SBATCH --mem=0
@@ -13,7 +13,7 @@
 # 2 jobs that ask for the same resources, as one array: element i runs script i, each complete in itself.
 set -euo pipefail
 jobs=(
-  /runs/20261121-092041-bd57/pp2-tp32-gbs32/job.sh
-  /runs/20261121-092041-bd57/pp2-tp32-gbs128/job.sh
+  /runs/20261121-092041-bd57/a/job.sh
+  /runs/20261121-092041-bd57/b/job.sh
 )
 exec bash "${jobs[$SLURM_ARRAY_TASK_ID]}"

@@ -21,7 +21,8 @@ mkdir -p "$folder"
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
-    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" >"$folder/.record.$$"
+    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" \
+    >"$folder/.record.$$"
 }
 rm -f "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
@@ -29,10 +30,18 @@ trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/Megatron-Kwai/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f "$lock"
+
 # Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
 # `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
 
 # What each task does first: its variables set last, so that no image or profile wins over them.
 task='

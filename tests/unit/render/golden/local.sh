@@ -12,7 +12,8 @@ mkdir -p "$folder"
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
-    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" >"$folder/.record.$$"
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
 }
 rm -f "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
@@ -32,7 +33,8 @@ export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
 timeout --foreground --kill-after=60 1800 \
   /opt/venv/bin/python -u -m torch.distributed.run \
   --standalone \
-  --nproc-per-node=4 -m orchestrator.pretrain \
+  --nproc-per-node=4 \
+  -m orchestrator.pretrain \
   --tensor-model-parallel-size 4 \
   --pipeline-model-parallel-size 1 \
   --micro-batch-size 1 \

@@ -1,0 +1,366 @@
+"""`repro clusters new` and `check` on a real Slurm: what is right is green, each classic fault is one plain line.
+
+pyxis is the stand-in (tests/slurm/pyxis.py): an image is a text file of NAME=value lines, the programs are the host's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.pyxis import write_image
+from tests.slurm.site import REPRO, Site
+
+pytestmark = pytest.mark.usefixtures("slurm_cluster")
+
+
+@pytest.fixture(scope="module")
+def written(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> str:  # noqa: ARG001  needs it up
+    """The profile that `repro clusters new` writes here."""
+    site = Site(tmp_path_factory.mktemp("new"))
+    answer = site.repro("clusters", "new", "mine")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == f"{site.folder}/clusters/mine.yaml\n"
+    return (site.folder / "clusters" / "mine.yaml").read_text()
+
+
+class Checked:
+    """That profile in a site of its own, with an overlay, checked."""
+
+    def __init__(self, folder: Path, profile: str) -> None:
+        self.site = Site(folder)
+        (folder / "clusters").mkdir()
+        (folder / "clusters" / "mine.yaml").write_text(profile)
+        self.image = write_image(folder / "torch.sqsh", {"IMAGE_NAME": "torch"})
+        self.overlay: dict[str, Any] = {"container": None}
+        self.findings: list[dict[str, Any]] = []
+        self.stderr: list[str] = []
+
+    def contained(self, **fields: Any) -> None:
+        """With pyxis and this test's image; python is the host's, which the stand-in shows inside."""
+        container = {"runtime": "pyxis", "images": {"pretrain": str(self.image)}, "mounts": [], **fields}
+        self.overlay["container"] = container
+        self.overlay["workloads"] = {"pretrain": {"python": sys.executable}}
+
+    def write(self, **changed: Any) -> None:
+        """Overlay of the profile; what was set before stays, field by field."""
+        for name, value in changed.items():
+            before = self.overlay.get(name)
+            both = isinstance(before, dict) and isinstance(value, dict)
+            self.overlay[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+        (self.site.folder / "clusters" / "mine.local.yaml").write_text(yaml.safe_dump(self.overlay))
+
+    def check(self, *words: str, **changed: Any) -> int:
+        """The exit code; `findings` and `stderr` are what it said."""
+        self.write(**changed)
+        answer = self.site.repro("clusters", "check", "mine", "--json", *words)
+        assert "Traceback" not in answer.stderr and "defect" not in answer.stderr, answer.stderr
+        self.findings = json.loads(answer.stdout)
+        self.stderr = answer.stderr.splitlines()
+        return answer.returncode
+
+    def replace_sbatch(self, body: str) -> None:
+        """Put a script of this name before the real one."""
+        programs = self.site.folder / "bin"
+        programs.mkdir()
+        (programs / "sbatch").write_text(f"#!/bin/bash\n{body}\n")
+        (programs / "sbatch").chmod(0o755)
+        self.site.variables["PATH"] = f"{programs}:{os.environ['PATH']}"
+
+    @property
+    def faults(self) -> list[str]:
+        """The faults as printed, each without `repro: ` and its file's folder."""
+        return [line.removeprefix("repro: clusters/mine.") for line in self.stderr if line.startswith("repro: ")]
+
+    @property
+    def compute(self) -> dict[str, str]:
+        """What a node showed, by check; of several the last."""
+        return {row["check"]: row["found"] for row in self.findings if row["place"] == "compute"}
+
+
+@pytest.fixture
+def mine(tmp_path: Path, written: str) -> Checked:
+    return Checked(tmp_path, written)
+
+
+# ---- right ---------------------------------------------------------------------------------------------------
+
+
+def test_the_profile_that_new_writes_leaves_open_only_what_no_command_tells(mine: Checked) -> None:
+    del mine.overlay["container"]
+    assert mine.check() == 0, mine.stderr
+    assert [row["check"] for row in mine.findings if row["result"] != "ok"] == ["container.images.pretrain"]
+    mine.contained()
+    assert mine.check() == 0, mine.stderr
+    assert {row["result"] for row in mine.findings} == {"ok"}
+
+
+def test_filled_in_it_is_right_also_for_the_jobs_of_figure_13_and_on_a_node(
+    mine: Checked, slurm_cluster: SlurmCluster
+) -> None:
+    assert mine.check("--experiment", "figure-13", "--scale", "cpu", "--job") == 0, mine.stderr
+    assert {row["result"] for row in mine.findings} <= {"ok", "later"}
+    tried = [row["found"] for row in mine.findings if row["check"].startswith("sbatch --test-only")]
+    assert len(tried) == 2 and all("on nodes n" in said for said in tried)
+    assert mine.compute["folder for runs"] == "what the job wrote can be seen from here"
+    assert mine.compute["job"] == "ran on a node, without a container"
+    assert mine.compute["hardware.gpus_per_node"] == f"each task sees {slurm_cluster.shape.gpus_per_node} GPUs"
+    assert mine.compute["torch"].startswith("torch ")
+
+
+def test_a_job_runs_inside_the_image_and_leftovers_of_the_shell_change_nothing(
+    mine: Checked, slurm_cluster: SlurmCluster
+) -> None:
+    mine.contained()
+    before = slurm_cluster.pyxis_records
+    mine.site.variables |= {"PYXIS_CONTAINER_IMAGE": "/nosuch", "SBATCH_PARTITION": "nosuch", "SLURM_NNODES": "3"}
+    assert mine.check("--job") == 0, mine.stderr
+    assert mine.compute["container.images.pretrain"] == "the job ran inside it"
+    assert mine.compute["torch"].startswith("torch ")
+    (record,) = [record for record in slurm_cluster.pyxis_records if record not in before]
+    assert record["container-image"] == str(mine.image) and not record["batch"]
+
+
+def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+    with slurm_cluster.without_accounting():
+        assert mine.check() == 0, mine.stderr
+    unknown = [row["check"] for row in mine.findings if row["result"] == "unknown"]
+    assert unknown == ["slurm.account", "slurm.qos normal"]
+
+
+# ---- wrong, and seen from the login node ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"slurm": {"partition": "bach"}}, 'slurm.partition: bach: no such partition; did you mean "batch"?'),
+        ({"slurm": {"account": "reserch"}}, 'slurm.account: reserch is no account of root; did you mean "research"?'),
+        ({"slurm": {"qos": "limitd"}}, 'slurm.qos limitd: no such QOS; did you mean "limited"?'),
+        (
+            {"slurm": {"qos": [{"name": "limited", "max_nodes": 3}]}},
+            "slurm.qos limited: jobs may have 3 nodes, Slurm's limit is 2; max_nodes: 2",
+        ),
+        ({"slurm": {"gres_type": "h10"}}, 'slurm.gres_type: h10: no such type of GPU in batch; did you mean "h100"?'),
+        ({"hardware": {"gpus_per_node": 8}}, "hardware.gpus_per_node: says 8, the nodes have 4; gpus_per_node: 4"),
+        ({"hardware": {"nodes": 9}}, "hardware.nodes: says 9, batch has 4; nodes: 4"),
+        ({"slurm": {"constraint": "h200"}}, 'slurm.constraint: no node of batch has h200; did you mean "h100"?'),
+        ({"slurm": {"time_limit": "5:00:00"}}, "slurm.time_limit: 5:00:00, but batch allows 4:00:00; "),
+        ({"slurm": {"cpus_per_task": 5}}, "slurm.cpus_per_task: 4 tasks of 5, but the nodes have 16 CPUs; "),
+        ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun knows no such kind; did you mean "),
+        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; there are: none"),
+        ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered; did you mean "--unbuffered"?'),
+        ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun says: "),
+        ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty; "),
+        ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder; "),
+    ],
+)  # fmt: skip
+def test_a_classic_fault_is_named_in_one_line_with_its_place(mine: Checked, changed: dict[str, Any], line: str) -> None:
+    assert mine.check(**changed) == 2
+    (said,) = mine.faults
+    place, _, words = said.partition(" ")
+    assert place.startswith("local.yaml:") and words.startswith(line), said
+
+
+def test_a_smaller_partition_is_named_by_what_does_not_fit_it(mine: Checked) -> None:
+    assert mine.check(slurm={"partition": "short", "max_time": None}) == 2
+    time_limit, nodes = mine.faults
+    assert time_limit.startswith("yaml:") and "time_limit: 0:30:00, but short allows 0:10:00" in time_limit
+    assert "slurm.max_nodes: jobs may have 4 nodes, but short allows 2; max_nodes: 2" in nodes
+
+
+def test_what_only_sbatch_sees_is_in_its_own_words_at_the_field_that_mends_it(mine: Checked) -> None:
+    assert mine.check(slurm={"mem": "999G"}) == 0
+    assert mine.check("--experiment", "figure-13", "--scale", "cpu") == 2
+    assert len(mine.faults) == 2
+    assert all(
+        "Requested node configuration is not available; compare GPUs, CPUs and memory" in said for said in mine.faults
+    )
+    assert mine.check("--job") == 2
+    (said,) = mine.faults
+    assert said.startswith("local.yaml:") and " job: Memory specification can not be satisfied" in said
+    assert "; lower `mem` in the profile" in said
+
+
+def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> None:
+    assert mine.check("--experiment", "figure-13") == 2
+    assert mine.stderr == [
+        "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16; another --scale, of paper, quad, cpu"
+    ]
+
+
+def test_no_pyxis_and_a_pyxis_too_old_are_named(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+    mine.contained(pass_env=["NCCL_DEBUG"])
+    conf = slurm_cluster.folder / "etc/plugstack.conf"
+    before = conf.read_text()
+    conf.write_text("")
+    try:
+        assert mine.check() == 2
+    finally:
+        conf.write_text(before)
+    (said,) = mine.faults
+    assert "container.runtime: srun has no --container-image: there is no pyxis; install pyxis" in said
+    with slurm_cluster.pyxis(version="0.12"):
+        assert mine.check(container={"version": None}) == 2
+    (said,) = mine.faults
+    assert "container.pass_env: this pyxis has no --container-env; srun's options are those of pyxis 0.11" in said
+
+
+def test_a_version_that_is_not_this_pyxis_is_named(mine: Checked) -> None:
+    mine.contained(version="0.16")
+    assert mine.check() == 2
+    (said,) = mine.faults
+    assert said.endswith(
+        'container.version: says 0.16, but srun\'s options are those of pyxis 0.24 or newer; version: "0.24"'
+    )
+
+
+def test_container_options_among_sbatchs_are_refused_before_slurm_is_asked(mine: Checked) -> None:
+    mine.write(slurm={"sbatch": ["--container-image=x"]})
+    answer = mine.site.repro("clusters", "check", "mine")
+    assert answer.returncode == 2 and answer.stdout == "" and len(answer.stderr.splitlines()) == 1
+    assert "container options belong to container:" in answer.stderr
+
+
+# ---- wrong, and seen by a job --------------------------------------------------------------------------------
+
+
+def test_an_image_and_a_mount_that_the_node_does_not_have_are_named_once_each(mine: Checked) -> None:
+    mine.contained(images={"pretrain": "/nosuch/torch.sqsh"})
+    assert mine.check("--job", site={"login_sees_paths": False}) == 2
+    (said,) = mine.faults
+    assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder; correct it" in said
+    mine.contained(mounts=["/nosuch/data:/data"])
+    assert mine.check("--job") == 2
+    (said,) = mine.faults
+    assert "container.mounts: /nosuch/data: no such file or folder; correct it" in said
+
+
+def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> None:
+    mine.contained()
+    mine.image.write_text("this is no image\n")
+    assert mine.check("--job") == 2
+    (said,) = mine.faults
+    assert said.startswith("local.yaml:") and " container.images.pretrain: FAILED with exit code 1: " in said
+    assert f"for image: {mine.image}; [ERROR] Invalid image format; " in said
+
+
+def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None:
+    mine.contained()
+    bare = mine.site.folder / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what is installed
+    bare.chmod(0o755)
+    assert mine.check("--job", workloads={"pretrain": {"python": str(bare)}}) == 2
+    (said,) = mine.faults
+    assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'; " in said
+    assert mine.check("--job", workloads={"pretrain": {"python": "/nosuch/python"}}) == 2
+    (said,) = mine.faults
+    assert "/nosuch/python: No such file or directory; workloads: pretrain: python: one that has torch" in said
+
+
+def test_gpus_that_a_task_cannot_see_are_named(mine: Checked) -> None:
+    assert mine.check("--job", slurm={"gpu_bind": "single:1"}) == 2
+    (said,) = mine.faults
+    assert "hardware.gpus_per_node: each task sees 1 GPUs; all tasks of a node must see all its GPUs" in said
+
+
+def test_a_folder_for_runs_that_nodes_do_not_see_is_named(mine: Checked) -> None:
+    """Until the job has ended, its folder is somewhere else: on the node it is not there."""
+    mine.replace_sbatch("""\
+script=${@: -1} folder=$(dirname "${@: -1}")
+mv "$folder" "$folder.away"
+job=$(/usr/bin/sbatch "${@:1:$#-1}" "$folder.away/$(basename "$script")")
+while [ -n "$(squeue -h -j "$job")" ]; do sleep 0.2; done
+mv "$folder.away" "$folder"
+echo "$job"
+""")
+    assert mine.check("--job") == 2
+    (said,) = [line for line in mine.stderr if line.startswith("repro: ")]
+    assert said.startswith("repro: folder for runs: FAILED, and nothing that the job wrote can be seen from here; ")
+    assert said.endswith("; set REPRO_HOME to a folder that the nodes see, too")
+
+
+# ---- waiting, and a Slurm out of reach -----------------------------------------------------------------------
+
+
+def test_the_reason_of_a_wait_is_said_and_ctrl_c_takes_the_job_back(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+    mine.write(slurm={"sbatch": ["--begin=now+1hour"]})
+    environment = {**os.environ, "REPRO_HOME": str(mine.site.folder)}
+    command = [REPRO, "clusters", "check", "mine", "--job"]
+    process = subprocess.Popen(
+        command, cwd=mine.site.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    job_id = process.stderr.readline().split()[1]
+    said = process.stderr.readline().strip()
+    if said == "PENDING":  # Slurm has not looked at it yet
+        said = process.stderr.readline().strip()
+    assert said == "PENDING (BeginTime)"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode not in (0, 2) and stdout == "" and "Traceback" not in stderr
+    assert stderr.splitlines()[0] == f"job {job_id} was taken back"
+    state = slurm_cluster.run("squeue", "-h", "--states=all", "-o", "%T", "-j", job_id)
+    assert state == "CANCELLED"
+
+
+def test_a_controller_that_is_away_is_exit_code_3_in_one_line(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+    mine.write()
+    with slurm_cluster.without_controller():
+        answer = mine.site.repro("clusters", "check", "mine")
+    assert (answer.returncode, answer.stdout) == (3, "") and len(answer.stderr.splitlines()) == 1
+
+
+# ---- a figure's job inside an image --------------------------------------------------------------------------
+
+
+def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
+    mine: Checked, slurm_cluster: SlurmCluster
+) -> None:
+    mine.contained()
+    mine.write(hardware={"gpus_per_node": 2, "nodes": 4})
+    before = slurm_cluster.pyxis_records
+    answer = _submit(mine)
+    (row,) = mine.site.status()
+    assert (row["state"], row["verdict"], row["iteration"]) == ("COMPLETED", "verified", "8/8"), answer.stderr
+    assert {"event=end", "exit_code=0", "image=pretrain", "inside_image=2/2"} <= _end_of(mine)
+    steps = [record for record in slurm_cluster.pyxis_records if record not in before]
+    assert len({record["node"] for record in steps}) == 2
+    assert {record["container-image"] for record in steps} == {str(mine.image)}
+
+
+def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine: Checked) -> None:
+    """Without --container-image pyxis says a warning, ignores its other options and runs the step on the host."""
+    mine.contained()
+    mine.write(hardware={"gpus_per_node": 2, "nodes": 4})
+    mine.replace_sbatch('sed -i \'/^ *--container-image=/d\' "${@: -1}"; exec /usr/bin/sbatch "$@"')
+    answer = _submit(mine)
+    assert answer.returncode == 1, answer.stderr
+    (row,) = mine.site.status()
+    assert (row["state"], row["verdict"]) == ("FAILED", "failed")
+    assert "0 of 2 nodes ran it inside pretrain" in answer.stdout + answer.stderr
+    end = _end_of(mine)
+    assert {"exit_code=97", "inside_image=0/2"} <= end
+    log = next(mine.site.folder.glob("runs/*/*/log.txt")).read_text()
+    assert "runs the task outside its image" in log and "iteration" not in log
+    batch = next(mine.site.folder.glob("runs/*/*/batch.txt")).read_text()
+    assert "pyxis: ignoring --container-mounts because neither --container-image" in batch
+
+
+def _submit(mine: Checked) -> subprocess.CompletedProcess[str]:
+    words = ("--cluster", "mine", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
+    return mine.site.repro("submit", "figure-13", *words, timeout_s=120)
+
+
+def _end_of(mine: Checked) -> set[str]:
+    (end,) = mine.site.folder.glob("runs/*/*/end")
+    return set(end.read_text().splitlines())

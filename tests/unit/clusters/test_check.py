@@ -1,0 +1,347 @@
+"""A profile against a site built by hand: the faults that an administrator makes, each named in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.check import check_login
+from orchestrator.clusters.finding import Finding
+from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
+from orchestrator.slurm.site_srun import PYXIS_SINCE
+from tests.unit.clusters.sites import cluster_of
+
+PROFILE = """\
+about: a cluster of the tests
+scheduler: slurm
+hardware:
+  nodes: 4
+  gpus_per_node: 8
+slurm:
+  account: research
+  partition: gpus
+  qos: normal
+  time_limit: 1:00:00
+  gres_type: a100
+  cpus_per_task: 8
+  mpi: pmix
+"""
+
+PYXIS = """\
+container:
+  runtime: pyxis
+  version: "0.20"
+"""
+
+GPUS = NodeKind(4, 64, 500_000, (Gres("gpu", "a100", 8),), frozenset({"a100", "80g", "ib"}), "x86_64")
+SITE = Site(
+    user="ann",
+    cluster_name="ci",
+    slurm_version="24.05",
+    partitions=(
+        Partition("gpus", nodes=4, max_time_s=86400, kinds=(GPUS,)),
+        Partition("debug", is_default=True, nodes=1, max_nodes=1, max_time_s=1800, kinds=(replace(GPUS, count=1),)),
+    ),
+    associations=(Association("research", ("normal", "long"), "normal", is_default=True), Association("small")),
+    qos=(Qos("normal"), Qos("long", max_wall_s=36000), Qos("tiny", max_nodes=2, max_gpus=16, max_wall_s=600)),
+    mpi_kinds=("pmi2", "pmix"),
+    settings={"AccountingStorageEnforce": "associations,limits,qos", "MaxArraySize": "1001"},
+    reservations=("monday",),
+)
+
+
+def pyxis_of(version: tuple[int, int]) -> SrunOptions:
+    """The options that srun has with this pyxis."""
+    names = frozenset(name for name, since in PYXIS_SINCE.items() if since <= version)
+    return SrunOptions(names, names)
+
+
+def findings(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[Finding]:
+    return check_login(cluster_of(folder, profile, changed or "{}"), site, most_in_one_array=1000)
+
+
+def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[str]:
+    """Each fault as it is printed, its file named without the folder."""
+    found = [one for one in findings(folder, changed, site, profile) if one.is_fault]
+    assert all(one.where and one.place == "login" for one in found)
+    return [f"{str(one.where).rpartition('/')[2]} {one.check}: {one.found}; {one.mend}" for one in found]
+
+
+def result_of(check: str, found: list[Finding]) -> tuple[str, str]:
+    (one,) = [one for one in found if one.check == check]
+    return one.result, one.found
+
+
+def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) -> None:
+    found = findings(tmp_path)
+    assert {one.result for one in found} == {"ok"} and all(one.where for one in found[:-1])
+    assert [one.check for one in found] == [
+        "slurm.partition",
+        "slurm.account",
+        "slurm.qos normal",
+        "slurm.time_limit",
+        "hardware.nodes",
+        "slurm.gres_type",
+        "hardware.gpus_per_node",
+        "slurm.cpus_per_task",
+        "slurm.mpi",
+        "MaxArraySize",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ("slurm: {partition: gpu}", '1:9 slurm.partition: gpu: no such partition; did you mean "gpus"?'),
+        ("slurm: {partition: xyz}", "1:9 slurm.partition: xyz: no such partition; there are: gpus, debug"),
+        ("slurm: {account: reserch}", '1:9 slurm.account: reserch is no account of ann; did you mean "research"?'),
+        ("slurm: {account: zzz}", "1:9 slurm.account: zzz is no account of ann; yours are: research, small"),
+        ("slurm: {qos: nrmal}", '1:9 slurm.qos nrmal: no such QOS; did you mean "normal"?'),
+        ("slurm: {qos: tiny}", "1:9 slurm.qos tiny: not for account research; there are: normal, long"),
+        ("slurm: {gres_type: v100}", '1:9 slurm.gres_type: v100: no such type of GPU in gpus; did you mean "a100"?'),
+        ("hardware: {gpus_per_node: 4}", "1:12 hardware.gpus_per_node: says 4, the nodes have 8; gpus_per_node: 8"),
+        ("hardware: {gpus_per_node: 16}", "1:12 hardware.gpus_per_node: says 16, the nodes have 8; gpus_per_node: 8"),
+        ("hardware: {nodes: 5}", "1:12 hardware.nodes: says 5, gpus has 4; nodes: 4"),
+        ("slurm: {constraint: h100&ib}", '1:9 slurm.constraint: no node of gpus has h100; did you mean "a100"?'),
+        ("slurm: {reservation: friday}", "1:9 slurm.reservation: friday: no such reservation; there are: monday"),
+        ("slurm: {time_limit: 48:00:00}", "time_limit: 48:00:00, but gpus allows 1-0:00:00; time_limit: 1-0:00:00"),
+        ("slurm: {max_time: 2-0:00:00}", "slurm.max_time: 2-0:00:00, but gpus allows 1-0:00:00; max_time: 1-0:00:00"),
+        ("slurm: {cpus_per_task: 9}", "cpus_per_task: 8 tasks of 9, but the nodes have 64 CPUs; cpus_per_task: 8"),
+        ("slurm: {mpi: pmi3}", '1:9 slurm.mpi: pmi3: srun knows no such kind; did you mean "pmix"?'),
+        ("site: {architecture: aarch64}", "site.architecture: says aarch64, the nodes are x86_64; None"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_place_and_its_mend(tmp_path: Path, changed: str, line: str) -> None:
+    (said,) = faults(tmp_path, changed)
+    assert said.startswith("site.local.yaml:1:") and said.endswith(line), said
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "slurm: {constraint: '[a100*2|80g]&!ib'}",
+        "slurm: {reservation: monday}",
+        "slurm: {qos: long}",
+        "slurm: {tasks: per-node, cpus_per_task: 64}",
+        "slurm: {mpi: none}",
+        "slurm: {account: null}",
+        "site: {architecture: x86_64}",
+    ],
+)
+def test_what_slurm_allows_is_no_fault(tmp_path: Path, right: str) -> None:
+    assert faults(tmp_path, right) == []
+
+
+# ---- partitions ----------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_down_and_a_cluster_without_a_default_are_faults(tmp_path: Path) -> None:
+    down = replace(SITE, partitions=(replace(SITE.partitions[0], is_up=False),))
+    assert faults(tmp_path, site=down) == [
+        "site.yaml:8:3 slurm.partition: gpus is not up; sinfo -s shows those that are"
+    ]
+    (said,) = faults(tmp_path, "slurm: {partition: null}", down)
+    assert "none named, and the cluster has no default; add slurm: partition:; there are: gpus" in said
+
+
+def test_without_a_partition_jobs_are_held_to_the_default_one(tmp_path: Path) -> None:
+    said = faults(tmp_path, "slurm: {partition: null}")
+    assert [line.partition(" ")[2] for line in said] == [
+        "slurm.time_limit: 1:00:00, but debug allows 0:30:00; time_limit: 0:30:00",
+        "slurm.max_nodes: jobs may have 4 nodes, but debug allows 1; max_nodes: 1",
+        "hardware.nodes: says 4, debug has 1; nodes: 1",
+    ]
+
+
+def test_jobs_that_planning_lets_grow_beyond_the_partition_are_a_fault_until_max_nodes_says_so(tmp_path: Path) -> None:
+    site = replace(SITE, partitions=(replace(SITE.partitions[0], max_nodes=2),))
+    (said,) = faults(tmp_path, site=site)
+    assert said.endswith("jobs may have 4 nodes, but gpus allows 2; max_nodes: 2")
+    assert faults(tmp_path, "slurm: {max_nodes: 2}", site) == []
+
+
+def test_only_nodes_with_the_gpus_and_the_feature_asked_for_are_counted(tmp_path: Path) -> None:
+    other = replace(GPUS, count=3, gres=(Gres("gpu", "v100", 4),), features=frozenset({"old"}), cpus=96)
+    site = replace(SITE, partitions=(Partition("gpus", nodes=7, kinds=(GPUS, other)),))
+    assert faults(tmp_path, "slurm: {gres_type: a100, cpus_per_task: 8}", site) == []
+    said = faults(tmp_path, "hardware: {nodes: 7}", site)
+    assert said == ["site.local.yaml:1:12 hardware.nodes: says 7, gpus has 4 such nodes; nodes: 4"]
+    said = faults(tmp_path, "slurm: {gres_type: null, constraint: old, cpus_per_task: 1}\nhardware: {nodes: 3}", site)
+    assert said == ["site.yaml:5:3 hardware.gpus_per_node: says 8, the nodes have 4; gpus_per_node: 4"]
+
+
+def test_a_partition_without_gpus_is_a_fault_unless_none_are_asked_for(tmp_path: Path) -> None:
+    site = replace(SITE, partitions=(Partition("gpus", nodes=4, kinds=(replace(GPUS, gres=()),)),))
+    (said,) = faults(tmp_path, site=site)
+    assert said.endswith("slurm.gpu_request: Slurm knows no GPUs in gpus; gpu_request: none, if jobs have whole nodes")
+    found = findings(tmp_path, "slurm: {gpu_request: none, gres_type: null}", site)
+    assert result_of("hardware.gpus_per_node", found)[0] == "unknown" and not any(one.is_fault for one in found)
+
+
+def test_nodes_that_slurm_keeps_to_itself_are_unknown_and_no_fault(tmp_path: Path) -> None:
+    site = replace(SITE, partitions=(Partition("gpus", nodes=4),))
+    found = findings(tmp_path, "slurm: {constraint: whatever}", site)
+    assert result_of("hardware.gpus_per_node", found)[0] == result_of("slurm.constraint", found)[0] == "unknown"
+    assert not any(one.is_fault for one in found)
+
+
+def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path) -> None:
+    site = replace(SITE, reservations=(), complaints=("scontrol show reservation: Access/permission denied",))
+    assert result_of("slurm.reservation", findings(tmp_path, "slurm: {reservation: x}", site))[0] == "unknown"
+
+
+# ---- accounting ----------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_takes_other_accounts_and_other_qos_is_named(tmp_path: Path) -> None:
+    picky = replace(SITE.partitions[0], deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"}))
+    account, qos = faults(tmp_path, site=replace(SITE, partitions=(picky,)))
+    assert "slurm.account: partition gpus takes no jobs of research; take another" in account
+    assert qos.endswith("slurm.qos normal: not for partition gpus; there are: long")
+
+
+def test_an_account_of_another_partition_alone_is_a_fault(tmp_path: Path) -> None:
+    site = replace(SITE, associations=(Association("research", ("normal",), partition="debug"),))
+    (said,) = faults(tmp_path, site=site)
+    assert "slurm.account: research is not for partition gpus" in said
+
+
+def test_no_account_is_a_fault_only_where_slurm_asks_for_one_and_there_is_no_default(tmp_path: Path) -> None:
+    none = "slurm: {account: null, qos: null}"
+    without_default = replace(SITE, associations=(Association("a"), Association("b")))
+    assert faults(tmp_path, none) == []
+    (said,) = faults(tmp_path, none, without_default)
+    assert said.endswith("slurm.account: none named, and Slurm asks for one; yours are: a, b")
+    free = replace(without_default, settings={"AccountingStorageEnforce": "none", "MaxArraySize": "1001"})
+    assert faults(tmp_path, none, free) == faults(tmp_path, "slurm: {account: any, qos: null}", free) == []
+
+
+def test_accounting_that_does_not_answer_leaves_account_and_qos_unknown(tmp_path: Path) -> None:
+    found = findings(tmp_path, site=replace(SITE, associations=None, qos=None))
+    assert result_of("slurm.account", found)[0] == result_of("slurm.qos normal", found)[0] == "unknown"
+    assert not any(one.is_fault for one in found)
+
+
+TINY = replace(SITE, associations=(Association("research", ("normal", "tiny"), "tiny", is_default=True),))
+
+
+def test_a_qos_whose_limits_are_lower_than_the_profile_says_is_a_fault_of_that_line(tmp_path: Path) -> None:
+    changed = (
+        "slurm:\n  qos:\n    - {name: tiny, max_nodes: 3, max_gpus: 24, max_time: 0:30:00}\n    - {name: normal}\n"
+    )
+    (said,) = faults(tmp_path, changed, TINY)
+    assert said == (
+        "site.local.yaml:3:7 slurm.qos tiny: jobs may have 3 nodes, Slurm's limit is 2; "
+        "jobs may take 0:30:00, Slurm's limit is 0:10:00; max_nodes: 2, max_time: 0:10:00"
+    )
+    assert faults(tmp_path, changed.replace("3, max_gpus: 24, max_time: 0:30:00", "2, max_time: 0:10:00"), TINY) == []
+
+
+def test_a_qos_that_the_profile_gives_no_limits_is_held_to_what_jobs_may_be(tmp_path: Path) -> None:
+    (said,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
+    assert said.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; time_limit: 0:10:00")
+    gpus = replace(TINY, qos=(Qos("tiny", max_gpus=8),))
+    (said,) = faults(tmp_path, "slurm: {qos: tiny}", gpus)
+    assert said.endswith("jobs may have 32 GPUs, Slurm's limit is 8; max_nodes: 1")
+
+
+def test_the_qos_that_jobs_get_unnamed_is_held_to_its_limits_too(tmp_path: Path) -> None:
+    (said,) = faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00}", TINY)
+    assert said.endswith("slurm.qos tiny: jobs may have 4 nodes, Slurm's limit is 2; max_nodes: 2")
+    assert faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00, max_nodes: 2}", TINY) == []
+
+
+def test_the_partitions_own_qos_has_the_first_word(tmp_path: Path) -> None:
+    wide = replace(
+        TINY,
+        partitions=(replace(SITE.partitions[0], qos="wide"),),
+        qos=(*(SITE.qos or ()), Qos("wide", max_nodes=100, max_gpus=800, max_wall_s=86400)),
+    )
+    assert faults(tmp_path, "slurm: {qos: tiny}", wide) == []
+    narrow = replace(wide, qos=(Qos("normal"), Qos("wide", max_nodes=1)))
+    (said,) = faults(tmp_path, site=narrow)
+    assert said.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; max_nodes: 1")
+
+
+# ---- containers ----------------------------------------------------------------------------------------------
+
+
+def test_a_site_without_pyxis_is_named_once(tmp_path: Path) -> None:
+    (said,) = faults(tmp_path, f"{PYXIS}  pass_env: [NCCL_DEBUG]\n")
+    assert "container.runtime: srun has no --container-image: there is no pyxis; install pyxis, or take" in said
+
+
+@pytest.mark.parametrize("field", ["pass_env: [NCCL_DEBUG]", "writable: true"])
+def test_a_pyxis_too_old_for_what_the_profile_asks_of_it_is_named(tmp_path: Path, field: str) -> None:
+    old = replace(SITE, srun=pyxis_of((0, 8)))
+    (said,) = faults(tmp_path, f"container:\n  runtime: pyxis\n  {field}\n", old)
+    name = field.partition(":")[0]
+    assert said.startswith(f"site.local.yaml:3:3 container.{name}: this pyxis has no --container-")
+    assert said.endswith(f"pyxis 0.8, older than 0.11: install a newer one, or take container.{name}: out")
+
+
+def test_a_pyxis_that_cannot_pass_the_submitters_secrets_is_named(tmp_path: Path) -> None:
+    changed = "container: {runtime: pyxis}\nenv_from: [HF_TOKEN]\n"
+    (said,) = faults(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 14))))
+    assert said.startswith("site.local.yaml:2:1 env_from: this pyxis has no --container-env; ")
+    assert faults(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 15)))) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ((0, 14), 'says 0.20, but srun\'s options are those of pyxis 0.11, older than 0.15; version: "0.11"'),
+        ((0, 20), None),
+        ((0, 23), None),
+        ((0, 24), 'says 0.20, but srun\'s options are those of pyxis 0.24 or newer; version: "0.24"'),
+    ],
+)
+def test_a_version_is_held_to_the_options_that_srun_has(
+    tmp_path: Path, there: tuple[int, int], said: str | None
+) -> None:
+    found = faults(tmp_path, PYXIS, replace(SITE, srun=pyxis_of(there)))
+    assert found == ([f"site.local.yaml:3:3 container.version: {said}"] if said else [])
+
+
+def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -> None:
+    (said,) = faults(tmp_path, "container: {runtime: edf}\n")
+    assert said.startswith("site.local.yaml:1:13 container.runtime: srun has no --environment; ")
+    assert (
+        faults(tmp_path, "container: {runtime: edf}\n", replace(SITE, srun=SrunOptions(frozenset({"environment"}))))
+        == []
+    )
+
+
+# ---- what is open, and what is nobody's fault ----------------------------------------------------------------
+
+
+def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_path: Path) -> None:
+    changed = (
+        "slurm: {account: <yours>, partition: <which>, constraint: <feature>, qos: <qos>}\n"
+        "container: {runtime: pyxis, images: {pretrain: <file>}, mounts: [<data>]}\n"
+        "workloads: {megatron-2026: {checkout: <where>}}\n"
+    )
+    found = findings(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 24))))
+    results = {one.check: one.result for one in found}
+    waiting = {name for name, result in results.items() if result == "later"}
+    assert waiting == {"container.images.pretrain", "workloads.megatron-2026.checkout"}
+    faulty = [one for one in found if one.is_fault]
+    assert {one.result for one in faulty} == {"open"}
+    assert {one.check for one in faulty} == {
+        *(f"slurm.{name}" for name in ("account", "partition", "constraint", "qos")),
+        "container.mounts.0",
+    }
+    assert all(one.mend and one.mend.endswith("site.local.yaml") for one in faulty)
+
+
+@pytest.mark.parametrize(("said", "result"), [("1001", "ok"), ("1000", "ok"), ("501", "later"), ("", "unknown")])
+def test_arrays_are_held_to_the_largest_that_slurm_takes(tmp_path: Path, said: str, result: str) -> None:
+    found = findings(tmp_path, site=replace(SITE, settings={**SITE.settings, "MaxArraySize": said}))
+    assert result_of("MaxArraySize", found)[0] == result
+
+
+def test_container_options_among_sbatchs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="container options belong to container:"):
+        cluster_of(tmp_path, PROFILE, 'slurm: {sbatch: ["--container-image=/x.sqsh"]}')

@@ -1,0 +1,109 @@
+"""The paths of a profile, and where each is looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.finding import Finding
+from orchestrator.clusters.site_paths import path_findings, site_paths
+from tests.unit.clusters.sites import PLAIN, cluster_of
+
+EVERYTHING = """\
+site: {staging_folder: /scratch/images}
+slurm: {sbatch: ["--chdir=/home/ann/work", "--mail-type=FAIL"]}
+container:
+  runtime: pyxis
+  images:
+    nvidia/pytorch:20.12-py3: /images/torch.sqsh
+    pretrain: registry.example/team/torch:1
+  mounts:
+    - /lustre/data:/data
+    - /home/{user}:/home
+    - tmpfs:/scratch
+    - mount: /opt/fabric
+      when: nodes > 1
+workloads:
+  pretrain: {python: /opt/conda/bin/python}
+  megatron-2021:
+    checkout: /code/Megatron-LM
+    data_path: /data/gpt2_text_document
+    vocab_file: /data/gpt2-vocab.json
+    merge_file: /vocab/gpt2-merges.txt
+"""
+
+
+def paths(folder: Path, overlay: str) -> dict[str, str]:
+    cluster = cluster_of(folder, PLAIN, overlay)
+    return {one.path: f"{one.check} {one.where.rpartition('/')[2]}" for one in site_paths(cluster)}
+
+
+def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(tmp_path: Path) -> None:
+    assert paths(tmp_path, EVERYTHING) == {
+        "/images/torch.sqsh": "container.images.nvidia/pytorch:20.12-py3 site.local.yaml:6:5",
+        "/scratch/images/team+torch+1.sqsh": "container.images.pretrain site.local.yaml:7:5",
+        "/lustre/data": "container.mounts site.local.yaml:9:7",
+        "/code/Megatron-LM": "workloads.megatron-2021.checkout site.local.yaml:17:5",
+        "/lustre/data/gpt2_text_document.idx": "workloads.megatron-2021.data_path site.local.yaml:18:5",
+        "/lustre/data/gpt2-vocab.json": "workloads.megatron-2021.vocab_file site.local.yaml:19:5",
+        "/vocab/gpt2-merges.txt": "workloads.megatron-2021.merge_file site.local.yaml:20:5",
+        "/home/ann/work": "slurm.sbatch --chdir site.local.yaml:2:18",
+        "/scratch/images": "site.staging_folder site.local.yaml:1:8",
+    }
+
+
+def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
+    python = "workloads: {pretrain: {python: /opt/conda/bin/python}}\n"
+    assert list(paths(tmp_path, python)) == ["/opt/conda/bin/python"]
+    assert paths(tmp_path, f"{python}container: {{runtime: pyxis}}\n") == {}
+
+
+def test_what_is_still_to_be_filled_in_is_not_looked_for(tmp_path: Path) -> None:
+    blank = "container: {runtime: pyxis, images: {a: <file>}, mounts: [<data>]}\nsite: {staging_folder: <where>}\n"
+    assert paths(tmp_path, blank) == {}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A profile with an image that is there, and a mount that is not."""
+    (tmp_path / "there.sqsh").touch()
+    return tmp_path
+
+
+def overlay(folder: Path, also: str = "") -> str:
+    image, mount = folder / "there.sqsh", folder / "gone"
+    return f"container: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: ['{mount}']}}\n{also}"
+
+
+def told(found: list[Finding]) -> list[tuple[str, str, str, str | None]]:
+    return [(one.check, one.place, one.result, one.mend) for one in found]
+
+
+def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: Path) -> None:
+    found = path_findings(cluster_of(files, PLAIN, overlay(files)), "login")
+    assert told(found) == [
+        ("container.images.pretrain", "login", "ok", None),
+        ("container.mounts", "login", "wrong", "correct it, or put it there"),
+    ]
+    assert found[1].found == f"{files / 'gone'}: no such file or folder"
+
+
+def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
+    cluster = cluster_of(files, PLAIN, overlay(files, "site: {login_sees_paths: false}\n"))
+    for found in (path_findings(cluster, "login"), path_findings(cluster, "compute")):
+        assert {(one.place, one.result, one.mend) for one in found} == {("compute", "not checked", "say --job")}
+
+
+def test_what_a_job_saw_counts_and_not_what_this_machine_has(files: Path) -> None:
+    cluster = cluster_of(files, PLAIN, overlay(files))
+    seen = {str(files / "there.sqsh"): False, str(files / "gone"): True}
+    found = path_findings(cluster, "compute", seen)
+    assert [(one.place, one.result) for one in found] == [("compute", "wrong"), ("compute", "ok")]
+
+
+def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:
+    text = f"site: {{staging_folder: {files}}}\ncontainer: {{runtime: pyxis, images: {{a: registry.example/a:1}}}}\n"
+    image, folder = path_findings(cluster_of(files, PLAIN, text), "login")
+    assert (image.result, image.mend) == ("wrong", "repro images import --cluster site")
+    assert folder.result == "ok"

@@ -1,0 +1,93 @@
+"""Clusters without Slurm, checked from the machine that starts their jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.finding import Finding
+from orchestrator.clusters.machine import Machine
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.launch import here
+from orchestrator.launch.here import check_here, hosts_in
+from tests.unit.clusters.sites import cluster_of
+
+LOCAL = "about: this machine\nscheduler: local\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", {}),
+        ("# nothing\n\n   \n", {}),
+        ("n1 slots=8\nn2 slots=8\n", {"n1": 8, "n2": 8}),
+        ("n1\nn2 slots = 4 max_slots=16 # two\n", {"n1": None, "n2": 4}),
+        ("  n1 max_slots=16 slots=4\n#n2 slots=8\n", {"n1": 4}),
+        ("n1 # slots=8\nn2 slots=2", {"n1": None, "n2": 2}),
+        ("n1\nslots=8\n", {"n1": None, "slots=8": None}),
+        ("10.0.0.1:22 slots=8\r\nann@n2 slots=8\r\n", {"10.0.0.1:22": 8, "ann@n2": 8}),
+    ],
+)
+def test_a_hostfile_is_read_as_open_mpi_reads_it(text: str, hosts: dict[str, int | None]) -> None:
+    assert hosts_in(text) == hosts
+
+
+def mpirun_cluster(folder: Path, hosts: str | None) -> Cluster:
+    if hosts is not None:
+        (folder / "hosts").write_text(hosts)
+    text = (
+        "about: two machines\nscheduler: mpirun\nhardware: {nodes: 2, gpus_per_node: 8}\n"
+        f"mpirun: {{hostfile: {folder}/hosts, time_limit: 1:00:00}}\n"
+    )
+    return cluster_of(folder, text)
+
+
+def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
+    return [(one.result, f"{one.check}: {one.found}", one.mend) for one in found]
+
+
+@pytest.fixture
+def with_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+
+
+@pytest.mark.usefixtures("with_mpirun")
+@pytest.mark.parametrize("hosts", ["n1 slots=8\nn2 slots=9\nn3 slots=8\n", "n1\nn2\n"])
+def test_a_hostfile_with_enough_hosts_and_slots_is_right(tmp_path: Path, hosts: str) -> None:
+    found = check_here(mpirun_cluster(tmp_path, hosts))
+    assert [one.result for one in found] == ["ok", "ok"]
+
+
+@pytest.mark.usefixtures("with_mpirun")
+def test_too_few_hosts_and_too_few_slots_are_named_with_the_hosts(tmp_path: Path) -> None:
+    cluster = mpirun_cluster(tmp_path, "n1 slots=4\n")
+    _, few_hosts, few_slots = check_here(cluster)
+    assert told([few_hosts, few_slots]) == [
+        ("wrong", "mpirun.hostfile: 1 host, hardware: nodes: says 2", f"add hosts to {tmp_path}/hosts"),
+        ("wrong", "mpirun.hostfile: n1: fewer slots than hardware: gpus_per_node: 8", "slots=8"),
+    ]
+    assert few_hosts.where == few_slots.where == cluster.layered.where(("mpirun", "hostfile"))
+
+
+def test_a_machine_without_mpirun_is_the_wrong_machine_and_a_missing_hostfile_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert told(check_here(mpirun_cluster(tmp_path, None))) == [
+        ("wrong", "mpirun: not on this machine", "run this on the machine from which jobs are started")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("absent", "python", "result"),
+    [((), "", "ok"), (("torch",), "", "wrong"), (("torch",), "workloads: {pretrain: {python: /x/python}}\n", "ok")],
+)
+def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], python: str, result: str
+) -> None:
+    monkeypatch.setattr(here, "absent_packages", lambda: absent)
+    machine, training = check_here(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
+    assert machine.found == "no GPUs; processes run on CPU cores"
+    assert training.result == result and (training.mend is None) == (result == "ok")

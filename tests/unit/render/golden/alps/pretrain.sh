@@ -1,0 +1,109 @@
+#!/bin/bash
+#SBATCH --job-name=figure-13-pp2-tp2-gbs32
+#SBATCH --account=proj
+#SBATCH --partition=normal
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=0:30:00
+#SBATCH --gpus-per-task=1
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/pp2-tp2-gbs32/batch.txt
+# sc21/figure-13 pp=2,tp=2,gbs=32 at scale quad on alps: job 000000000001
+# 4 GPUs: tensor-parallel 2, pipeline-parallel 2, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `sbatch` this file. It needs bash and Slurm with CSCS's container engine, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/pp2-tp2-gbs32
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" \
+    image=pretrain "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/1" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+unset "${!PYXIS_@}" "${!EDF_@}" # leftovers of the submitting shell would change the run silently
+printf '%s\n' \
+  'image = "/images/pretrain.sqsh"' \
+  'writable = false' \
+  'mounts = [' \
+  '  "'"$folder"':/repro-job",' \
+  '  "/opt/repro:/opt/repro",' \
+  ']' \
+  '[annotations]' \
+  'com.hooks.aws_ofi_nccl.enabled = "true"' \
+  'com.hooks.aws_ofi_nccl.variant = "cuda12"' \
+  >"$folder/environment.toml"
+
+# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=4
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export NCCL_NET='\''AWS Libfabric'\''
+export NCCL_NET_GDR_LEVEL=PHB
+export NCCL_CROSS_NIC=1
+export NCCL_PROTO='\''^LL128'\''
+export FI_CXI_DEFAULT_CQ_SIZE=131072
+export FI_CXI_DEFAULT_TX_SIZE=16384
+export FI_CXI_DISABLE_HOST_REGISTER=1
+export FI_CXI_RX_MATCH_MODE=software
+export FI_MR_CACHE_MONITOR=userfaultfd
+export MPICH_GPU_SUPPORT_ENABLED=0
+export PMIX_MCA_psec='\''^munge'\''
+export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=1 \
+  --ntasks=4 \
+  --ntasks-per-node=4 \
+  --mpi=pmix \
+  --gpu-bind=none \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  --environment="$folder/environment.toml" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u -m orchestrator.pretrain \
+  --tensor-model-parallel-size 2 \
+  --pipeline-model-parallel-size 2 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --seq-length 2048 \
+  --vocab-size 51200 \
+  --train-iters 8 \
+  --log-interval 1 \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --recompute-granularity full \
+  --bf16 \
+  --use-distributed-optimizer

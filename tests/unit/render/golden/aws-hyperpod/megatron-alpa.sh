@@ -1,0 +1,85 @@
+#!/bin/bash
+#SBATCH --job-name=alpa-gpt-gpus16
+#SBATCH --partition=gpus
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --time=0:30:00
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --wait-all-nodes=1
+#SBATCH --ntasks-per-core=1
+#SBATCH --output=/runs/20261121-092041-bd57/gpus16/batch.txt
+# alpa/alpa-gpt gpus=16 at scale paper on aws-hyperpod: job 000000000001
+# 16 GPUs: tensor-parallel 2, pipeline-parallel 8, data-parallel 1; 256 microbatches of 4
+# Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/gpus16
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" \
+    image=megatron-alpa "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/megatron-alpa/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f "$lock"
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
+
+# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=16
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export FI_PROVIDER=efa
+export FI_EFA_USE_HUGE_PAGE=0
+export FI_EFA_FORK_SAFE=1
+export NCCL_SOCKET_IFNAME='\''^docker,lo,veth'\''
+export FI_EFA_SET_CUDA_SYNC_MEMOPS=0
+export PYTHONPATH=/code/megatron-alpa:/code/alpa${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=2 \
+  --ntasks=16 \
+  --ntasks-per-node=8 \
+  --mpi=pmix \
+  --cpu-bind=none \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --auto-resume=1 \
+  --output="${folder//%/%%}/log.txt" \
+  --container-image=/images/megatron-alpa.sqsh \
+  --container-mounts="$folder":/repro-job,/code/megatron-alpa:/code/megatron-alpa,/code/alpa:/code/alpa \
+  --no-container-mount-home \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py '('"'"'gpt'"'"', 1024, 1024, 4096, 32, 32, 51200, 1, 2, 1, 2, 8, 256, False, True, True, '"'"'uniform_layer_gpipe'"'"', None)' megatron_results_e2e

@@ -1,0 +1,118 @@
+#!/bin/bash
+#SBATCH --job-name=figure-11-pp2-gbs128
+#SBATCH --partition=a3mega
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --mem=0
+#SBATCH --time=0:30:00
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/pp2-gbs128/batch.txt
+# sc21/figure-11 pp=2,gbs=128 at scale paper on gcp-a3-mega: job 000000000001
+# 16 GPUs: tensor-parallel 8, pipeline-parallel 2, data-parallel 1; 128 microbatches of 1
+# Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/pp2-gbs128
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" \
+    image=megatron-2026 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/2" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# From the cluster's profile. Module systems and conda read variables that they never set.
+set +u
+NCCL_LIB_DIR=/var/lib/tcpxo/lib64 source /var/lib/tcpxo/lib64/nccl-env-profile.sh
+set -u
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
+# Variables of the host that win over the image's own. pyxis takes names only, so they are spelt out here.
+pass_env=("${!NCCL_@}")
+
+# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=16
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export NCCL_FASTRAK_CTRL_DEV=enp0s12
+export NCCL_FASTRAK_IFNAME=enp6s0,enp7s0,enp13s0,enp14s0,enp134s0,enp135s0,enp141s0,enp142s0
+export NCCL_SOCKET_IFNAME=enp0s12
+export NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY=/dev/aperture_devices
+export PYTHONPATH=/code/megatron-2026${PYTHONPATH:+:$PYTHONPATH}
+export LD_LIBRARY_PATH=/var/lib/tcpxo/lib64:/usr/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=2 \
+  --ntasks=16 \
+  --ntasks-per-node=8 \
+  --mpi=pmi2 \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  --container-image=/images/megatron-2026.sqsh \
+  --container-mounts="$folder":/repro-job,/code/megatron-2026:/code/megatron-2026,/var/tmp:/var/tmp,/var/lib/tcpxo/lib64/:/var/lib/tcpxo/lib64/ \
+  --no-container-mount-home \
+  ${pass_env[0]:+--container-env="$(IFS=,; printf %s "${pass_env[*]}")"} \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-2026/pretrain_gpt.py \
+  --recompute-granularity full \
+  --recompute-method uniform \
+  --recompute-num-layers 1 \
+  --tensor-model-parallel-size 8 \
+  --pipeline-model-parallel-size 2 \
+  --micro-batch-size 1 \
+  --global-batch-size 128 \
+  --num-layers 6 \
+  --hidden-size 20480 \
+  --num-attention-heads 128 \
+  --data-path /data/text_document \
+  --tokenizer-type GPT2BPETokenizer \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --make-vocab-size-divisible-by 128 \
+  --log-interval 5 \
+  --log-throughput \
+  --seq-length 2048 \
+  --max-position-embeddings 2048 \
+  --train-iters 500 \
+  --exit-interval 25 \
+  --lr-decay-iters 320 \
+  --lr 0.0001 \
+  --min-lr 0.00001 \
+  --lr-decay-style cosine \
+  --lr-warmup-fraction 0.01 \
+  --split 969,30,1 \
+  --eval-iters 1 \
+  --eval-interval 1000 \
+  --clip-grad 1.0 \
+  --fp16 \
+  --loss-scale 8192

@@ -1,0 +1,110 @@
+#!/bin/bash
+#SBATCH --job-name=import-a+torch+1
+#SBATCH --account=proj
+#SBATCH --partition=luna
+#SBATCH --mem=0
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --time=1:00:00
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/import/log.txt
+# Brings docker://registry.example#a/torch:1 to one file on the shared file system, which jobs on selene use.
+# Complete as it stands: `sbatch` this file, or `bash` it where the registry can be reached. It needs enroot, which
+# reads credentials from a file of its own.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter
+set -euo pipefail
+
+uri='docker://registry.example#a/torch:1'
+folder=/runs/20261121-092041-bd57/import
+staging=/scratch/images
+used=$staging/a+torch+1.sqsh
+# Nobody else's name, and on the file system of the image: what is complete only has to be renamed.
+own=$staging/.a+torch+1.${SLURM_JOB_ID:-none}.$$.$(hostname)
+child=
+
+# Whatever the end is, nothing half done stays, and the job's own record says how it ended.
+finish() {
+  local exit_code=$?
+  trap '' TERM INT HUP
+  [ -z "$child" ] || kill -- "-$child" 2>/dev/null || :
+  wait
+  rm -rf -- "$own" || :
+  printf '%s\n' 'event=end' "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${SLURM_JOB_ID:-none}" "pid=$$" >"$folder/.record.$$"
+  mv -f -- "$folder/.record.$$" "$folder/end"
+}
+mkdir -p -- "$folder"
+rm -f -- "$folder/end"
+trap finish EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+trap 'exit 129' HUP
+
+# In a process group of its own, so that a signal ends it at once, with everything that it has started.
+to_its_end() {
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  wait "$child"
+  child=
+}
+
+if [ -e "$used" ] && [ ! -L "$used" ]; then
+  printf '%s\n' "$used is a file that no import has made: move it away first" >&2
+  exit 2
+fi
+[ -d "$staging" ] || mkdir -- "$staging" || [ -d "$staging" ]
+rm -rf -- "$own"
+mkdir -- "$own"
+image=$own/image.sqsh file='' digest='' digest_of=''
+
+# Slurm brings the login node's XDG_RUNTIME_DIR along. enroot makes a folder in it, and the node may not have it.
+if [ ! -w "${XDG_RUNTIME_DIR:-}" ]; then
+  export XDG_RUNTIME_DIR=$own
+fi
+version="enroot $(enroot version)"
+source=$uri
+# enroot has this command from 4.0 on. A tag may move between two questions; what has this digest cannot change.
+if enroot digest --help >/dev/null 2>&1; then
+  digest=$(enroot digest --arch x86_64 -- "$uri") || digest=
+  if [[ $digest =~ ^sha256:[0-9a-f]{64}$ ]]; then
+    digest_of=manifest file=a+torch+1@sha256-${digest:7:12}.sqsh source='docker://registry.example#a/torch'@$digest
+  else
+    echo 'the registry gave no digest of the manifest; that of the file takes its place' >&2
+  fi
+fi
+if [ -z "$file" ] || [ ! -e "$staging/$file" ]; then
+  to_its_end enroot import --arch x86_64 --output "$image" -- "$source"
+fi
+if [ -z "$file" ]; then
+  digest=sha256:$(sha256sum <"$image")
+  digest=${digest%% *} digest_of=file
+  file=a+torch+1@sha256-${digest:7:12}.sqsh
+fi
+
+fresh=
+if [ -e "$image" ]; then
+  # Of two imports at once the first one's file stays: a job may have it open.
+  mv -n -- "$image" "$staging/$file" || [ -e "$staging/$file" ]
+  [ -e "$image" ] || fresh=yes
+fi
+source_line='  "uri": "docker://registry.example#a/torch:1",'
+if [ -n "$fresh" ] || ! grep -qsxF -- "$source_line" "$staging/$file.json"; then
+  text() { printf '"%s"' "$(printf '%s' "$1" | tr -d '[:cntrl:]' | sed 's/["\\]/\\&/g')"; }
+  job_id=null
+  [ -z "${SLURM_JOB_ID:-}" ] || job_id=$(text "$SLURM_JOB_ID")
+  {
+    printf '{\n%s\n' "$source_line"
+    printf '  "digest": "%s",\n  "digest_of": "%s",\n' "$digest" "$digest_of"
+    printf '  "imported": "%s",\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
+    printf '  "user": %s,\n  "host": %s,\n' "$(text "$(id -un || id -u)")" "$(text "$(hostname)")"
+    printf '  "bytes": %s,\n' "$(stat -c %s -- "$staging/$file")"
+    printf '  "tool": %s,\n  "job_id": %s\n}\n' "$(text "$version")" "$job_id"
+  } >"$own/json"
+  mv -f -- "$own/json" "$staging/$file.json"
+fi
+# A job that runs keeps the file it has opened; one that starts finds the old image or the new one, and never half.
+ln -s -- "$file" "$own/link"
+mv -fT -- "$own/link" "$used"
+printf '%s\n' "$used is $file, sha256 of its $digest_of ${digest#sha256:}"

@@ -1,0 +1,102 @@
+#!/bin/bash
+# sc21/figure-13 pp=8,tp=8,gbs=32 at scale paper on kwai-h800: job 000000000001
+# 64 GPUs: tensor-parallel 8, pipeline-parallel 8, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/pp8-tp8-gbs32
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/megatron-2021/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f "$lock"
+
+if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
+  exit 143
+fi
+# The first host that the hostfile names.
+read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
+MASTER_PORT=6002
+
+# What each process does first: its variables set last, so that nothing of the nodes' own wins over them.
+task='
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
+unset NCCL_MIN_NRINGS
+unset NCCL_MAX_NRINGS
+unset NCCL_MIN_NCHANNELS
+unset NCCL_MAX_NCHANNELS
+unset NCCL_MIN_CTAS
+unset NCCL_MAX_CTAS
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export HOROVOD_MPI_THREADS_DISABLE=1
+export NCCL_IB_DISABLE=0
+export NCCL_IB_GID_INDEX=3
+export NCCL_IB_HCA=mlx5
+export NCCL_IB_QPS_PER_CONNECTION=8
+export NCCL_IB_TIMEOUT=19
+export NCCL_NET_OVERHEAD=1000
+shift 2
+exec "$@"'
+
+timeout --foreground --kill-after=60 1800 \
+  mpirun \
+  --hostfile /etc/mpi/hostfile \
+  -np 64 \
+  --map-by ppr:8:node \
+  --bind-to none \
+  --allow-run-as-root \
+  --mca btl self,tcp \
+  --mca pml ob1 \
+  --mca plm_rsh_num_concurrent 600 \
+  --mca routed_radix 600 \
+  --mca btl_tcp_if_include bond0 \
+  --mca oob_tcp_if_include bond0 \
+  --mca btl_openib_allow_ib false \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-2021/pretrain_gpt.py \
+  --activations-checkpoint-method uniform \
+  --tensor-model-parallel-size 8 \
+  --pipeline-model-parallel-size 8 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 20480 \
+  --num-attention-heads 128 \
+  --DDP-impl local \
+  --data-path /data/text_document \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --log-interval 5 \
+  --seq-length 2048 \
+  --max-position-embeddings 2048 \
+  --train-iters 25 \
+  --lr-decay-iters 320 \
+  --lr 0.0001 \
+  --min-lr 0.00001 \
+  --lr-decay-style cosine \
+  --lr-warmup-fraction 0.01 \
+  --split 969,30,1 \
+  --eval-iters 1 \
+  --eval-interval 1000 \
+  --clip-grad 1.0 \
+  --fp16 \
+  --loss-scale 8192 \
+  >"$folder/log.txt" 2>&1

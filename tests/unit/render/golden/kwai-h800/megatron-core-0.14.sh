@@ -1,0 +1,103 @@
+#!/bin/bash
+# tutorials/core-dp case=104 at scale paper on kwai-h800: job 000000000001
+# 4 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 4; 1 microbatch of 1
+# Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/104
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
+  exit 143
+fi
+# The first host that the hostfile names.
+read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
+MASTER_PORT=6002
+
+# What each process does first: its variables set last, so that nothing of the nodes' own wins over them.
+task='
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
+unset NCCL_MIN_NRINGS
+unset NCCL_MAX_NRINGS
+unset NCCL_MIN_NCHANNELS
+unset NCCL_MAX_NCHANNELS
+unset NCCL_MIN_CTAS
+unset NCCL_MAX_CTAS
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export HOROVOD_MPI_THREADS_DISABLE=1
+export NCCL_IB_DISABLE=0
+export NCCL_IB_GID_INDEX=3
+export NCCL_IB_HCA=mlx5
+export NCCL_IB_QPS_PER_CONNECTION=8
+export NCCL_IB_TIMEOUT=19
+export NCCL_NET_OVERHEAD=1000
+export PYTHONPATH=/code/megatron-core-0.14${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+timeout --foreground --kill-after=60 1200 \
+  mpirun \
+  --hostfile /etc/mpi/hostfile \
+  -np 4 \
+  --map-by ppr:4:node \
+  --bind-to none \
+  --allow-run-as-root \
+  --mca btl self,tcp \
+  --mca pml ob1 \
+  --mca plm_rsh_num_concurrent 600 \
+  --mca routed_radix 600 \
+  --mca btl_tcp_if_include bond0 \
+  --mca oob_tcp_if_include bond0 \
+  --mca btl_openib_allow_ib false \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-core-0.14/pretrain_gpt.py \
+  --num-layers 48 \
+  --hidden-size 1600 \
+  --num-attention-heads 25 \
+  --seq-length 1024 \
+  --max-position-embeddings 1024 \
+  --attention-backend auto \
+  --micro-batch-size 1 \
+  --global-batch-size 4 \
+  --weight-decay 0.1 \
+  --adam-beta1 0.9 \
+  --adam-beta2 0.95 \
+  --init-method-std 0.006 \
+  --clip-grad 1.0 \
+  --bf16 \
+  --lr 6.0e-5 \
+  --lr-decay-style cosine \
+  --min-lr 6.0e-6 \
+  --lr-warmup-fraction .001 \
+  --lr-decay-iters 430000 \
+  --tensor-model-parallel-size 1 \
+  --pipeline-model-parallel-size 1 \
+  --context-parallel-size 1 \
+  --data-path /data/text_document \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --split 949,50,1 \
+  --train-iters 100 \
+  --log-interval 1 \
+  --log-throughput \
+  --save-interval 0 \
+  --eval-interval 50 \
+  --eval-iters 10 \
+  >"$folder/log.txt" 2>&1

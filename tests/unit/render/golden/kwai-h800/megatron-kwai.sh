@@ -1,0 +1,145 @@
+#!/bin/bash
+# atc24/atc-demo case=ours at scale paper on kwai-h800: job 000000000001
+# 4 GPUs: tensor-parallel 1, pipeline-parallel 4, data-parallel 1; 16 microbatches of 1
+# Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/ours
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f "$lock"
+
+if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
+  exit 143
+fi
+# The first host that the hostfile names.
+read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
+MASTER_PORT=6002
+
+# What each process does first: its variables set last, so that nothing of the nodes' own wins over them.
+task='
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
+unset NCCL_MIN_NRINGS
+unset NCCL_MAX_NRINGS
+unset NCCL_MIN_NCHANNELS
+unset NCCL_MAX_NCHANNELS
+unset NCCL_MIN_CTAS
+unset NCCL_MAX_CTAS
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export MPI_THREAD_SINGLE=1
+export NCCL_DEBUG=WARN
+export NVTE_FWD_LAYERNORM_SM_MARGIN=8
+export NVTE_BWD_LAYERNORM_SM_MARGIN=8
+export TORCH_NCCL_AVOID_RECORD_STREAMS=1
+export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:21
+export HOROVOD_MPI_THREADS_DISABLE=1
+export NCCL_IB_DISABLE=0
+export NCCL_IB_GID_INDEX=3
+export NCCL_IB_HCA=mlx5
+export NCCL_IB_QPS_PER_CONNECTION=8
+export NCCL_IB_TIMEOUT=19
+export NCCL_NET_OVERHEAD=1000
+export PYTHONPATH=/code/megatron-kwai${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+timeout --foreground --kill-after=60 1800 \
+  mpirun \
+  --hostfile /etc/mpi/hostfile \
+  -np 4 \
+  --map-by ppr:4:node \
+  --bind-to none \
+  --allow-run-as-root \
+  --mca btl self,tcp \
+  --mca pml ob1 \
+  --mca plm_rsh_num_concurrent 600 \
+  --mca routed_radix 600 \
+  --mca btl_tcp_if_include bond0 \
+  --mca oob_tcp_if_include bond0 \
+  --mca btl_openib_allow_ib false \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-kwai/pretrain_gpt.py \
+  --use-distributed-optimizer \
+  --accumulate-allreduce-grads-in-fp32 \
+  --initial-loss-scale 1 \
+  --use-flash-attn \
+  --tensor-model-parallel-size 1 \
+  --sequence-parallel \
+  --pipeline-model-parallel-size 4 \
+  --num-layers-per-virtual-pipeline-stage 1 \
+  --overlap-p2p-communication \
+  --context-parallel-size 1 \
+  --kaimm-recompute-mlp-activation-func \
+  --kaimm-recompute-norm \
+  --overlap-sp-ag \
+  --overlap-sp-rs \
+  --kaimm-overlap-cp-slow-ctas 4 \
+  --kaimm-cuda-synchronize-level 2 \
+  --kaimm-gc-interval 9999 \
+  --use-fast-rms-norm \
+  --use-fast-rope \
+  --kaimm-offload-activation-ratio 0.1 \
+  --kaimm-async-dataloader \
+  --prefetch-factor 64 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --ffn-hidden-size 11008 \
+  --seq-length 12288 \
+  --max-position-embeddings 12288 \
+  --micro-batch-size 1 \
+  --global-batch-size 16 \
+  --lr 1.5e-4 \
+  --train-iters 200 \
+  --lr-decay-iters 500000 \
+  --lr-decay-style cosine \
+  --min-lr 1.5e-5 \
+  --weight-decay 0.1 \
+  --lr-warmup-iters 2000 \
+  --clip-grad 1.0 \
+  --adam-beta1 0.9 \
+  --adam-beta2 0.95 \
+  --adam-eps 1e-5 \
+  --bf16 \
+  --no-position-embedding \
+  --use-rotary-position-embeddings \
+  --swiglu \
+  --rms-norm \
+  --disable-bias-linear \
+  --untie-embeddings-and-output-weights \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --no-query-key-layer-scaling \
+  --no-masked-softmax-fusion \
+  --no-bias-gelu-fusion \
+  --no-bias-dropout-fusion \
+  --data-path /data/text_document \
+  --tokenizer-type NullTokenizer \
+  --vocab-size 32004 \
+  --split 949,50,1 \
+  --log-interval 1 \
+  --save-interval 10000 \
+  --eval-interval 1000 \
+  --eval-iters 0 \
+  --exit-interval 40 \
+  >"$folder/log.txt" 2>&1

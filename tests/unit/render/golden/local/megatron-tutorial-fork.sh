@@ -1,0 +1,70 @@
+#!/bin/bash
+# tutorials/tutorial-cp case=312 at scale paper on local: job 000000000001
+# 8 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 4
+# Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/312
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
+  exit 143
+fi
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export PYTHONPATH=/code/megatron-tutorial-fork${PYTHONPATH:+:$PYTHONPATH}
+
+timeout --foreground --kill-after=60 1200 \
+  python -u -m torch.distributed.run \
+  --standalone \
+  --nproc-per-node=8 \
+  /code/megatron-tutorial-fork/pretrain_gpt.py \
+  --num-layers 48 \
+  --hidden-size 1600 \
+  --num-attention-heads 25 \
+  --seq-length 16384 \
+  --max-position-embeddings 16384 \
+  --attention-backend auto \
+  --micro-batch-size 4 \
+  --global-batch-size 4 \
+  --weight-decay 0.1 \
+  --adam-beta1 0.9 \
+  --adam-beta2 0.95 \
+  --init-method-std 0.006 \
+  --clip-grad 1.0 \
+  --bf16 \
+  --lr 6.0e-5 \
+  --lr-decay-style cosine \
+  --min-lr 6.0e-6 \
+  --lr-warmup-fraction .001 \
+  --lr-decay-iters 430000 \
+  --tensor-model-parallel-size 1 \
+  --pipeline-model-parallel-size 1 \
+  --context-parallel-size 8 \
+  --cp-comm-type p2p \
+  --data-path /data/text_document \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --split 949,50,1 \
+  --train-iters 100 \
+  --log-interval 1 \
+  --log-throughput \
+  --save-interval 0 \
+  --eval-interval 50 \
+  --eval-iters 10 \
+  >"$folder/log.txt" 2>&1

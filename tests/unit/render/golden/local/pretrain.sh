@@ -1,0 +1,53 @@
+#!/bin/bash
+# sc21/figure-13 pp=2,tp=2,gbs=32 at scale quad on local: job 000000000001
+# 4 GPUs: tensor-parallel 2, pipeline-parallel 2, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+
+folder=/runs/20261121-092041-bd57/pp2-tp2-gbs32
+mkdir -p "$folder"
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
+  exit 143
+fi
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+
+timeout --foreground --kill-after=60 1800 \
+  /code/venv/bin/python -u -m torch.distributed.run \
+  --standalone \
+  --nproc-per-node=4 \
+  -m orchestrator.pretrain \
+  --tensor-model-parallel-size 2 \
+  --pipeline-model-parallel-size 2 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --seq-length 2048 \
+  --vocab-size 51200 \
+  --train-iters 8 \
+  --log-interval 1 \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --recompute-granularity full \
+  --bf16 \
+  --use-distributed-optimizer \
+  >"$folder/log.txt" 2>&1

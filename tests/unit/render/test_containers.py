@@ -1,0 +1,190 @@
+"""What containers are told, and how a job knows that its tasks ran inside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ReproError
+from orchestrator.job_record import read_record
+from orchestrator.planning.plan import Plan, Resources
+from tests.unit.render.standing import RUNTIMES, Stage, saying, sited, with_words
+
+IMAGES = ("registry.example/nvidia/x:1", "registry.example#nvidia/x:1", "docker://registry.example/nvidia/x:1")
+
+
+def with_image(plan: Plan, image: str | None) -> Plan:
+    return replace(plan, program=replace(with_words(plan).program, image_path=image))
+
+
+# ---- images, mounts and homes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        ("pyxis", "\n  '--container-image=registry.example#nvidia/x:1' "),
+        ("edf", "'image = \"registry.example#nvidia/x:1\"' "),
+        ("shifter", "--image=registry.example/nvidia/x:1 "),
+        ("podman-hpc", "\n  registry.example/nvidia/x:1 "),
+        ("apptainer", "\n  docker://registry.example/nvidia/x:1 "),
+    ],
+)
+def test_an_image_in_a_registry_is_named_as_the_runtime_reads_it(
+    runtime: str, expected: str, image: str, tmp_path: Path
+) -> None:
+    cluster, plan = sited(runtime)
+    script = Stage.at(tmp_path).script(with_image(plan, image), cluster)
+    assert expected in script and script.count("nvidia/x:1") == 1
+
+
+@pytest.mark.parametrize("runtime", ["shifter", "podman-hpc"])
+def test_a_runtime_with_a_store_of_its_own_is_given_no_file(runtime: str, tmp_path: Path) -> None:
+    cluster, plan = sited(runtime)
+    with pytest.raises(ReproError, match="takes no image from a file"):
+        Stage.at(tmp_path).script(with_image(plan, "/images/x.sif"), cluster)
+
+
+def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    with pytest.raises(ReproError, match="names no container image for pretrain"):
+        Stage.at(tmp_path).script(with_image(plan, None), cluster)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b"])
+def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    with pytest.raises(ReproError, match="no folder for jobs in containers"):
+        Stage.at(tmp_path, name).script(with_words(plan), cluster)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "unless", "with_home"),
+    [
+        ("pyxis", "--no-container-mount-home \\", "--container-mount-home \\"),
+        ("apptainer", "--no-home \\", None),
+        ("edf", None, """'  "'"$HOME":"$HOME"'",' \\"""),
+        ("podman-hpc", None, '--volume="$HOME":"$HOME" \\'),
+    ],
+)
+def test_whether_the_home_folder_is_mounted_is_what_the_profile_says(
+    runtime: str, unless: str | None, with_home: str | None, tmp_path: Path
+) -> None:
+    cluster, plan = sited(runtime)
+    stage = Stage.at(tmp_path)
+    said = {
+        home: stage.script(with_words(plan), saying(cluster, container={"mount_home": home})).splitlines()
+        for home in (False, True)
+    }
+    for home, line in ((False, unless), (True, with_home)):
+        other = with_home if line is unless else unless
+        assert line is None or f"  {line}" in said[home]
+        assert other is None or f"  {other}" not in said[home]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "writable", "fixed"),
+    [
+        ("pyxis", "\n  --container-writable ", ""),
+        ("edf", "'writable = true'", "'writable = false'"),
+        ("apptainer", "\n  --writable-tmpfs ", ""),
+    ],
+)
+def test_an_image_can_be_written_to_where_the_profile_says_so(
+    runtime: str, writable: str, fixed: str, tmp_path: Path
+) -> None:
+    cluster, plan = sited(runtime)
+    stage = Stage.at(tmp_path)
+    assert writable in stage.script(with_words(plan), saying(cluster, container={"writable": True}))
+    script = stage.script(with_words(plan), cluster)
+    assert writable not in script and fixed in script
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_a_mount_names_in_braces_is_filled_in_where_the_job_runs(runtime: str, tmp_path: Path) -> None:
+    cluster, plan = sited(runtime)
+    stage = Stage.at(tmp_path)
+    cluster = saying(cluster, container={"mounts": ["/tmp/{user}/{job_id}:/scratch"]})
+    stage.run_well(with_words(plan), cluster, {"SLURM_JOB_ID": "77", "USER": "o'neil"})
+    told = stage.job / "environment.toml"
+    text = told.read_text() if runtime == "edf" else "\n".join(stage.seen("srun"))
+    assert "/tmp/o'neil/77:/scratch" in text
+
+
+def test_a_user_without_a_name_in_the_environment_is_asked_for(tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    stage = Stage.at(tmp_path)
+    script = stage.script(with_words(plan), saying(cluster, container={"mounts": ["/tmp/{user}:/scratch"]}))
+    answer = stage.run(f"unset USER\n{script}")
+    assert answer.returncode == 0 and not any("/tmp/:" in word for word in stage.seen("srun"))
+
+
+# ---- variables that cross over -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "passed"),
+    [
+        ({"NCCL_A": "1", "NCCL_B": "", "UCX_A": "1", "NCC": "1"}, "--container-env=NCCL_A,NCCL_B"),
+        ({"UCX_A": "1"}, None),
+    ],
+)
+def test_pyxis_is_told_the_names_that_exist_and_nothing_where_there_are_none(
+    there: dict[str, str], passed: str | None, tmp_path: Path
+) -> None:
+    cluster, plan = sited("pyxis")
+    stage = Stage.at(tmp_path)
+    stage.run_well(with_words(plan), saying(cluster, container={"pass_env": ["NCCL_*", "NOBODYS_*"]}), there)
+    found = [word for word in stage.seen("srun") if word.startswith("--container-env")]
+    assert found == ([passed] if passed else [])
+
+
+# ---- the proof that tasks ran inside -----------------------------------------------------------------------------
+
+
+def on_two_nodes(plan: Plan) -> Plan:
+    return replace(with_words(plan), resources=Resources(2, 4, 4, plan.resources.time_limit))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_task_outside_its_image_ends_with_97_and_its_program_is_not_started(runtime: str, tmp_path: Path) -> None:
+    cluster, plan = sited(runtime)
+    stage = Stage.at(tmp_path)
+    answer = stage.run(stage.script(with_words(plan), cluster), {"LOST": "1", "SHIFTER_RUNTIME": "1", "TASKS": "0:0:0"})
+    assert answer.returncode == 97 and not (tmp_path / "argv").exists()
+    assert answer.stderr == "repro: this node runs the task outside its image\n"
+    record = read_record(stage.job / "end")
+    assert record is not None and (record.exit_code, record.inside_image) == (97, "0/1")
+    assert record.outside_image == "0 of 1 nodes ran it inside pretrain"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_each_node_proves_once_that_it_ran_inside_and_the_record_counts_them(runtime: str, tmp_path: Path) -> None:
+    cluster, plan = sited(runtime)
+    stage = Stage.at(tmp_path)
+    stage.run_well(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 1:1:0 4:0:1 5:1:1"})
+    assert sorted(path.name for path in stage.job.glob("inside.*")) == ["inside.0", "inside.1"]
+    record = read_record(stage.job / "end")
+    assert record is not None
+    assert (record.inside_image, record.image, record.outside_image) == ("2/2", "pretrain", None)
+
+
+def test_a_node_that_proved_nothing_is_missing_in_the_record(tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    stage = Stage.at(tmp_path)
+    stage.run_well(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 1:1:0"})
+    assert stage.end()["inside_image"] == "1/2"
+
+
+@pytest.mark.parametrize("way", ["outside", "setup"])
+def test_what_an_earlier_attempt_proved_is_no_proof_of_this_one(way: str, tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    stage = Stage.at(tmp_path)
+    stage.run_well(on_two_nodes(plan), cluster, {"TASKS": "0:0:0 4:0:1"})
+    assert stage.end()["inside_image"] == "2/2"
+    failing = saying(cluster, setup=["(exit 5)"]) if way == "setup" else cluster
+    answer = stage.run(stage.script(on_two_nodes(plan), failing), {"LOST": "1"})
+    assert answer.returncode in (5, 97) and stage.end()["inside_image"] == "0/2"

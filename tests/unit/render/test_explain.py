@@ -1,0 +1,137 @@
+"""Every line of a script says where it came from, and the explained script is the script."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.launch.render import explain_job, render_job
+from orchestrator.launch.template import Explained
+from orchestrator.planning.plan import Plan
+from tests.unit.clusters.sites import filled, shipped_names
+from tests.unit.render.matrix import CHOSEN, VARIED, chosen, job_folder, plan_or_refusals, site, without_folders
+from tests.unit.render.plans import TEMPLATES, planned
+from tests.unit.render.standing import RUNTIMES, saying, sited
+
+PLACE = re.compile(r"(\S+\.yaml):([0-9]+):([0-9]+)")
+ALL = [(name, list(CHOSEN)) for name in shipped_names()] + [(name, [said[2]]) for name, said in VARIED.items()]
+
+
+def explained(plan: Plan, cluster: Cluster) -> list[Explained]:
+    return explain_job(plan, cluster, job_folder(plan), TEMPLATES)
+
+
+def origins(lines: list[Explained], start: str) -> str:
+    """Where the only line that begins so came from, its files named without their folder."""
+    (found,) = [line for line in lines if line.text.strip().startswith(start)]
+    return without_folders(", ".join(found.origins))
+
+
+@pytest.mark.parametrize(("profile", "workloads"), ALL)
+def test_the_explained_lines_are_the_script_and_each_has_an_origin(profile: str, workloads: list[str]) -> None:
+    found = [plan for one in workloads if isinstance(plan := plan_or_refusals(profile, one), Plan)]
+    assert found
+    for plan in found:
+        lines = explained(plan, site(profile))
+        script = render_job(plan, site(profile), job_folder(plan), TEMPLATES)
+        assert "".join(f"{line.text}\n" for line in lines) == script
+        assert [line.text for line in lines if line.text and not line.origins] == []
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm", "torchrun", "mpirun", *RUNTIMES])
+def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: str) -> None:
+    cluster, plan = sited(kind)
+    odd = "a\u2028b\x0bc\x85d"
+    folder = Path("/runs/with\u2028a line end")
+    cluster = saying(cluster, environment={"ODD": odd}, env_prepend={"P": odd}, setup=[f": {odd}"])
+    lines = explain_job(plan, cluster, folder, TEMPLATES)
+    assert "".join(f"{line.text}\n" for line in lines) == render_job(plan, cluster, folder, TEMPLATES)
+    assert [line.text for line in lines if line.text and not line.origins] == []
+
+
+def test_a_value_of_the_profile_names_the_line_that_says_it(tmp_path: Path) -> None:
+    """Looked up: the line of the file must say the value."""
+    cluster = filled(tmp_path, "jean-zay-a100")
+    entry, case = chosen("megatron-2021")
+    (plan,) = planned(entry, [case], cluster)
+    seen = 0
+    for line in explained(plan, cluster):
+        places = PLACE.findall(", ".join(line.origins))
+        said = [Path(file).read_text().splitlines()[int(row) - 1][int(column) - 1 :] for file, row, column in places]
+        value = line.text.strip().rstrip("\\ ").partition("=")[2].strip("'\"")
+        if line.text.startswith("#SBATCH --gres"):
+            assert said == ["gpu_request: gres"]
+        elif said and line.text.startswith(("#SBATCH", "export NCCL", "  --wait", "  --hint")):
+            assert all(part in "".join(said) for part in value.split("@")), (line.text, said)
+            seen += 1
+    assert seen >= 8
+
+
+def test_a_value_of_the_overlay_names_the_overlay_and_one_below_the_profile_below() -> None:
+    lines = explained(_plan("aws-hyperpod", "megatron-2021"), site("aws-hyperpod"))
+    of = {start: origins(lines, start).partition(":")[0].removeprefix("clusters/") for start in (
+        "#SBATCH --partition", "--auto-resume", "export FI_EFA_SET_CUDA", "--mpi", "--container-image", "--data-path"
+    )}  # fmt: skip
+    assert of == {
+        "#SBATCH --partition": "aws-hyperpod.local.yaml",
+        "--auto-resume": "aws-hyperpod.yaml",
+        "export FI_EFA_SET_CUDA": "aws-parallelcluster-p5.yaml",
+        "--mpi": "aws-parallelcluster-p4d.yaml",
+        "--container-image": "aws-hyperpod.local.yaml",
+        "--data-path": "aws-hyperpod.local.yaml",
+    }
+
+
+def test_what_a_site_says_of_the_program_is_the_profiles_wherever_it_stands() -> None:
+    lines = explained(_plan("gcp-a3-mega", "megatron-kwai"), site("gcp-a3-mega"))
+    for start in ("lock=", "export PYTHONPATH", "python -u", "--data-path", "--container-mounts"):
+        assert re.match(r"(repro, )?clusters/gcp-a3-mega\.local\.yaml:\d+:\d+", origins(lines, start)), start
+    kwai = explained(_plan("kwai-h800", "megatron-kwai"), site("kwai-h800"))
+    for start in ("--hostfile", "read -r MASTER_ADDR", "MASTER_PORT=", "unset NCCL_MAX_CTAS", "--mca btl self,tcp"):
+        assert PLACE.match(origins(kwai, start)), start
+
+
+def test_an_argument_of_the_experiment_names_the_experiment() -> None:
+    plan = _plan("selene", "megatron-2021")
+    typed = ("--no-scatter-gather-tensors-in-pipeline", "--seed", "7")
+    program = replace(plan.program, arguments=(*plan.program.arguments, *typed))
+    plan = replace(plan, case=replace(plan.case, arguments=typed), program=program)
+    lines = explained(plan, site("selene"))
+    for start in ("--seed 7", "--no-scatter-gather", "#SBATCH --nodes", "--ntasks="):
+        assert origins(lines, start).startswith("experiments/sc21/figure-13.yaml, templates/"), start
+    assert origins(lines, "--hidden-size").startswith("workload megatron-2021, experiments/sc21/figure-13.yaml")
+
+
+def test_what_every_script_gets_is_said_to_be_ours() -> None:
+    lines = explained(_plan("selene", "megatron-2021"), site("selene"))
+    for start in ("#SBATCH --no-requeue", "export OMP_NUM_THREADS", "--label", "--no-container-mount-home"):
+        assert origins(lines, start).startswith("repro, templates/"), start
+    assert origins(lines, "set -euo").startswith("templates/job.sh.j2:")
+
+
+@pytest.mark.parametrize("kind", ["local", "mpirun", "slurm", "torchrun", *RUNTIMES])
+def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "hf-9f8e7d6c5b4a"
+    monkeypatch.setenv("F_TOKEN", secret)
+    cluster, plan = sited(kind)
+    container = {"container": {"pass_env": ["F_*"]}} if kind in ("pyxis", "podman-hpc") else {}
+    cluster = saying(cluster, env_from=["F_TOKEN"], **container)
+    script = render_job(plan, cluster, Path("/runs/x"), TEMPLATES)
+    lines = explain_job(plan, cluster, Path("/runs/x"), TEMPLATES)
+    configuration = json.dumps(cluster.layered.value)  # what the ledger keeps of the site
+    assert "F_TOKEN" in script and "F_TOKEN" in configuration
+    for text in (script, repr(lines), configuration, repr(plan)):
+        assert secret not in text
+
+
+def _plan(profile: str, workload: str) -> Plan:
+    plan = plan_or_refusals(profile, workload)
+    assert isinstance(plan, Plan)
+    return plan

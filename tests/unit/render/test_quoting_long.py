@@ -1,0 +1,290 @@
+"""No value breaks out of a script: it is run by bash, and what arrives is compared to the byte.
+
+Stand-ins take the places of all that a script calls; they write down their words and their environment.
+"""
+
+from __future__ import annotations
+
+import string
+import sys
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.launch.asking import directives
+from tests.unit.render.plans import local, plans
+from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
+
+toml: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")  # which pytest brings along
+
+NASTY = "'\"\\`$(){}[]<>|&;*?!~#%=, \t-_aZ0/.:@é€中\u2028"
+TRICKY = "a'b\"c`touch x`$(touch y)\\ $HOME ${z} #%s;&|* {job_id} {user} %j"
+TEXT = st.text(
+    st.sampled_from(NASTY) | st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), max_size=25
+)
+WORD = TEXT.filter(bool)
+PRINTED = WORD.map(lambda text: "".join(c for c in text if ord(c) > 31 and c != "\x7f") or "x")
+# In a mount , and : divide, and names in braces are filled in.
+MOUNTED = PRINTED.map(lambda text: "".join(c for c in text if c not in ",:{}<"))
+# A folder's name: anything but /, also a line break.
+FOLDER = st.text(st.sampled_from(NASTY.replace("/", "") + "\n"), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..")
+)
+ONE_LINE = FOLDER.filter(lambda name: "\n" not in name)  # which no #SBATCH line can hold: refused
+NAMES = st.sampled_from(["no_proxy", "task", "jobs", "i", "exit_code", "command", "NCCL_DEBUG", "LANG"]) | st.text(
+    string.ascii_letters + "_", min_size=1, max_size=8
+).map(lambda name: f"X_{name}")
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a profile, a case and a shell may say. `free` is the site's own text wherever it has one."""
+
+    folder: str
+    environment: dict[str, str]
+    arguments: list[str]
+    free: str
+    mount: str
+    secret: str
+
+
+VALUES = st.builds(
+    Values,
+    folder=ONE_LINE,
+    environment=st.dictionaries(NAMES, TEXT, max_size=3),
+    arguments=st.lists(TEXT, max_size=3),
+    free=PRINTED,
+    mount=MOUNTED,
+    secret=WORD,
+)
+BAD = Values(
+    folder="a'b\"c`touch x`$(touch y)\\ $HOME ${z} #%s;&|* {job_id} {user} %j",
+    environment={"X": TRICKY, "Y": "", "Z": "-n"},
+    arguments=[TRICKY, "", "--", "-n", "--a=b c", "'"],
+    free=TRICKY,
+    mount=TRICKY.replace("{", "").replace("}", ""),
+    secret=TRICKY,
+)
+
+few = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def common(values: Values) -> dict[str, Any]:
+    return {
+        "environment": values.environment,
+        "env_prepend": {"P_PATH": values.free, "P_NEW": values.free},
+        "env_unset": ["U_GONE"],
+        "env_from": ["F_SECRET"],
+    }
+
+
+def given_by_shell(values: Values) -> dict[str, str]:
+    return {"P_PATH": "before", "U_GONE": "x", "F_SECRET": values.secret, "NCCL_OF_HOST": "1", "NOBODYS": "1"}
+
+
+def compare_program(stage: Stage, values: Values, before: str = "before", python: list[str] | None = None) -> None:
+    """What every program must be given, whoever started it."""
+    expected = [*(python or ["-u"]), "-m", "orchestrator.pretrain", *values.arguments]
+    assert stage.seen() == [str(stage.base / "bin" / "python"), *expected]
+    found = stage.environment()
+    assert {name: found[name] for name in values.environment} == values.environment
+    assert found["P_PATH"] == (f"{values.free}:{before}" if before else values.free)
+    assert (found["P_NEW"], found["F_SECRET"]) == (values.free, values.secret)
+    assert "U_GONE" not in found and found["PYTHONPATH"] == "/opt/repro"
+    assert stage.end()["exit_code"] == "0"
+
+
+@few
+@given(values=VALUES.flatmap(lambda values: FOLDER.map(lambda folder: replace(values, folder=folder))))
+@example(values=replace(BAD, folder=BAD.folder + "\n\n"))
+def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: Values) -> None:
+    cluster, plan = sited("local")
+    with TemporaryDirectory() as base:
+        stage = Stage.at(Path(base), values.folder)
+        plan = with_words(plan, *values.arguments)
+        stage.run_well(plan, saying(cluster, **common(values)), given_by_shell(values))
+        launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+        compare_program(stage, values, python=launcher)
+        assert sorted(path.name for path in stage.job.iterdir()) == ["end", "log.txt", "start"]
+
+
+@few
+@given(values=VALUES, python=st.booleans())
+@example(values=BAD, python=False)
+@example(values=BAD, python=True)
+def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(values: Values, python: bool) -> None:
+    cluster, plan = sited("torchrun" if python else "slurm")
+    with TemporaryDirectory() as base:
+        stage = Stage.at(Path(base), values.folder)
+        slurm = {"srun": [f"--mcs-label={values.free}"], "cpu_bind": values.free, "gpu_bind": values.free}
+        plan = with_words(plan, *values.arguments)
+        cluster = saying(cluster, slurm=slurm, **common(values))
+        stage.run_well(plan, cluster, given_by_shell(values))
+        assert stage.seen("scontrol") == ["show", "hostnames", "n[1-2] x"]
+        words = stage.seen("srun")
+        output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
+        named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
+        assert all(word in words for word in named) and words[words.index("bash") - 1] == output
+        launcher = ["-u", "-m", "torch.distributed.run", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
+        compare_program(
+            stage, values, python=[*launcher, "--master-addr=node-1", "--master-port=22345"] if python else None
+        )
+        if not python:
+            ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+            assert [stage.environment()[name] for name in ranks] == ["5", "1", "4", "node-1", "22345"]
+
+
+@few
+@given(values=VALUES)
+@example(values=BAD)
+def test_a_script_for_open_mpi_gives_mpirun_and_every_rank_exactly_what_the_profile_says(values: Values) -> None:
+    cluster, plan = sited("mpirun")
+    with TemporaryDirectory() as base:
+        stage = Stage.at(Path(base), values.folder)
+        hostfile = stage.base / "hosts"
+        hostfile.write_text("# the nodes\n\n\t # more\n \tfirst slots=4\nsecond slots=4")
+        hostfile = hostfile.rename(stage.base / f"h{values.folder}")
+        words = ["--mca", "btl", values.free]
+        cluster = saying(cluster, mpirun={"hostfile": str(hostfile), "arguments": words}, **common(values))
+        stage.run_well(with_words(plan, *values.arguments), cluster, given_by_shell(values))
+        seen = stage.seen("mpirun")
+        options = seen[: seen.index("bash")]
+        fixed = ["-np", "4", "--map-by", "ppr:4:node", "--bind-to", "none"]
+        assert options == ["--hostfile", str(hostfile), *fixed, *words, "-x", "F_SECRET"]
+        compare_program(stage, values, before="")
+        ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+        assert [stage.environment()[name] for name in ranks] == ["5", "1", "4", "first"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@few
+@given(values=VALUES)
+@example(values=BAD)
+def test_a_container_is_given_exactly_what_the_profile_says_and_the_program_in_it(runtime: str, values: Values) -> None:
+    cluster, plan = sited(runtime)
+    with TemporaryDirectory() as base:
+        stage = Stage.at(Path(base), "".join(c for c in values.folder if c not in ',:"\\') or "job")
+        image = "registry.example/team/torch:1" if runtime in ("shifter", "podman-hpc") else f"/i/{values.free}.sqsh"
+        program = replace(with_words(plan, *values.arguments).program, image_path=image, image=values.free)
+        mount = f"/m/{values.mount}/{{job_id}}:/in{values.mount}/{{user}}"
+        container: dict[str, Any] = {"mounts": [mount], "images": {"pretrain": image}}
+        if runtime in ("pyxis", "podman-hpc"):
+            container["pass_env"] = ["NCCL_*", "ONE"]
+        if runtime in ("shifter", "podman-hpc", "apptainer"):
+            container["options"] = [f"--free={values.free}"]
+        if runtime == "shifter":
+            container["modules"] = [values.free]
+        if runtime == "edf":
+            container["annotations"] = {"com.hooks.x": values.free, "y": "{job_id}"}
+        cluster = saying(cluster, container=container, **common(values))
+        stage.run_well(replace(plan, program=program), cluster, given_by_shell(values))
+        compare_program(stage, values, before="" if runtime == "podman-hpc" else "before")
+        assert stage.end()["image"] == values.free
+        filled = f"/m/{values.mount}/12345:/in{values.mount}/me"
+        asked(stage, runtime, image, ["/opt/repro:/opt/repro", filled], values)
+
+
+def asked(stage: Stage, runtime: str, image: str, mounts: list[str], values: Values) -> None:
+    """What the runtime itself must have been told."""
+    job, words = f"{stage.job}:/repro-job", stage.seen("srun")
+    log = words.index(next(word for word in words if word.startswith("--output=")))
+    own = words[log + 1 : words.index("bash")]
+    if runtime == "pyxis":
+        passed = [f"--container-env={','.join(['F_SECRET', 'NCCL_OF_HOST', 'ONE'])}"]
+        given = [f"--container-image={image}", f"--container-mounts={','.join([job, *mounts])}"]
+        assert own == [*given, "--no-container-mount-home", *passed]
+    elif runtime == "edf":
+        assert own == [f"--environment={stage.job}/environment.toml"]
+        text = (stage.job / "environment.toml").read_bytes().decode()
+        annotations = {"com": {"hooks": {"x": values.free}}, "y": "{job_id}"}
+        expected = {"image": image, "writable": False, "mounts": [job, *mounts], "annotations": annotations}
+        assert toml.loads(text) == expected
+    elif runtime == "shifter":
+        volumes = [f"--volume={mount}" for mount in mounts]
+        given = [f"--image={image}", f"--module={values.free}", *volumes]
+        assert own == ["shifter", *given, f"--free={values.free}"]
+    elif runtime == "podman-hpc":
+        fixed = ["podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host"]
+        names = [f"--env={name}" for name in ("SLURM_*", "NCCL_*", "ONE", "F_SECRET")]
+        volumes = [f"--volume={mount}" for mount in (job, *mounts)]
+        assert own == [*fixed, *volumes, *names, f"--free={values.free}", image]
+        assert stage.environment()["NCCL_OF_HOST"] == "1" and "NOBODYS" not in stage.environment()
+    else:
+        binds = [f"--bind={mount}" for mount in (job, *mounts)]
+        assert own == ["apptainer", "exec", "--nv", "--no-home", *binds, f"--free={values.free}", image]
+
+
+def sbatch_words(line: str) -> list[str]:
+    """A line after #SBATCH as sbatch 22.05 divides it (_get_argument in its opt.c): quotes of two kinds, a backslash
+    that takes the next character as it is, also between quotes, and # for a comment where nothing is quoted.
+    """
+    words: list[str] = []
+    word, quote, escaped, begun = "", "", False, False
+    for character in line:
+        if escaped:
+            word, escaped = word + character, False
+        elif character == "\\":
+            escaped = begun = True
+        elif quote:
+            quote, word = ("", word) if character == quote else (quote, word + character)
+        elif character in "\"'":
+            quote, begun = character, True
+        elif character == "#":
+            break
+        elif character in " \t\v\f\r\n":
+            words += [word] if begun else []
+            word, begun = "", False
+        else:
+            word, begun = word + character, True
+    return [*words, word] if begun else words
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=WORD)
+@example(text=TRICKY)
+@example(text="#")
+@example(text="'")
+@example(text="\\")
+@example(text="-x")
+@example(text="a\u00a0b")
+def test_sbatch_reads_of_its_lines_exactly_what_the_profile_says(text: str) -> None:
+    cluster, plan = sited("slurm")
+    placed = dict.fromkeys(("partition", "constraint", "reservation", "qos", "mem", "gres_type"), text)
+    account = text.replace("{", "(").replace("<", "(")  # {project} is filled in, and <...> is a blank
+    name = "".join(text.split()).replace("=", "")
+    free = [f"--mail-user={text}", f"-J{name}", f"--x{name}={text}"]
+    cluster = saying(cluster, slurm={**placed, "account": account, "sbatch": free, "gpu_request": "gres"})
+    found = [sbatch_words(line.words[0]) for line in directives(plan, cluster)]
+    assert all(len(words) == 1 for words in found)
+    words = [words[0] for words in found]
+    expected = [f"--{name}={text}" for name in ("partition", "constraint", "reservation", "qos", "mem")]
+    assert {*expected, f"--account={account}", f"--gres=gpu:{text}:4", *free} <= set(words)
+
+
+def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Path) -> None:
+    cluster, plan = sited("slurm")
+    stage = Stage.at(tmp_path)
+    answer = stage.run(stage.script(with_words(plan), saying(cluster, setup=["(exit 5)"])))
+    assert answer.returncode == 5 and stage.end()["exit_code"] == "5"
+    assert not (tmp_path / "srun").exists()
+
+
+def test_set_up_lines_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
+    cluster = local(tmp_path, "about: x\nscheduler: local\nsetup: ['export FROM_SETUP=\"$NEVER_SET\"done']\n")
+    stage = Stage.at(tmp_path)
+    stage.run_well(with_words(plans(cluster, "cpu")[0]), cluster)
+    assert stage.environment()["FROM_SETUP"] == "done"
+
+
+def test_what_a_local_program_prints_goes_to_its_log(tmp_path: Path) -> None:
+    cluster, plan = sited("local")
+    stage = Stage.at(tmp_path)
+    executable(tmp_path / "bin" / "python", "#!/bin/sh\necho out; echo err >&2; exit 7\n")
+    assert stage.run(stage.script(with_words(plan), cluster)).returncode == 7
+    assert (stage.job / "log.txt").read_text() == "out\nerr\n"
