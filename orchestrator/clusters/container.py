@@ -87,6 +87,9 @@ class ContainerFields(Strict):
 
 
 _ONLY_FOR: dict[str, tuple[Runtime, ...]] = {
+    "pass_env": ("pyxis", "podman-hpc"),  # the others hand all of the host's on
+    "writable": ("pyxis", "edf", "apptainer"),
+    "mount_home": ("pyxis", "edf", "podman-hpc", "apptainer"),  # Shifter mounts it where its site says so
     "modules": ("shifter",),
     "annotations": ("edf",),
     "options": ("podman-hpc", "shifter", "apptainer"),

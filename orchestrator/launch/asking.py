@@ -9,7 +9,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
 from orchestrator.launch.template import OURS, Line
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, Resources
 
 
 def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
@@ -18,18 +18,18 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     case = _experiment(plan)
     name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
     lines = [directive("job-name", name, case)]
-    lines += _placement(plan, cluster)
+    lines += placement(cluster, plan.resources)
     per_node = 1 if slurm.tasks == "per-node" else plan.resources.tasks_per_node
     lines.append(directive("nodes", str(plan.resources.nodes), case))
     lines.append(directive("ntasks-per-node", str(per_node), case))
-    lines += _named(cluster, ("cpus_per_task", "hint", "mem"))
+    lines += named(cluster, ("cpus_per_task", "hint", "mem"))
     lines.append(directive("time", plan.resources.time_limit, time_limit_origin(plan, cluster)))
     lines += _gpus(plan, cluster)
     if slurm.exclusive:
         lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
     # One fault, one retry: whether to run again is decided by who reads the log, not by the scheduler as well.
     lines.append(Line.of("--no-requeue"))
-    return [*lines, *_free(cluster, "sbatch")]
+    return [*lines, *free_directives(cluster)]
 
 
 def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
@@ -78,8 +78,9 @@ def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
     return None
 
 
-def _placement(plan: Plan, cluster: Cluster) -> Iterator[Line]:
-    slurm, resources, where = slurm_of(cluster), plan.resources, cluster.layered.where
+def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
+    """Where a job of this size goes."""
+    slurm, where = slurm_of(cluster), cluster.layered.where
     if slurm.account_name is not None:
         said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
         yield directive("account", slurm.account_name, ", ".join(where(("slurm", name)) for name in said_by))
@@ -89,15 +90,23 @@ def _placement(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     if qos is not None:
         names = [one.name for one in slurm.qos] if isinstance(slurm.qos, list) else []
         yield directive("qos", qos, where(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
-    yield from _named(cluster, ("constraint", "reservation"))
+    yield from named(cluster, ("constraint", "reservation"))
 
 
-def _named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
+def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
     """Fields that are called as sbatch calls them."""
     for name in names:
         value = getattr(slurm_of(cluster), name)
         if value is not None:
             yield directive(name.replace("_", "-"), str(value), cluster.layered.where(("slurm", name)))
+
+
+def free_directives(cluster: Cluster) -> Iterator[Line]:
+    """The profile's further arguments of sbatch."""
+    for i, argument in enumerate(slurm_of(cluster).sbatch):
+        option, equals, value = argument.partition("=")
+        text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
+        yield Line.of(text, cluster.layered.where(("slurm", "sbatch", i)))
 
 
 def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
@@ -111,13 +120,6 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
         "gpus-per-task": ("gpus-per-task", f"{kind}1"),
     }[slurm.gpu_request]
     yield directive(name, value, cluster.layered.where(("slurm", "gpu_request")))
-
-
-def _free(cluster: Cluster, name: str) -> Iterator[Line]:
-    for i, argument in enumerate(getattr(slurm_of(cluster), name)):
-        option, equals, value = argument.partition("=")
-        text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
-        yield Line.of(text, cluster.layered.where(("slurm", name, i)))
 
 
 def _experiment(plan: Plan) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clusters.conditions import SetupFields, holds
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.images import read_image
 from orchestrator.clusters.placement import SlurmFields, seconds
@@ -23,11 +22,13 @@ from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.folders import Folders
 from orchestrator.job_record import read_record
-from orchestrator.launch.asking import directive, slurm_of
+from orchestrator.launch.asking import directive, free_directives, named, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
+from orchestrator.launch.render import setup_lines
 from orchestrator.launch.submit import COMMENT, require_scheduler
 from orchestrator.launch.template import Line, templates_in
+from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.states import Phase, meaning_of
 
@@ -104,7 +105,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         "import.sh.j2",
         cluster=cluster.name,
         directives=_directives(cluster, f"import-{image.file_stem}", folder),
-        setup=list(_setup(cluster)),
+        setup=list(setup_lines(cluster, 1)),
         tool="apptainer" if container.runtime == "apptainer" else "enroot",
         uri=uri,
         source_line=f'  "uri": {json.dumps(uri, ensure_ascii=False)},',
@@ -250,34 +251,15 @@ def _limits(slurm: SlurmFields) -> Iterator[str]:
 
 def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
     """One task without a GPU; the CPUs and the memory that a task of this site has, to unpack and to compress."""
-    slurm, limit, where = slurm_of(cluster), _time_limit(cluster), cluster.layered.where
-    placement = {
-        "account": slurm.account_name,
-        "partition": slurm.partition,
-        "qos": slurm.qos_for(1, 0, limit),
-        "constraint": slurm.constraint,
-        "reservation": slurm.reservation,
-        "cpus_per_task": slurm.cpus_per_task,
-        "mem": slurm.mem,
-    }
-    lines = [directive("job-name", job_name)]
-    lines += [
-        directive(name.replace("_", "-"), str(value), where(("slurm", name)))
-        for name, value in placement.items()
-        if value is not None
+    limit = _time_limit(cluster)
+    return [
+        directive("job-name", job_name),
+        *placement(cluster, Resources(1, 1, 0, limit)),
+        *named(cluster, ("cpus_per_task", "mem")),
+        *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
+        *free_directives(cluster),
+        directive("output", str(folder / "log.txt").replace("%", "%%")),
     ]
-    lines += [directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")]
-    for i, argument in enumerate(slurm.sbatch):
-        parts = [directive("", part).words[0].removeprefix("--=") for part in argument.split("=", 1)]
-        lines.append(Line.of("=".join(parts), where(("slurm", "sbatch", i))))
-    return [*lines, directive("output", str(folder / "log.txt").replace("%", "%%"))]
-
-
-def _setup(cluster: Cluster) -> Iterator[Line]:
-    for i, line in enumerate(cluster.profile.setup):
-        text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
-        if holds(when, 1):
-            yield Line.of(text, cluster.layered.where(("setup", i)))
 
 
 def _run_here(script: Path) -> int:

@@ -70,7 +70,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
             Line.of(name, cluster.layered.where(("env_unset", i))) for i, name in _numbered(cluster, "env_unset")
         ],
         "wanted": [Line.of(name, cluster.layered.where(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
-        "setup": list(_setup(plan, cluster)),
+        "setup": list(setup_lines(cluster, plan.resources.nodes)),
         "kernels": _kernels(plan, cluster),
         "time_limit_s": Line.of(str(seconds(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
@@ -120,10 +120,11 @@ def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
         yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
 
 
-def _setup(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
+    """The profile's own lines of bash that a job on so many nodes has."""
     for i, line in enumerate(cluster.profile.setup):
         text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
-        if holds(when, plan.resources.nodes):
+        if holds(when, nodes):
             yield Line.of(text, cluster.layered.where(("setup", i)))
 
 

@@ -33,6 +33,24 @@ def start_warnings(program: Program, cluster: Cluster) -> Iterator[str]:
             f"every node of every job pulls {program.image_path} from its registry; "
             f"say site: staging_folder, then `repro images import --cluster {cluster.name}` brings it once"
         )
+    unseen = sorted(path for path in _paths_inside(program, cluster) if not _is_mounted(path, program, cluster))
+    if unseen:
+        yield f"no mount of {cluster.name} brings {' and '.join(unseen)} into the container"
+
+
+def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
+    """What the profile says of the program that it must find in its container; the interpreter is the image's own."""
+    if cluster.profile.container is None:
+        return set()
+    return {value for value, path in program.site_values if path[-1] != "python" and value.startswith("/")}
+
+
+def _is_mounted(path: str, program: Program, cluster: Cluster) -> bool:
+    container = cluster.profile.container
+    mounts = container.mounts if container else []
+    parts = [(mount if isinstance(mount, str) else mount.mount).split(":") for mount in mounts]
+    targets = [*program.mounts, *(part[1] if len(part) > 1 else part[0] for part in parts)]
+    return any(path == target or path.startswith(f"{target.rstrip('/')}/") for target in targets)
 
 
 def _is_pulled_by_each_job(program: Program, cluster: Cluster) -> bool:

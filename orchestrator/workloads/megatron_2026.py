@@ -15,6 +15,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.megatron.setting import read_flags
 from orchestrator.workloads.flags import Flags, refuse, words
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
+from orchestrator.workloads.megatron_core import experts
 from orchestrator.workloads.traits import GPT2_TOKENS
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
@@ -65,7 +66,7 @@ def arguments(case: Case, data: Data | None) -> list[str]:
         f"--{case.training.dtype}": case.training.dtype != "fp32",
         "--loss-scale": case.training.loss_scale if case.training.dtype == "fp16" else None,
         **_model(case),
-        **_experts(case),
+        **experts(case),
         **_parallel(case),
     }
     typed = read_flags(case.arguments)
@@ -145,20 +146,6 @@ def _model(case: Case) -> Flags:
         "--num-query-groups": model.kv_groups,
         "--attention-backend": case.training.attention,
         **dropout(case),
-    }
-
-
-def _experts(case: Case) -> Flags:
-    """Their number, size and place; how they are computed the experiment says."""
-    model, layout = case.model, case.layout
-    if not model.experts:
-        return {}
-    return {
-        "--num-experts": model.experts,
-        "--moe-router-topk": model.experts_per_token,
-        "--moe-ffn-hidden-size": model.ffn_hidden,
-        "--expert-model-parallel-size": layout.expert_parallel,
-        "--expert-tensor-parallel-size": layout.expert_tensor_parallel or layout.tensor_parallel,
     }
 
 

@@ -26,7 +26,7 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
     return words(
         {
             **_model(case),
-            **_experts(case),
+            **experts(case),
             **_RECOMPUTATION[case.training.recompute],
             **_training(case),
             **_parallel(case),
@@ -68,7 +68,7 @@ def _model(case: Case) -> Flags:
     }
 
 
-def _experts(case: Case) -> Flags:
+def experts(case: Case) -> Flags:
     """Their number, size and place; how they are computed (--moe-grouped-gemm and others) the experiment says."""
     model, layout = case.model, case.layout
     if not model.experts:

@@ -173,11 +173,21 @@ class SlurmCluster:
 
     @contextlib.contextmanager
     def without_controller(self) -> Iterator[None]:
-        """slurmctld is stopped inside the block and answers again after it."""
+        """slurmctld is stopped inside the block and answers again after it.
+
+        Clients that take SLURM_CONF from this process give up after 3 s, and not after Slurm's 9.
+        """
         self.stop_controller()
+        impatient = self.conf.with_name("impatient.conf")
+        impatient.write_text(self.conf.read_text() + "MessageTimeout=4\n")
+        before = os.environ.get("SLURM_CONF")
         try:
+            if before == str(self.conf):
+                os.environ["SLURM_CONF"] = str(impatient)
             yield
         finally:
+            if before == str(self.conf):
+                os.environ["SLURM_CONF"] = before
             self.start_controller()
 
     @contextlib.contextmanager

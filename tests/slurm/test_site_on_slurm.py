@@ -148,7 +148,5 @@ def test_slurm_takes_the_jobs_that_the_written_profile_asks_for(
     wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), seconds=60, what="nodes are known")
     answer = subprocess.run(["sbatch", *words], capture_output=True, text=True, check=False)
     assert answer.returncode == 0 and f"partition {asked.partition}" in answer.stderr, answer.stderr
-    more = subprocess.run(
-        ["sbatch", *words, f"--nodes={most + 1}"], capture_output=True, text=True, check=False
-    )
+    more = subprocess.run(["sbatch", *words, f"--nodes={most + 1}"], capture_output=True, text=True, check=False)
     assert more.returncode != 0, "the profile has as many nodes as a job can get"

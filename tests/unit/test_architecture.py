@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -65,9 +64,11 @@ def test_the_readme_shows_every_command() -> None:
     from orchestrator.cli.app import app
 
     def names(of: typer.Typer, before: str = "") -> set[str]:
-        own = {before + (one.name or getattr(one.callback, "__name__", "")) for one in of.registered_commands}
-        below = [names(group.typer_instance, f"{group.name} ") for group in of.registered_groups if group.typer_instance]
-        return own.union(*below)
+        own = {f"{before}{one.name or getattr(one.callback, '__name__', '')}" for one in of.registered_commands}
+        for group in of.registered_groups:
+            if group.typer_instance is not None:
+                own |= names(group.typer_instance, f"{group.name} ")
+        return own
 
     readme = (CHECKOUT / "README.md").read_text()
     assert [name for name in sorted(names(app)) if f"repro {name}" not in readme] == []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.job_record import read_record
+from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.local_state import local_state
 from orchestrator.launch.refresh import cancel, refresh
 from orchestrator.launch.submit import script_path, submit

@@ -81,3 +81,17 @@ def test_figure_18s_switch_cannot_be_run_by_todays_program_and_says_why_when_pla
         for case in with_workload(expand(shipped("figure-18")), "megatron-2026")
     }
     assert found[True] == [] and "option was removed by 10e7b74597" in found[False][0]
+
+
+def test_data_that_no_mount_brings_into_the_container_is_a_warning(tmp_path: Path) -> None:
+    mounts = (
+        "container: {runtime: pyxis, mounts: [/shared/data, '/home/me:/me:ro', {mount: /local, when: nodes > 1}]}\n"
+    )
+    cluster = cluster_of(tmp_path, PLAIN + mounts)
+    paths = ("/code/Megatron-LM", "/shared/data/text", "/me/vocab.json", "/home/me/merges.txt", "/shared/database", "x")
+    values = tuple((path, ("workloads", "megatron-2021", "data_path")) for path in paths)
+    python = ("/opt/python", ("workloads", "pretrain", "python"))
+    program = Program("w", "python", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
+    (only,) = start_warnings(program, cluster)
+    assert only == "no mount of site brings /home/me/merges.txt and /shared/database into the container"
+    assert list(start_warnings(program, cluster_of(tmp_path))) == []

@@ -63,7 +63,9 @@ def inside(options, command):
     for option in options:
         source, mark, _ = option.partition("=")[2].partition(":/repro-job")
         if mark and "LOST" not in environment:
-            return [word.replace("/repro-job", shlex.quote(source)) for word in command]
+            shown = [f"{shlex.quote(source)}/{name}" for name in ("start ", '"inside')]
+            task = command[2].replace("/repro-job/start ", shown[0]).replace('/repro-job/"inside', shown[1])
+            return [*command[:2], task, *command[3:]]
     return command
 
 
