@@ -151,7 +151,7 @@ def check(
 
 @app.command()
 def new(name: NewName, partition: Partition = None) -> None:
-    """Write a commented profile from what this login node can tell: sinfo, scontrol, sacctmgr, srun --help."""
+    """Write a commented profile from what this login node can tell: scontrol, sacctmgr, srun --help."""
     from orchestrator.clusters.resolve import cluster_names
     from orchestrator.clusters.write import profile_text
     from orchestrator.documents.source import shown

@@ -65,9 +65,7 @@ def submit(
         return
     from orchestrator.cli.outcome import outcome
     from orchestrator.cli.waiting import wait_for
-    from orchestrator.launch.images import require_imported
-    from orchestrator.launch.provenance import require_commits
-    from orchestrator.launch.submit import require_scheduler
+    from orchestrator.launch.readiness import require_ready
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
@@ -75,9 +73,7 @@ def submit(
 
     for warning in sorted({warning for plan in plans for warning in plan.warnings}):
         say(f"warning: {warning}")
-    require_scheduler(profile, folders)
-    require_imported(plans, profile)
-    require_commits(plans)
+    require_ready(plans, profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))
     assert ledger is not None
     for complaint in bring_up_to_date(ledger):

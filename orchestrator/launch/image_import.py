@@ -25,8 +25,9 @@ from orchestrator.job_record import read_record
 from orchestrator.launch.asking import directive, free_directives, named, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
+from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import setup_lines
-from orchestrator.launch.submit import COMMENT, require_scheduler
+from orchestrator.launch.submit import COMMENT
 from orchestrator.launch.template import Line, templates_in
 from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import query_jobs

@@ -19,9 +19,9 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.job_record import JobRecord, read_record
 from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor
+from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import render_job
 from orchestrator.launch.side_jobs import side_plan, task_per_gpu
-from orchestrator.launch.submit import require_scheduler
 from orchestrator.launch.trial import refused
 from orchestrator.megatron.log_lines import cause
 from orchestrator.planning.plan import Plan

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import getpass
 import platform
-import shlex
 import socket
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import orchestrator
-from orchestrator.errors import Problem, ReproError
-from orchestrator.planning.plan import Plan
-from orchestrator.workloads.program import Program
 
 _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
 
@@ -31,8 +26,8 @@ class Provenance:
 
 def provenance(checkout: Path) -> Provenance:
     """`git_commit` and `git_dirty` are None where the data folders are no git checkout (an installed wheel)."""
-    commit = _git(checkout, "rev-parse", "HEAD")
-    status = _git(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
+    commit = git_says(checkout, "rev-parse", "HEAD")
+    status = git_says(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
     return Provenance(
         user=_user(),
         host=socket.gethostname(),
@@ -40,22 +35,6 @@ def provenance(checkout: Path) -> Provenance:
         git_dirty=None if status is None else bool(status),
         versions=_versions(),
     )
-
-
-def require_commits(plans: Sequence[Plan]) -> None:
-    """ReproError where a checkout that this machine sees is at another commit than its jobs would be recorded with."""
-    problems = []
-    for folder, commit in dict.fromkeys((_checkout(plan.program), plan.program.code) for plan in plans):
-        head = _git(Path(folder), "rev-parse", "HEAD") if folder else None
-        if head is not None and not head.startswith(commit):
-            what = f"{folder} is at commit {head[:10]}, and the jobs would say {commit[:10]}"
-            problems.append(Problem(what, mend=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
-    if problems:
-        raise ReproError(*problems)
-
-
-def _checkout(program: Program) -> str | None:
-    return next((value for value, path in program.site_values if path[-1] == "checkout"), None)
 
 
 def _user() -> str:
@@ -75,7 +54,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def git_says(folder: Path, *words: str) -> str | None:
+    """None where the folder is no checkout of its own, or git cannot tell."""
     if not (folder / ".git").exists():
         return None
     try:

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestrator.clusters.placement import MpirunFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.hardware import HardwareFields
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
 from orchestrator.launch.provenance import provenance
@@ -37,7 +36,6 @@ from orchestrator.ledger.submissions import (
     record_submission,
 )
 from orchestrator.planning.plan import Plan
-from orchestrator.slurm.query import require_controller
 
 COMMENT = "repro:"
 MOST_IN_ONE_ARRAY = 1000
@@ -59,38 +57,6 @@ class _Batch:
 
     token: str
     plans: tuple[Plan, ...]
-
-
-def require_scheduler(cluster: Cluster, folders: Folders) -> None:
-    """Refuse what cannot be submitted from here at all, before anything is recorded."""
-    _require_environment(cluster)
-    if cluster.profile.mpirun is not None:
-        _require_mpirun(cluster.profile.mpirun)
-    if not cluster.is_slurm:
-        return
-    if shutil.which("sbatch") is None:
-        mend = "run this on a login node of the cluster; --dry-run and `repro render` work here"
-        raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
-    if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
-        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
-    require_controller()
-
-
-def _require_environment(cluster: Cluster) -> None:
-    """Secrets travel from the shell that submits, and no job should wait for hours to find that one is missing."""
-    missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
-    if missing:
-        names = " and ".join(missing)
-        where = cluster.layered.where(("env_from",))
-        raise ReproError(Problem(f"env_from: {names} not set in this shell", where, "export it, then submit"))
-
-
-def _require_mpirun(mpirun: MpirunFields) -> None:
-    if shutil.which("mpirun") is None:
-        mend = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
-        raise Unreachable(Problem("mpirun is not on this machine", mend=mend))
-    if not Path(mpirun.hostfile).is_file():
-        raise ReproError(Problem(f"hostfile {mpirun.hostfile}: no such file", mend="correct mpirun: hostfile:"))
 
 
 def submit(

@@ -12,7 +12,7 @@ from submitit.core.utils import FailedSubmissionError
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptExecutor, ScriptJob, ScriptWatcher, SlurmScriptExecutor
-from orchestrator.launch.submit import require_scheduler
+from orchestrator.launch.readiness import require_scheduler
 from orchestrator.slurm.query import QueryAnswer
 from tests.unit.launch.stand_in import CHECKOUT, Site
 

@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.errors import ReproError
-from orchestrator.launch.provenance import provenance, require_commits
-from orchestrator.launch.side_jobs import side_plan
-from orchestrator.planning.plan import Plan
-from orchestrator.workloads.program import Program
-from tests.unit.clusters.sites import cluster_of
+from orchestrator.launch.provenance import provenance
 
 
 def git(folder: Path, *words: str) -> str:
@@ -73,24 +68,3 @@ def test_the_versions_of_what_computes_and_what_submits_are_kept(tmp_path: Path)
     versions = provenance(tmp_path).versions
     assert versions["repro"] == __version__
     assert {"python", "submitit", "sqlalchemy"} <= set(versions)
-
-
-def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
-    place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
-    program = Program("megatron-2021", "python", (), (), commit, site_values=(place,))
-    (folder / "site").mkdir(exist_ok=True)
-    return side_plan(cluster_of(folder / "site"), program, "case", 1, "0:10:00")
-
-
-def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkout: Path) -> None:
-    head = git(checkout, "rev-parse", "HEAD")
-    require_commits([job_of(checkout, checkout, head), job_of(checkout, checkout, head[:12])])
-    with pytest.raises(ReproError) as error:
-        require_commits([job_of(checkout, checkout, "6985e58938d40ad91ac07b0fddcfad8132e1447e")])
-    (only,) = error.value.problems
-    assert only.what == f"{checkout} is at commit {head[:10]}, and the jobs would say 6985e58938"
-    assert only.mend == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
-
-
-def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Path) -> None:
-    require_commits([job_of(tmp_path, tmp_path / "not here", "6985e58938")])

@@ -1,0 +1,77 @@
+"""Nothing is submitted that lacks what it needs, and all of it is said at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import ReproError, Unreachable
+from orchestrator.folders import Folders
+from orchestrator.launch.readiness import require_ready
+from orchestrator.launch.side_jobs import side_plan
+from orchestrator.planning.plan import Plan
+from orchestrator.workloads.program import Program
+from tests.unit.clusters.sites import cluster_of
+from tests.unit.launch.test_provenance import checkout, git
+
+__all__ = ["checkout"]
+
+HERE = "about: here\nscheduler: local\n"
+
+
+def here(folder: Path, more: str = "") -> Cluster:
+    (folder / "site").mkdir(exist_ok=True)
+    return cluster_of(folder / "site", HERE + more)
+
+
+def require(plans: list[Plan], folder: Path, more: str = "") -> None:
+    require_ready(plans, here(folder, more), Folders(shipped=folder, home=folder))
+
+
+def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
+    place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
+    program = Program("megatron-2021", "python", (), (), commit, site_values=(place,))
+    return side_plan(here(folder), program, "case", 1, "0:10:00")
+
+
+def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkout: Path) -> None:
+    head = git(checkout, "rev-parse", "HEAD")
+    require([job_of(checkout, checkout, head), job_of(checkout, checkout, head[:12])], checkout)
+    with pytest.raises(ReproError) as error:
+        require([job_of(checkout, checkout, "6985e58938d40ad91ac07b0fddcfad8132e1447e")], checkout)
+    (only,) = error.value.problems
+    assert only.what == f"{checkout} is at commit {head[:10]}, and the jobs would say 6985e58938"
+    assert only.mend == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
+
+
+def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Path) -> None:
+    require([job_of(tmp_path, tmp_path / "not here", "6985e58938")], tmp_path)
+
+
+def test_all_that_is_missing_is_said_at_once(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    with pytest.raises(ReproError) as error:
+        require([job_of(checkout, checkout, "6985e58938")], checkout, "env_from: [NO_SUCH_TOKEN]\n")
+    first, second = map(str, error.value.problems)
+    assert re.search(r"site\.yaml:3:1 env_from: NO_SUCH_TOKEN not set in this shell; export it", first), first
+    assert "is at commit" in second
+    monkeypatch.setenv("NO_SUCH_TOKEN", "x")
+    require([], checkout, "env_from: [NO_SUCH_TOKEN]\n")
+
+
+def test_a_machine_without_mpirun_or_its_hostfile_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "about: x\nscheduler: mpirun\nhardware: {nodes: 1, gpus_per_node: 1}\n"
+    cluster = cluster_of(tmp_path, text + "mpirun: {hostfile: /nowhere/hosts, time_limit: 0:10:00}\n")
+    folders = Folders(shipped=tmp_path, home=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="mpirun is not on this machine"):
+        require_ready([], cluster, folders)
+    (tmp_path / "mpirun").write_text("#!/bin/sh\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    with pytest.raises(ReproError, match="hostfile /nowhere/hosts: no such file"):
+        require_ready([], cluster, folders)
