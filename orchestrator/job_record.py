@@ -26,7 +26,9 @@ class JobRecord:
         if self.inside_image is None:
             return None
         seen, _, due = self.inside_image.partition("/")
-        return None if seen == due else f"{seen} of {due} nodes ran it inside {self.image}"
+        if seen == due and seen.isdecimal():
+            return None
+        return f"{seen or 'none'} of {due or 'its'} nodes ran it inside {self.image}"
 
 
 def read_record(path: Path) -> JobRecord | None:

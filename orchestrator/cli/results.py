@@ -104,6 +104,8 @@ def logs(job: JobName, follow: Follow = False, database: Database = None) -> Non
     # What the script itself printed: empty unless something went wrong around the program.
     if position + _print_from(Path(row.folder) / "batch.txt", 0) == 0:
         say(f"{row.job_id} ({row.case_name}) has written nothing yet; it is {row.state}")
+        for log in sorted(Path(row.folder).parent.glob("warm-up-*/log.txt")):
+            say(f"it waits, or waited, for kernels that another job compiles: {log}")
     next_command(f"repro status {short_name(row.experiment)}", "how it stands among the others")
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry
     from orchestrator.clusters.resolve import Cluster
     from orchestrator.folders import Folders
+    from orchestrator.launch.template import Explained
     from orchestrator.planning.plan import Plan
 
 ASK_ABOVE = 10
@@ -118,15 +119,17 @@ def render(
 ) -> None:
     """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
     from orchestrator.folders import find_folders
-    from orchestrator.launch.render import render_job
+    from orchestrator.launch.render import explain_job, render_job
 
     folders = find_folders()
     entry, profile, plans = _planned(folders, experiment, cluster, scale, where, workload)
-    if explain:
-        _explain(plans[0], profile, folders, len(plans))
-        return
     stem = f"{entry.short_name}-{workload}" if workload else entry.short_name
     base = (output or Path()).resolve()
+    if explain:
+        name = f"{stem}-{plans[0].case.slug}"
+        lines = explain_job(plans[0], profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
+        _show_origins(lines, plans, profile)
+        return
     texts: dict[str, str] = {}
     for plan in plans:
         name = f"{stem}-{plan.case.slug}"
@@ -147,17 +150,14 @@ def render(
     next_command(f"{launcher} {shlex.quote(f'{base / next(iter(texts))}.sh')}", "or any other of them")
 
 
-def _explain(plan: Plan, profile: Cluster, folders: Folders, plans: int) -> None:
-    """Each line of one script behind the file and line, the experiment or the workload that it comes from."""
-    from orchestrator.launch.render import explain_job
-
-    lines = explain_job(plan, profile, Path.cwd() / plan.case.slug, folders.templates)
+def _show_origins(lines: list[Explained], plans: list[Plan], profile: Cluster) -> None:
+    """Each line of the first script behind the file and line, the experiment or the workload that it comes from."""
     origins = [", ".join(line.origins) for line in lines]
     width = max(map(len, origins))
     for origin, line in zip(origins, lines, strict=True):
         data(f"{origin:<{width}}  {line.text}".rstrip())
-    if plans > 1:
-        say(f"this is {plan.case.name}, the first of {plans}; --where chooses another")
+    if len(plans) > 1:
+        say(f"this is {plans[0].case.name}, the first of {len(plans)}; --where chooses another")
     next_command(f"repro clusters show {profile.name} --resolved", "where each value of the profile was written")
 
 

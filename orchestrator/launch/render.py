@@ -33,10 +33,12 @@ def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, outp
     return _render(plan, cluster, folder, templates_in(templates), output)
 
 
-def explain_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path) -> list[Explained]:
+def explain_job(
+    plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None
+) -> list[Explained]:
     """The lines of that script, each with where it came from."""
     engine = Templates(templates, explain=True)
-    return engine.explained(_render(plan, cluster, folder, engine, None))
+    return engine.explained(_render(plan, cluster, folder, engine, output))
 
 
 def render_array(

@@ -20,6 +20,7 @@ WORLD = re.compile(
 )
 # Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
 CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("outside its image", re.compile(rb"repro: [^\r\n]* outside its image")),  # our own script's word
     ("out of GPU memory", re.compile(rb"OutOfMemoryError[^\r\n]*|CUDA (?:error: )?out of memory[^\r\n]*")),
     ("argument error", re.compile(rb"(?:pretrain: error: |error: unrecognized arguments|error: argument )[^\r\n]*")),
     ("container", re.compile(rb"error: pyxis: [^\r\n]*")),

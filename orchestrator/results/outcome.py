@@ -50,7 +50,7 @@ def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | 
         reasons.append("no iteration was read from its log")
     elif last < expected.iterations:
         reasons.append(f"its log ends at iteration {last} of {expected.iterations}")
-    if ending.outside_image:
+    if ending.outside_image and ending.state == "COMPLETED":  # what failed otherwise has its own reason
         reasons.append(ending.outside_image)
     if reasons and report.out_of_memory:
         reasons.insert(0, report.out_of_memory)

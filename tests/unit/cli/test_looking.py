@@ -58,6 +58,44 @@ def test_scripts_in_a_folder_are_all_there_executable_and_named_on_stdout(repro:
     assert repro.site.started() == ["pp=1,tp=4,gbs=4"]
 
 
+def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) -> None:
+    script = repro("render", *HERE, "--where", "pp=1,gbs=4").stdout.splitlines()
+    done = repro("render", *HERE, "--where", "pp=1", "--explain")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and "the first of 2; --where chooses another" in done.stderr
+    assert len(lines) == len(script) and all(line.endswith(said) for line, said in zip(lines, script, strict=True))
+    origin = {said.strip(): line.removesuffix(said).strip() for line, said in zip(lines, script, strict=True)}
+    assert origin["set -euo pipefail"].startswith("templates/job.sh.j2:")
+    assert origin["--micro-batch-size 1 \\"].startswith(
+        "workload pretrain, experiments/sc21/figure-13.yaml, templates/"
+    )
+    (python,) = (where for said, where in origin.items() if "train.sh" in said)
+    assert python.startswith("clusters/here.yaml:")
+
+
+def test_a_dry_run_says_which_program_on_what_data_and_json_says_it_of_each_job(repro: Caller) -> None:
+    done = repro("submit", *HERE, "--dry-run")
+    assert "workload pretrain; code pretrain-" in done.stderr and "; data synthetic" in done.stderr
+    rows = json.loads(repro("submit", *HERE, "--dry-run", "--json").stdout)
+    assert {(row["workload"], row["data"], row["image"], row["iterations"]) for row in rows} == {
+        ("pretrain", "synthetic", None, 8)
+    }
+
+
+def test_what_could_never_be_verified_is_rendered_and_not_submitted(repro: Caller) -> None:
+    (repro.site.folder / "clusters" / "gpus.yaml").write_text(
+        "about: x\nscheduler: slurm\n"
+        "hardware: {nodes: 8, gpus_per_node: 8, gpu: V100, gpu_memory_gb: 16, peak_tflops: {fp16: 125}}\n"
+        "slurm: {time_limit: 1:00:00}\n"
+        "workloads: {megatron-alpa: {checkout: /fork, benchmark: /alpa/osdi22_artifact/megatron}}\n"
+    )
+    alpa = ("alpa-gpt", "--cluster", "gpus", "--where", "gpus=4")
+    for words in (("submit", *alpa), ("submit", *alpa, "--dry-run")):
+        done = repro(*words)
+        assert done.returncode == 2 and done.stderr.startswith("repro: megatron-alpa: its program prints the mean of")
+    assert "benchmark_gpt_one_case.py" in repro("render", *alpa).stdout
+
+
 def test_a_ledger_elsewhere_is_taken_from_the_option_before_the_environment(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

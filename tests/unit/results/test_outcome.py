@@ -37,6 +37,13 @@ def test_a_job_that_ended_well_as_planned_with_every_number_is_verified() -> Non
     assert judge(GOOD, PLANNED, replace(WELL, exit_code=None)) == ("verified", None)
 
 
+def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() -> None:
+    outside = "0 of 2 nodes ran it inside torch:1"
+    assert reason(ending=replace(WELL, outside_image=outside)) == outside
+    failed = reason(ending=Ending(ENDED, "FAILED", 97, None, outside))
+    assert failed == "FAILED with exit code 97", "what it failed of stands in its log"
+
+
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
 def test_a_job_under_way_has_no_verdict(phase: str) -> None:
     assert judge(GOOD, PLANNED, replace(WELL, phase=phase)) == (None, None)
@@ -195,3 +202,25 @@ def test_numbers_that_are_none_can_be_stored(ledger: Ledger, tmp_path: Path) -> 
     collect(ledger)
     (row,) = job_rows(ledger)
     assert (row.verdict, row.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict", "why"),
+    [
+        (["image=torch:1", "inside_image=2/2"], "verified", None),
+        (["image=torch:1", "inside_image=1/2"], "failed", "1 of 2 nodes ran it inside torch:1"),
+        ([], "failed", "its end record does not prove that it ran inside torch:1"),
+        (None, "failed", "its end record does not prove that it ran inside torch:1"),
+    ],
+)
+def test_the_proof_is_read_from_the_jobs_own_end_record(
+    ledger: Ledger, tmp_path: Path, lines: list[str] | None, verdict: str, why: str | None
+) -> None:
+    (tmp_path / "log.txt").write_text(log(8))
+    row = replace(job_rows(ledger)[0], image="torch:1", scheduler="slurm", folder=str(tmp_path))
+    row = replace(row, state="COMPLETED", phase=ENDED, exit_code=0)
+    if lines is not None:
+        own = ["exit_code=0", "at=2026-11-21T16:00:00Z", "host=n1", "scheduler_id=1", "pid=1", *lines]
+        (tmp_path / "end").write_text("".join(f"{line}\n" for line in own))
+    measured = measure(row)
+    assert (measured.verdict, measured.verdict_reason) == (verdict, why)
