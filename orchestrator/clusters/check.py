@@ -43,6 +43,11 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
         can_wait = blank.path[0] == "workloads" or blank.path[:2] == ("container", "images")
         result: Result = "later" if can_wait else "open"
         yield Finding(name, "login", result, blank.text, blank.where, f"write it in {shown(cluster.overlay)}")
+    if cluster.profile.hardware is not None:
+        for fact in ("gpu", "gpu_memory_gb", "peak_tflops"):
+            if not getattr(cluster.hardware, fact):
+                found, where = "not said; plans for GPUs need it", cluster.layered.where(("hardware",))
+                yield Finding(f"hardware.{fact}", "login", "later", found, where, f"add hardware: {fact}:")
 
 
 def _arrays(site: Site, most: int) -> Iterator[Finding]:

@@ -93,15 +93,15 @@ def test_show_resolved_has_the_line_of_every_value(repro: Caller, mine: Path) ->
     found = rows(repro("clusters", "show", "mine", "--resolved", "--json").stdout)
     places = {row["field"]: row["from"] for row in found}
     texts = {name: (mine.parent / name).read_text().splitlines() for name in ("mine.yaml", "mine.local.yaml")}
-    assert len(found) == 11
+    assert len(found) == 14
     for row in found:
         file, line, column = row["from"].rsplit(":", 2)
         written = texts[Path(file).name][int(line) - 1][int(column) - 1 :]
         assert written.startswith(f"{row['field'].rpartition('.')[2]}: {row['value']}"), row
     assert places["slurm.partition"] == "clusters/mine.local.yaml:2:3"
-    assert places["slurm.time_limit"] == "clusters/mine.yaml:10:3"
+    assert places["slurm.time_limit"] == "clusters/mine.yaml:13:3"
     shown = repro("clusters", "show", "mine", "--resolved").stdout.splitlines()
-    assert shown[0].split() == ["FIELD", "VALUE", "FROM"] and len(shown) == 12
+    assert shown[0].split() == ["FIELD", "VALUE", "FROM"] and len(shown) == 15
     (line,) = [line for line in shown if line.startswith("slurm.partition ")]
     assert line.split() == ["slurm.partition", "gpu", "clusters/mine.local.yaml:2:3"]
 

@@ -19,6 +19,9 @@ scheduler: slurm
 hardware:
   nodes: 4
   gpus_per_node: 8
+  gpu: A100
+  gpu_memory_gb: 80
+  peak_tflops: {bf16: 312}
 slurm:
   account: research
   partition: gpus
@@ -140,7 +143,7 @@ def test_what_slurm_allows_is_no_fault(tmp_path: Path, right: str) -> None:
 def test_a_partition_that_is_down_and_a_cluster_without_a_default_are_faults(tmp_path: Path) -> None:
     down = replace(SITE, partitions=(replace(SITE.partitions[0], is_up=False),))
     assert faults(tmp_path, site=down) == [
-        "site.yaml:8:3 slurm.partition: gpus is not up; sinfo -s shows those that are"
+        "site.yaml:11:3 slurm.partition: gpus is not up; sinfo -s shows those that are"
     ]
     (said,) = faults(tmp_path, "slurm: {partition: null}", down)
     assert "none named, and the cluster has no default; add slurm: partition:; there are: gpus" in said
@@ -312,6 +315,16 @@ def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -
         faults(tmp_path, "container: {runtime: edf}\n", replace(SITE, srun=SrunOptions(frozenset({"environment"}))))
         == []
     )
+
+
+def test_facts_of_the_gpus_that_plans_need_are_asked_for_and_no_fault(tmp_path: Path) -> None:
+    found = findings(tmp_path, "hardware: {gpu_memory_gb: , peak_tflops: }")
+    later = [(one.check, one.mend) for one in found if one.result == "later"]
+    assert later == [
+        ("hardware.gpu_memory_gb", "add hardware: gpu_memory_gb:"),
+        ("hardware.peak_tflops", "add hardware: peak_tflops:"),
+    ]
+    assert not any(one.is_fault for one in found)
 
 
 # ---- what is open, and what is nobody's fault ----------------------------------------------------------------
