@@ -38,7 +38,8 @@ def mpirun_cluster(folder: Path, hosts: str | None) -> Cluster:
     if hosts is not None:
         (folder / "hosts").write_text(hosts)
     text = (
-        "about: two machines\nscheduler: mpirun\nhardware: {nodes: 2, gpus_per_node: 8}\n"
+        "about: two machines\nscheduler: mpirun\n"
+        "hardware: {nodes: 2, gpus_per_node: 8, gpu: H800, gpu_memory_gb: 80, peak_tflops: {bf16: 989.4}}\n"
         f"mpirun: {{hostfile: {folder}/hosts, time_limit: 1:00:00}}\n"
     )
     return cluster_of(folder, text)
