@@ -18,10 +18,7 @@ test: .venv/installed-test
 	ruff check .
 	ruff format --check .
 	mypy
-	@# Those on a real Slurm mostly wait, so the others run beside them; what they say comes at the end.
-	python -m pytest tests/slurm tests/mpirun >.venv/slurm-tests.txt 2>&1 & slurm=$$!; \
-	  python -m pytest tests/unit tests/training; others=$$?; \
-	  wait $$slurm; slurm=$$?; cat .venv/slurm-tests.txt; exit $$((slurm || others))
+	python -m pytest
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
