@@ -68,7 +68,7 @@ def list_clusters(json: Json = False) -> None:
 @app.command()
 def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     """A cluster as jobs find it: every layer merged; with --resolved where each value was written."""
-    from orchestrator.clusters.layers import leaves
+    from orchestrator.clusters.layers import dotted, leaves
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.documents.source import shown
     from orchestrator.folders import find_folders
@@ -78,7 +78,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     if json:
         as_json(
             [
-                {"field": _dotted(path), "value": value, "from": places(path)}
+                {"field": dotted(path), "value": value, "from": places(path)}
                 for path, value in leaves(cluster.layered.value)
             ]
             if resolved
@@ -87,7 +87,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
         return
     if resolved:
         rows = [
-            {"field": _dotted(path), "value": _yaml(value), "from": places(path)}
+            {"field": dotted(path), "value": _yaml(value), "from": places(path)}
             for path, value in leaves(cluster.layered.value)
         ]
         table(rows, ["field", "value", "from"])
@@ -97,7 +97,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
         data(yaml.safe_dump(cluster.layered.value, sort_keys=False, allow_unicode=True, width=120).rstrip("\n"))
     say(f"{cluster.name}: {', then '.join(shown(file) for file in cluster.files)}")
     for blank in cluster.unfilled:
-        say(f"open: {_dotted(blank.path)}: {blank.text}")
+        say(f"open: {dotted(blank.path)}: {blank.text}")
     if cluster.unfilled:
         say(f"what is open belongs into {shown(cluster.overlay)}")
     next_command(f"repro clusters check {shlex.quote(name)}", "whether it is right on this cluster")
@@ -235,10 +235,6 @@ def _row(cluster: Cluster) -> dict[str, Any]:
         "container": profile.container.runtime if profile.container else None,
         "open": len(cluster.unfilled),
     }
-
-
-def _dotted(path: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in path)
 
 
 def _yaml(value: object) -> str:

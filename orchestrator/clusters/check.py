@@ -9,6 +9,7 @@ from functools import cached_property
 from orchestrator.clusters.check_accounting import AccountingChecks
 from orchestrator.clusters.compared import Compared, clock, is_blank, nearest, there_are
 from orchestrator.clusters.finding import Finding, Result
+from orchestrator.clusters.layers import dotted
 from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.source import shown
@@ -39,7 +40,7 @@ def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Fi
 def open_fields(cluster: Cluster) -> Iterator[Finding]:
     """What the administrator has still to write; what only one workload or image needs, can wait for it."""
     for blank in cluster.unfilled:
-        name = ".".join(str(part) for part in blank.path)
+        name = dotted(blank.path)
         can_wait = blank.path[0] == "workloads" or blank.path[:2] == ("container", "images")
         result: Result = "later" if can_wait else "open"
         yield Finding(name, "login", result, blank.text, blank.where, f"write it in {shown(cluster.overlay)}")

@@ -93,7 +93,7 @@ class _Over:
             left = [(item, places) for item, places in kept if not _is_meant(item, unwanted)]
             if len(left) == len(kept):
                 where = str(self.document.place((*path, "remove", number)))
-                self.problems.append(Problem(f"{_dotted(path)}: there is no {unwanted!r} to remove", where))
+                self.problems.append(Problem(f"{dotted(path)}: there is no {unwanted!r} to remove", where))
             kept = left
         self._forget(path)
         self.places[path] = self.document.key_place(path)
@@ -142,5 +142,6 @@ def _is_meant(item: Any, unwanted: Any) -> bool:
     return bool(unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted))
 
 
-def _dotted(path: Path_) -> str:
+def dotted(path: Path_) -> str:
+    """A field as a person reads it: `slurm.qos.0.name`."""
     return ".".join(str(part) for part in path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clusters.images import read_image
-from orchestrator.clusters.layers import Layered, lay
+from orchestrator.clusters.layers import Layered, dotted, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.documents.hardware import HardwareFields
@@ -70,12 +70,12 @@ class Cluster:
         open_ones = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
         if not open_ones:
             return []
-        names = ", ".join(_dotted(blank.path) for blank in open_ones)
+        names = ", ".join(dotted(blank.path) for blank in open_ones)
         if not self.has_overlay:
             mend = f"{shown(self.files[-1])} keeps what is private to a site there: {names}"
             return [Problem("no such file", shown(self.overlay), mend)]
         mend = f"write it in {shown(self.overlay)}"
-        return [Problem(f"{_dotted(b.path)}: still to be filled in, {b.text}", b.where, mend) for b in open_ones]
+        return [Problem(f"{dotted(b.path)}: still to be filled in, {b.text}", b.where, mend) for b in open_ones]
 
 
 def cluster_names(folders: Folders) -> dict[str, Path]:
@@ -187,7 +187,3 @@ def _matters(path: Path_, workload: str, image: str | None) -> bool:
     if path[:2] == ("container", "images"):
         return path[2] == image
     return True
-
-
-def _dotted(path: Iterable[str | int]) -> str:
-    return ".".join(str(part) for part in path)

@@ -15,7 +15,7 @@ from orchestrator.planning.plan import Plan, Resources
 def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
     """What stands behind #SBATCH, but for the output's path and what a container's runtime wants there."""
     slurm = slurm_of(cluster)
-    case = _experiment(plan)
+    case = experiment_file(plan)
     name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
     lines = [directive("job-name", name, case)]
     lines += placement(cluster, plan.resources)
@@ -34,7 +34,7 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
 
 def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
     """Of the step that trains. What stands here again is not taken over from sbatch, in some releases or at all."""
-    slurm, resources, case = slurm_of(cluster), plan.resources, _experiment(plan)
+    slurm, resources, case = slurm_of(cluster), plan.resources, experiment_file(plan)
     per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
     lines = [
         Line.of(f"--nodes={resources.nodes}", case),
@@ -66,7 +66,7 @@ def directive(name: str, value: str, origin: str = OURS) -> Line:
 def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
     scheduler = cluster.profile.scheduler
     if plan.case.time_limit:
-        return _experiment(plan)
+        return experiment_file(plan)
     return OURS if scheduler == "local" else cluster.layered.where((scheduler, "time_limit"))
 
 
@@ -122,7 +122,8 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     yield directive(name, value, cluster.layered.where(("slurm", "gpu_request")))
 
 
-def _experiment(plan: Plan) -> str:
+def experiment_file(plan: Plan) -> str:
+    """Where the case of a plan is written."""
     return f"experiments/{plan.case.experiment}.yaml"
 
 

@@ -7,11 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestrator.clusters.conditions import SetupFields, VariableFields, holds
+from orchestrator.clusters.conditions import SetupFields, holds
 from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.folders import short_name
-from orchestrator.launch.asking import directive, directives, site_place, slurm_of, srun_options, time_limit_origin
+from orchestrator.launch.asking import (
+    directive,
+    directives,
+    experiment_file,
+    site_place,
+    slurm_of,
+    srun_options,
+    time_limit_origin,
+)
 from orchestrator.launch.template import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.launch.wrapping import wrapping_of
 from orchestrator.planning.plan import Plan
@@ -106,11 +114,8 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     found = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
     workload = f"workload {plan.program.workload}"
     found |= {name: Line.of(value, workload) for name, value in plan.program.environment}
-    for name, value in cluster.profile.environment.items():
-        when = value.when if isinstance(value, VariableFields) else None
-        if holds(when, plan.resources.nodes):
-            text = value.value if isinstance(value, VariableFields) else value
-            found[name] = Line.of(text, cluster.layered.where(("environment", name)))
+    for name, text in cluster.profile.variables(plan.resources.nodes).items():
+        found[name] = Line.of(text, cluster.layered.where(("environment", name)))
     return list(found.items())
 
 
@@ -166,7 +171,7 @@ def _origin(plan: Plan, cluster: Cluster, word: str) -> str:
 
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """The program's command line: what the profile says of it, the experiment's own arguments, and the dialect's."""
-    own, experiment = set(plan.case.arguments), f"experiments/{plan.case.experiment}.yaml"
+    own, experiment = set(plan.case.arguments), experiment_file(plan)
     workload = f"workload {plan.program.workload}"
 
     def origin(words: Sequence[str]) -> str:
@@ -185,7 +190,7 @@ def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
     where, resources = cluster.layered.where, plan.resources
-    case, hostfile = f"experiments/{plan.case.experiment}.yaml", where(("mpirun", "hostfile"))
+    case, hostfile = experiment_file(plan), where(("mpirun", "hostfile"))
     options = [
         Line(("--hostfile", mpirun.hostfile), hostfile),
         Line(("-np", str(resources.tasks)), case),

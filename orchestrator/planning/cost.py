@@ -70,10 +70,3 @@ def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:
     if needed_bytes <= usable_bytes:
         return "fits, OOM published" if published_oom else "fits"
     return "OOM expected" if published_oom else "OOM unexpected"
-
-
-def time_limit_s(text: str) -> float:
-    """Slurm's `[D-]H:MM:SS` in seconds."""
-    days, _, clock = text.rpartition("-")
-    hours, minutes, seconds = (int(part) for part in clock.split(":"))
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
