@@ -13,12 +13,16 @@ run: .venv/installed-run
 	repro collect --export csv
 	repro plot figure-13
 
-# tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot.
+# tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot. Its
+# tests wait most of the time, and the unit tests use the cores meanwhile; ranks that train need them for themselves.
 test: .venv/installed-test
 	ruff check .
 	ruff format --check .
 	mypy
-	python -m pytest
+	python -m pytest tests/training tests/mpirun
+	python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 & slurm=$$!; \
+	  python -m pytest tests/unit; unit=$$?; \
+	  wait $$slurm; slurm=$$?; cat .venv/tests-slurm.txt; exit $$((unit | slurm))
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

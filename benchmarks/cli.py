@@ -22,7 +22,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import ledger_url, now, open_ledger
-from orchestrator.ledger.submissions import NewAttempt, NewJob, NewRun, record_run
+from orchestrator.ledger.runs import NewAttempt, NewJob, NewRun, Standing, record_run
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
 
 JOBS = 10_000
@@ -87,7 +87,11 @@ def fill(database: Path) -> None:
         for i in range(JOBS)
     ]
     record_run(
-        ledger, run, jobs, lambda missing: {job: NewAttempt("t", i, "/", "", "") for i, job in enumerate(missing)}
+        ledger,
+        run,
+        jobs,
+        lambda _job_id, _latest: Standing.MISSING,
+        lambda missing: {job: NewAttempt("/f", i, (), False, "/", "", "") for i, job in enumerate(missing)},
     )
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(phase=ENDED, state="COMPLETED", verdict=VERIFIED, ended_at=now()))

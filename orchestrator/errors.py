@@ -26,7 +26,7 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.where} " if self.where else ""
         mend = f"; {self.mend}" if self.mend else ""
-        return f"{place}{self.what}{mend}"
+        return " ".join(f"{place}{self.what}{mend}".splitlines())  # one line, whatever a file says
 
 
 class ReproError(Exception):

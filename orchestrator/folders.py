@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.job_files import single_name
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -58,11 +60,11 @@ class Folders:
                     yield path
 
     def run(self, run_id: str) -> Path:
-        return self.runs / run_id
+        return self.runs / single_name(run_id)
 
     def job(self, run_id: str, slug: str) -> Path:
-        """Script, log and records of one job of a run."""
-        return self.run(run_id) / slug
+        """Script, log and records of one job of a run; ReproError for a slug that would be no folder in the run's."""
+        return self.run(run_id) / single_name(slug)
 
     def submissions(self, run_id: str) -> Path:
         """What went to the scheduler: array and queue scripts, submitit's own files."""
@@ -70,7 +72,7 @@ class Folders:
 
     def image_import(self, name: str) -> Path:
         """Script, log and record of one import of an image."""
-        return self.runs / "images" / name
+        return self.runs / "images" / single_name(name)
 
 
 def find_folders() -> Folders:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from orchestrator.job_files import tail_bytes
+
+LONGEST_RECORD = 1 << 16
+"""Bytes; a script writes a few hundred."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -32,11 +37,11 @@ class JobRecord:
 
 
 def read_record(path: Path) -> JobRecord | None:
-    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one)."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
+    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one).
+
+    Unreadable where it may not be read; ReproError where something else is in its place.
+    """
+    text = tail_bytes(path.parent, path.name, LONGEST_RECORD).decode(errors="replace")
     fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     try:
         return JobRecord(

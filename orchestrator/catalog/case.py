@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from orchestrator.catalog.experiment import PublishedPoint
@@ -9,6 +10,11 @@ from orchestrator.catalog.settings import Value
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
+
+_NOT_CASES = ("submissions", "warm-up-")
+"""What else has a folder beside those of the cases."""
+_LONGEST_SLUG = 100
+"""Bytes; a name may have 255, and more than the slug stands in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,14 @@ class Case:
     def slug(self) -> str:
         """The same for file names: `pp8-tp8-gbs32`; a row goes by its own name."""
         text = "-".join(f"{'' if axis == 'case' else axis}{shown_value(value)}" for axis, value in self.point)
-        return "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
+        safe = "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
+        own = not safe[:1].isalnum() or safe.startswith(_NOT_CASES)
+        short = safe.encode()[:_LONGEST_SLUG].decode(errors="ignore")
+        if safe == text and not own and short == safe:
+            return safe
+        # Two names may have become one, or one that leads elsewhere: a digest of the whole tells them apart.
+        digest = hashlib.sha256(self.name.encode(errors="surrogatepass")).hexdigest()[:6]
+        return f"{'case-' if own else ''}{short}-{digest}"
 
     def value(self, axis: str) -> Value:
         """What the case has on any axis; KeyError for what it has none on."""

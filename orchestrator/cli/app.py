@@ -9,7 +9,22 @@ import traceback
 import typer
 
 from orchestrator import __version__
-from orchestrator.cli import catalog, clusters, completion, images, plan, results, run
+from orchestrator.cli import (
+    cancel,
+    catalog,
+    clusters,
+    completion,
+    history,
+    images,
+    logs,
+    plan,
+    render,
+    results,
+    retry,
+    status,
+    submit,
+    wait,
+)
 from orchestrator.cli.output import data, say
 from orchestrator.errors import ReproError
 
@@ -24,11 +39,14 @@ app = typer.Typer(
 app.command("list")(catalog.list_experiments)
 app.command()(catalog.show)
 app.command()(plan.plan)
-app.command()(run.submit)
-app.command()(run.render)
-app.command()(results.status)
-app.command()(results.logs)
-app.command()(run.cancel)
+app.command()(submit.submit)
+app.command()(render.render)
+app.command()(status.status)
+app.command()(wait.wait)
+app.command()(logs.logs)
+app.command()(history.history)
+app.command()(cancel.cancel)
+app.command()(retry.retry)
 app.command()(results.collect)
 app.command()(results.plot)
 app.add_typer(clusters.app, name="clusters")
@@ -57,19 +75,19 @@ def main() -> None:
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except ReproError as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         for problem in error.problems:
             say(f"repro: {problem}")
         sys.exit(error.exit_code)
     except OSError as error:
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         place = f"{error.filename}: " if error.filename else ""
         say(f"repro: {place}{error.strerror or error}")
         sys.exit(ReproError.exit_code)
     except Exception as error:  # a defect of ours: still one line for the person
         if debug:
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         words = " ".join(str(error).split())
         say(f"repro: a defect of repro: {type(error).__name__}: {words}; --debug shows where")
         sys.exit(ReproError.exit_code)

@@ -129,7 +129,7 @@ def _done(folders: Folders, database: str | None) -> dict[str, Done]:
     from orchestrator.ledger.tables import VERIFIED
 
     done: dict[str, Done] = {}
-    for row in job_rows(ledger):
+    for row in job_rows(ledger, with_configuration=False):
         jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
         jobs[row.job_id] = row.verdict == VERIFIED
     return done

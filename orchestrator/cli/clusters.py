@@ -194,14 +194,13 @@ def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]
         return [*check_here(cluster), *path_findings(cluster, "login")]
     from orchestrator.clusters.check import check_login
     from orchestrator.launch.probe import job_findings
-    from orchestrator.launch.submit import MOST_IN_ONE_ARRAY
     from orchestrator.launch.trial import option_findings, submission_findings
     from orchestrator.slurm.site import read_site
 
     site = read_site(getpass.getuser())
     for complaint in site.complaints:
         say(f"note: {complaint}")
-    found = [*check_login(cluster, site, MOST_IN_ONE_ARRAY), *option_findings(cluster)]
+    found = [*check_login(cluster, site), *option_findings(cluster)]
     found += path_findings(cluster, "login")
     if cases is not None:
         found += submission_findings(*cases, cluster, folders)

@@ -139,7 +139,7 @@ def _job_ids() -> list[str]:
     from orchestrator.ledger.jobs import job_rows
 
     ledger = existing_ledger(find_folders(), None)
-    return [row.job_id for row in job_rows(ledger)] if ledger else []
+    return [row.job_id for row in job_rows(ledger, with_configuration=False)] if ledger else []
 
 
 def _named(context: typer.Context) -> list[str]:

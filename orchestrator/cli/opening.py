@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from orchestrator.folders import Folders
     from orchestrator.ledger.database import Ledger
+
+
+ASK_EVERY_S = 15.0
+"""How often a command that stays asks Slurm: all terminals that share a ledger together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What could not be learned, and when Slurm was asked last, by whichever terminal; None where it was not. UTC."""
+
+    complaints: tuple[str, ...] = ()
+    asked_at: datetime | None = None
 
 
 def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
@@ -16,18 +31,25 @@ def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
     return open_ledger(ledger_url(database, folders.home), create=False)
 
 
-def bring_up_to_date(ledger: Ledger) -> tuple[str, ...]:
-    """Ask the scheduler and read the logs of what is under way; nothing is loaded when nothing is.
+def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0) -> tuple[str, ...]:
+    """Ask the scheduler about what is under way, and judge what has ended; returns what could not be learned."""
+    return look(ledger, at_most_every_s).complaints
 
-    Returns what could not be asked.
+
+def look(ledger: Ledger, at_most_every_s: float = 0.0) -> Looked:
+    """The same, with when the scheduler was asked; nothing is loaded when nothing is under way.
+
+    It is not asked where any terminal asked it less than `at_most_every_s` ago; logs are read all the same. Those of
+    jobs that still run are not: how far they are stands at their end, for whoever shows it.
     """
-    from orchestrator.ledger.jobs import anything_to_refresh
+    from orchestrator.ledger.jobs import anything_to_refresh, job_rows
 
     if not anything_to_refresh(ledger):
-        return ()
+        return Looked()
     from orchestrator.launch.refresh import refresh
+    from orchestrator.ledger.tables import ENDED
     from orchestrator.results.collect import collect
 
-    complaints = refresh(ledger).complaints
-    collect(ledger)
-    return complaints
+    refreshed = refresh(ledger, at_most_every_s)
+    unread = collect(ledger, [row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED])
+    return Looked((*refreshed.complaints, *unread), refreshed.asked_at)

@@ -11,8 +11,13 @@ from orchestrator.cli import completion
 ExperimentName = Annotated[
     str, typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments)
 ]
-Database = Annotated[
+MaybeExperiment = Annotated[
     Optional[str],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
+    typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments),
+]
+JobName = Annotated[str, typer.Argument(help="A job id, or enough of its start.", autocompletion=completion.job_ids)]
+Database = Annotated[
+    Optional[str],  # noqa: UP045
     typer.Option("--database", envvar="REPRO_DATABASE", help="A file or a SQLAlchemy URL; else results.db."),
 ]
 Scale = Annotated[
@@ -50,6 +55,10 @@ OnCluster = Annotated[
     typer.Option("--cluster", help="A cluster's name, or the path of its profile.", autocompletion=completion.clusters),
 ]
 Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
+MaybeTargets = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Argument(help="Experiments or job ids; none means everything under way.", autocompletion=completion.jobs),
+]
 Json = Annotated[bool, typer.Option("--json", help="The same rows as JSON.")]
 
 

@@ -1,20 +1,73 @@
-"""What every command prints the same way: tables and JSON to stdout, talk to stderr."""
+"""What every command prints the same way: tables and JSON to stdout, talk to stderr.
+
+What comes from a file, a log or a scheduler must not steer the terminal it is shown on.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+class _Shown(dict[int, int]):
+    """For `str.translate`: every character as it is shown, found out once for each."""
+
+    def __missing__(self, code: int) -> int:
+        # Spaces of other widths are no text to Python, and do no harm. Signs that turn the direction of writing, or
+        # that have no width, would make a line look like another.
+        character = chr(code)
+        harmless = character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
+        self[code] = code if harmless else ord("?")
+        return self[code]
+
+
+_SHOWN = _Shown()
+
+
+def visible(text: str) -> str:
+    """`text` with `?` for everything that is not printed but obeyed, but for line ends and tabs."""
+    return text.translate(_SHOWN)
+
+
+class VisibleLog:
+    """A log for a terminal, block by block; a block may end in the middle of a character, or of a line's end.
+
+    Lines end as this machine's do: a progress bar that writes over itself becomes lines. What is no UTF-8 is `?`.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._after_return = False
+
+    def feed(self, block: bytes, last: bool = False) -> bytes:
+        """What to write for this block; with `last` also for the beginning of a character that never came."""
+        text = self._decoder.decode(block, last)
+        if not text:
+            return b""
+        if self._after_return:  # its line has ended already
+            text = text.removeprefix("\n")
+        self._after_return = text.endswith("\r")
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufffd", "?")
+        return visible(text).encode()
+
+
+def visible_bytes(block: bytes) -> bytes:
+    """The same for a log that is there as a whole."""
+    return VisibleLog().feed(block, last=True)
+
+
 def say(text: str) -> None:
     """Talk: to stderr, so that stdout stays data."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def data(text: str) -> None:
-    print(text, flush=True)
+    """Data: to a file or another program exactly as it is."""
+    print(visible(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def next_command(command: str, why: str) -> None:
@@ -55,5 +108,4 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-    # What comes from a log or a scheduler must not steer the terminal.
-    return "".join(character if character.isprintable() else "?" for character in str(value))
+    return visible(str(value)).replace("\n", "?").replace("\t", "?")

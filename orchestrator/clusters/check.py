@@ -17,11 +17,8 @@ from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import NodeKind, Partition, Site
 
 
-def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Finding]:
-    """Everything that Slurm says of this profile, in the order of the profile.
-
-    `most_in_one_array`: so many jobs are put into one array, where an experiment has as many alike.
-    """
+def check_login(cluster: Cluster, site: Site) -> list[Finding]:
+    """Everything that Slurm says of this profile, in the order of the profile."""
     checks, accounting = _Checks(cluster, site), AccountingChecks(cluster, site)
     return [
         *open_fields(cluster),
@@ -33,7 +30,6 @@ def check_login(cluster: Cluster, site: Site, most_in_one_array: int) -> list[Fi
         *checks.nodes(),
         *checks.launching(),
         *checks.container(),
-        *_arrays(site, most_in_one_array),
     ]
 
 
@@ -49,18 +45,6 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
             if not getattr(cluster.hardware, fact):
                 found, where = "not said; plans for GPUs need it", cluster.layered.where(("hardware",))
                 yield Finding(f"hardware.{fact}", "login", "later", found, where, f"add hardware: {fact}:")
-
-
-def _arrays(site: Site, most: int) -> Iterator[Finding]:
-    """No field of a profile can mend this, and no experiment may ever have so many jobs."""
-    said = site.settings.get("MaxArraySize", "")
-    if not said.isdecimal():
-        yield Finding("MaxArraySize", "login", "unknown", "Slurm does not say it")
-    elif int(said) < most:
-        found = f"{said}: Slurm refuses larger arrays, and repro puts up to {most} like jobs into one"
-        yield Finding("MaxArraySize", "login", "later", found, mend="submit some at a time, with --where")
-    else:
-        yield Finding("MaxArraySize", "login", "ok", said)
 
 
 class _Checks(Compared):

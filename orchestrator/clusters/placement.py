@@ -14,7 +14,9 @@ _OURS = {
     "--comment": "it carries the token that finds a job again",
     "--output": "a job's folder is known when it is submitted",
     "--array": "repro puts jobs together",
-    "--requeue": "repro decides what runs again",
+    "--requeue": "repro decides what runs again, unless requeue: true says that Slurm does",
+    "--no-requeue": "it is what every job says, unless requeue: true",
+    "--exclude": "repro excludes nodes that failed; to leave some out always, say constraint: or reservation:",
 }
 
 
@@ -61,6 +63,8 @@ Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("
 class SlurmFields(Strict):
     """Placement, resources and binding. `account` may say {project}; `sbatch` and `srun` are further arguments.
 
+    `requeue`: Slurm itself runs a job again that lost a node or gave way to another, and repro then does not.
+
     `tasks`: a process for each GPU started by srun, or one for each node in which torchrun starts the others.
     """
 
@@ -75,6 +79,7 @@ class SlurmFields(Strict):
     max_time: TimeLimit | None = None
     max_nodes: Count | None = None
     max_running: Count = 4
+    requeue: bool = False
 
     tasks: Literal["per-gpu", "per-node"] = "per-gpu"
     gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = "gpus-per-node"
@@ -135,3 +140,10 @@ def seconds(limit: str) -> int:
     days, _, clock = limit.rpartition("-")
     hours, minutes, rest = (int(part) for part in clock.split(":"))
     return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest
+
+
+def limit_of(duration_s: int) -> str:
+    """The same backwards: seconds as `[D-]H:MM:SS`."""
+    days, rest = divmod(duration_s, 86400)
+    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock

@@ -51,6 +51,11 @@ class Cluster:
         """Whether jobs go to Slurm; else they wait in a queue of this machine."""
         return self.profile.scheduler == "slurm"
 
+    @property
+    def file(self) -> Path:
+        """The profile itself, of the files that it was merged from."""
+        return self.files[-2] if self.has_overlay else self.files[-1]
+
     def image_location(self, name: str) -> str | None:
         """Where jobs find the image of this name: a file, or what a registry calls it; None where the site has none.
 

@@ -27,8 +27,9 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     lines += _gpus(plan, cluster)
     if slurm.exclusive:
         lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
-    # One fault, one retry: whether to run again is decided by who reads the log, not by the scheduler as well.
-    lines.append(Line.of("--no-requeue"))
+    # One fault, one retry: whether to run again is decided by who reads the log, or by the scheduler, never by both.
+    said_by = cluster.layered.where(("slurm", "requeue"))
+    lines.append(Line.of("--requeue", said_by) if slurm.requeue else Line.of("--no-requeue"))
     return [*lines, *free_directives(cluster)]
 
 

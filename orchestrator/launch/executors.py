@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
 
 from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
 from orchestrator.launch.local_state import LocalState, is_alive, local_state
 from orchestrator.slurm.command import run_slurm, unreachable_from
 from orchestrator.slurm.query import JobRecord, query_jobs
-from orchestrator.slurm.rejections import explain_rejection
+from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of
 
 # They choose the cluster and prove who asks, for squeue and scancel as for sbatch.
@@ -39,13 +40,19 @@ def without_strays() -> list[str]:
     return ["env", *(f"--unset={name}" for name in sorted(strays))]
 
 
+class QueueFull(ReproError):
+    """The scheduler takes no more jobs of this user, account or QOS now; later it will."""
+
+
 class ScriptWatcher(SlurmInfoWatcher):
     """Asks squeue, and sacct for what squeue has forgotten: two calls for any number of jobs."""
 
     def __init__(self, delay_s: int = 30) -> None:
         super().__init__(delay_s)
         self.records: dict[str, JobRecord] = {}
+        self.unknown: frozenset[str] = frozenset()
         self.complaints: tuple[str, ...] = ()
+        self.is_ours: Callable[[JobRecord], bool] = lambda _: True
 
     def update(self) -> None:
         """Unreachable passes through: from an error nothing is concluded."""
@@ -54,9 +61,9 @@ class ScriptWatcher(SlurmInfoWatcher):
         if not asked:
             return
         self._num_calls += 1
-        answer = query_jobs(asked)
+        answer = query_jobs(asked, self.is_ours)
         self.records.update(answer.records)
-        self.complaints = answer.complaints
+        self.unknown, self.complaints = answer.unknown, answer.complaints
         self._info_dict.update({job_id: {"State": record.state} for job_id, record in answer.records.items()})
         self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
 
@@ -89,6 +96,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         self._text = ""
         self._comment = ""
         self._options: tuple[str, ...] = ()
+        self._arguments: tuple[str, ...] = ()
 
     @classmethod
     def name(cls) -> str:
@@ -98,18 +106,24 @@ class SlurmScriptExecutor(SlurmExecutor):
     def affinity(cls) -> int:
         return 1  # asked for by name; never chosen over submitit's own by its automatic choice
 
-    def submit_script(self, text: str, comment: str, options: Sequence[str] = ()) -> str:
-        """Submit; returns the scheduler's id. ReproError has the scheduler's words, Unreachable that it is away.
+    def submit_script(self, text: str, comment: str, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
+        """Submit; returns the scheduler's id.
 
-        `options` are sbatch's own, for what is about this submission and not about the script.
+        ReproError has the scheduler's words, QueueFull that it takes no more now, Unreachable that it is away, and then
+        it may have taken the job all the same.
+
+        `options` are sbatch's own, for what is about this submission and not about the script; `arguments` are the
+        script's.
         """
-        self._text, self._comment, self._options = text, comment, tuple(options)
+        self._text, self._comment, self._options, self._arguments = text, comment, tuple(options), tuple(arguments)
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
                 job: core.Job[Any] = self._submit_command("")
         except utils.FailedJobError as error:
             said = str(error)
+            if is_for_want_of_room(said):
+                raise QueueFull(explain_rejection(said)) from None
             raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
         except utils.FailedSubmissionError as error:  # it ended well: the job may be in the queue
             raise Unreachable(Problem(str(error), mend="`repro status` looks for it in the queue")) from None
@@ -125,7 +139,8 @@ class SlurmScriptExecutor(SlurmExecutor):
         clean = without_strays()
         # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
         clean += ["setsid", "--wait"]
-        return [*clean, "sbatch", "--parsable", f"--comment={self._comment}", *self._options, str(submission_file_path)]
+        words = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]
+        return [*clean, *words, str(submission_file_path), *self._arguments]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
@@ -163,6 +178,7 @@ class LocalScriptJob(LocalJob[int]):
 
     def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
         """Keep it from starting, or end everything it started."""
+        private_folder(self._folder)  # of a repeat that has not begun there is none yet
         (self._folder / "cancelled").touch()
         start = read_record(self._folder / "start")
         if start is not None and is_alive(start.pid, str(self._folder)):

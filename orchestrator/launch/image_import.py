@@ -27,7 +27,7 @@ from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
 from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import setup_lines
-from orchestrator.launch.submit import COMMENT
+from orchestrator.launch.sending import COMMENT
 from orchestrator.launch.template import Line, templates_in
 from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import query_jobs

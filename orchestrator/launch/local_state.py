@@ -6,8 +6,10 @@ somebody asked for it to stop.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from orchestrator.job_record import JobRecord, read_record
@@ -71,6 +73,19 @@ def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> LocalSta
     if end.exit_code == TIMED_OUT:
         return LocalState("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
     return LocalState("FAILED", None, end.exit_code, began, end.at)
+
+
+def began_at(pid: int) -> datetime | None:
+    """When the process of this id began (UTC, to the second and rounded down); None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = re.search(r"^btime ([0-9]+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if boot is None or fields[0] == "Z":
+        return None
+    since_epoch_s = int(boot[1]) + int(fields[19]) // os.sysconf("SC_CLK_TCK")  # proc(5): field 22, in clock ticks
+    return datetime.fromtimestamp(since_epoch_s, tz=timezone.utc).replace(tzinfo=None)
 
 
 def find_process(marker: str) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
+import os
 import platform
+import pwd
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ def provenance(checkout: Path) -> Provenance:
     commit = git_says(checkout, "rev-parse", "HEAD")
     status = git_says(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
     return Provenance(
-        user=_user(),
+        user=user_name(),
         host=socket.gethostname(),
         git_commit=commit,
         git_dirty=None if status is None else bool(status),
@@ -37,11 +38,12 @@ def provenance(checkout: Path) -> Provenance:
     )
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Of whom this process is, whatever the environment says."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"  # a container's uid without a name
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())  # a container's uid without a name
 
 
 def _versions() -> dict[str, str]:

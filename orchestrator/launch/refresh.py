@@ -2,73 +2,86 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.errors import Unreachable
 from orchestrator.job_record import read_record
 from orchestrator.launch.executors import LocalScriptJob, ScriptJob
-from orchestrator.launch.local_state import find_process, is_alive
-from orchestrator.launch.submit import COMMENT
+from orchestrator.launch.provenance import user_name
+from orchestrator.launch.sending import comment_of
+from orchestrator.launch.settle import is_here, settle
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import JobRow, Observation, job_rows, record_observations
-from orchestrator.ledger.submissions import Unsettled, record_never_submitted, record_submission, unsettled
-from orchestrator.slurm.query import find_by_comment
+from orchestrator.ledger.jobs import (
+    JobRow,
+    Observation,
+    asked_to_end,
+    job_rows,
+    may_ask,
+    record_complaints,
+    record_observations,
+)
+from orchestrator.ledger.tables import WAITING
+from orchestrator.results.failure import MADE_WAY
 from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase, phase_of
+from orchestrator.slurm.states import Phase, may_run_again, phase_of
 
-ANOTHER_HOST_GRACE = timedelta(minutes=5)
-"""How long a submission from another login node may take before we look for it ourselves."""
+LOST_AFTER = timedelta(minutes=5)
+"""How long everybody must have been asked about a job, and nobody known it, before it is called lost: accounting lags,
+and a controller that has just started may not have read all of its state."""
+REQUEUED_WITHIN = timedelta(minutes=5)
+"""How long Slurm may take to put a job that lost a node back into the queue, where the profile leaves that to Slurm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """`complaints` are the sources that could not be asked; the ledger keeps what it knew about those jobs."""
+    """`complaints` are the sources that could not be asked: the ledger keeps what it knew about those jobs, which is of
+    `asked_at` (UTC; None where no scheduler had to be asked).
+    """
 
     complaints: tuple[str, ...] = ()
+    asked_at: datetime | None = None
 
 
-def refresh(ledger: Ledger) -> Refreshed:
-    """Bring the ledger up to date; a scheduler that does not answer is a complaint, and nothing is concluded."""
-    complaints = _settle(ledger)
-    rows = job_rows(ledger, only_open=True)
-    attempts = {row.attempt_id: row for row in rows if row.scheduler_id is not None}
-    local = [row for row in attempts.values() if row.scheduler == "local" and _is_here(row.host)]
-    elsewhere = sorted({row.host for row in attempts.values() if row.scheduler == "local" and not _is_here(row.host)})
-    complaints += [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
-    slurm = [row for row in attempts.values() if row.scheduler == "slurm"]
-    seen = {row.attempt_id: _observe_local(row) for row in local}
-    if slurm:
-        try:
-            found, said = _observe_slurm(slurm)
-            seen |= found
-            complaints += said
-        except Unreachable as error:
-            complaints.append(f"{error}; states are as last seen")
-            slurm = []
-    record_observations(ledger, seen, [row.attempt_id for row in (*local, *slurm)])
-    return Refreshed(tuple(complaints))
+def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> Refreshed:
+    """Bring the ledger up to date; a scheduler that does not answer is a complaint, and nothing is concluded.
+
+    With `at_most_every_s` the scheduler is left alone if any terminal that shares this ledger has asked it since.
+    """
+    rows, key = _under_way(ledger), _which_slurm()
+    may, asked_at, said = False, None, list[str]()
+    if any(row.scheduler == "slurm" for row in rows):
+        may, asked_at, said = may_ask(ledger, key, at_most_every_s)
+    settled = settle(ledger, {"local", "slurm"} if may else {"local"})
+    if settled.has_news:
+        rows = _under_way(ledger)
+    sent = [row for row in rows if row.scheduler_id is not None]
+    complaints = _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
+    if may:
+        said = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"])
+        record_complaints(ledger, key, said)
+    return Refreshed((*settled.complaints, *complaints, *said), asked_at)
 
 
-def cancel(rows: Sequence[JobRow]) -> None:
-    """Ask the scheduler to end these jobs; a later refresh sees whether it did."""
-    for row in reversed(rows):  # the last first: what is freed must not start the next
-        if row.scheduler_id is None:
-            continue
-        if row.scheduler == "local":
-            if not _is_here(row.host):
-                raise ReproError(Problem(f"{row.case_name} runs on {row.host}", mend=f"cancel it from {row.host}"))
-            LocalScriptJob(row.folder, row.scheduler_id).cancel()
-        else:
-            ScriptJob(row.folder, row.scheduler_id).cancel()
+def _under_way(ledger: Ledger) -> list[JobRow]:
+    return job_rows(ledger, only_open=True, with_configuration=False)
 
 
-def _is_here(host: str) -> bool:
-    """A local job is seen through its processes, which other machines of a shared file system do not have."""
-    return host == socket.gethostname()
+def _which_slurm() -> str:
+    """What tells the Slurm that commands here talk to from another that shares this ledger."""
+    named = (f"{name}={value}" for name in ("SLURM_CONF", "SLURM_CLUSTERS") if (value := os.environ.get(name)))
+    return " ".join(("slurm", *named))
+
+
+def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
+    here = [row for row in rows if is_here(row.host)]
+    record_observations(ledger, {row.attempt_id: _observe_local(row) for row in here}, [row.attempt_id for row in here])
+    elsewhere = sorted({row.host for row in rows if not is_here(row.host)})
+    return [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
 
 
 def _observe_local(row: JobRow) -> Observation:
@@ -82,43 +95,95 @@ def _observe_local(row: JobRow) -> Observation:
         exit_code=state.exit_code,
         started_at=state.started_at,
         ended_at=state.ended_at,
+        seen_via="its own record" if state.ended_at else "its process",
     )
 
 
-def _observe_slurm(rows: Sequence[JobRow]) -> tuple[dict[int, Observation], list[str]]:
-    """One batched query through submitit's watcher; where it knows nothing, the job's own end record speaks."""
+def _refresh_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
+    if not rows:
+        return []
+    try:
+        seen, unknown, said = _observe_slurm(ledger, rows)
+    except Unreachable as error:
+        return [str(error)]
+    record_observations(ledger, seen, [row.attempt_id for row in rows], unknown)
+    return said
+
+
+def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Observation], list[int], list[str]]:
+    """One batched query through submitit's watcher; where nobody knows a job, its own end record speaks, and where it
+    has none and nobody has known it for long, it is lost.
+    """
+    watcher = ScriptJob.watcher
     jobs = {row.attempt_id: ScriptJob(row.folder, str(row.scheduler_id)) for row in rows}
-    ScriptJob.watcher.update()
+    by_id = {str(row.scheduler_id): row for row in rows}
+    watcher.is_ours = lambda record: _is_ours(record, by_id)
+    watcher.update()
     seen: dict[int, Observation] = {}
+    unknown: list[int] = []
+    ours = asked_to_end(ledger, [row.attempt_id for row in rows])
     for row in rows:
-        record = ScriptJob.watcher.records.get(jobs[row.attempt_id].job_id)
-        if record is not None and _is_ours(record, row):
-            seen[row.attempt_id] = _from_record(record)
-        else:
-            own = _from_end_record(row)
-            if own is not None:
-                seen[row.attempt_id] = own
-    return seen, list(ScriptJob.watcher.complaints)
+        record = watcher.records.get(jobs[row.attempt_id].job_id)
+        found = _from_record(record, row, row.attempt_id in ours) if record is not None else _from_end_record(row)
+        if found is None and row.scheduler_id in watcher.unknown and is_here(row.host):
+            unknown.append(row.attempt_id)
+            found = _lost(row, row.attempt_id in ours)
+        if found is not None:
+            seen[row.attempt_id] = found
+    return seen, unknown, list(watcher.complaints)
 
 
-def _is_ours(record: JobRecord, row: JobRow) -> bool:
-    """A job id that Slurm gave out again carries another comment; accounting may have kept none."""
-    return record.comment in ("", COMMENT + row.token)
+def _is_ours(record: JobRecord, rows: dict[str, JobRow]) -> bool:
+    """A job id that Slurm gave out again carries another comment. Accounting may have kept none: then it is ours if we
+    submitted it, and when we did.
+    """
+    row = rows.get(record.job_id) or next(
+        (one for job_id, one in rows.items() if job_id.partition("_")[0] == record.job_id.partition("_")[0]), None
+    )
+    if row is None:
+        return False
+    if record.comment or record.source != "sacct":
+        return record.comment == comment_of(row.token)
+    if record.user and row.user and record.user != row.user:
+        return False
+    began, ended = row.created_at - timedelta(minutes=5), (row.submitted_at or now()) + timedelta(minutes=10)
+    submitted = _utc(record.submitted_at)
+    return submitted is None or began <= submitted <= ended
 
 
-def _from_record(record: JobRecord) -> Observation:
+def _from_record(record: JobRecord, row: JobRow, is_asked_to_end: bool) -> Observation:
     # An unknown word of a newer Slurm is no end: the job counts as it did, its state is shown as it is.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
+    if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
+        ended = _utc(record.ended_at)
+        if ended is None or now() - ended < REQUEUED_WITHIN:
+            phase = Phase.WAITING
     return Observation(
         state=record.state,
         phase=str(phase),
-        reason=record.reason if record.reason not in ("", "None") else None,
+        reason=_reason(record, is_asked_to_end),
         nodes=record.nodes or None,
         exit_code=record.exit_code,
         signal=record.signal,
         started_at=_utc(record.started_at),
         ended_at=_utc(record.ended_at) if phase is Phase.ENDED else None,
+        starts_at=_utc(record.starts_at),
+        ends_at=_utc(record.ends_at),
+        seen_via=record.source,
     )
+
+
+def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
+    """The scheduler's, but for a cancelled job: of that one the question is who did it."""
+    reason = record.reason if record.reason not in ("", "None") else None
+    if record.preempted_at is not None and record.state == "FAILED":
+        return MADE_WAY
+    if record.state != "CANCELLED" or "dependency" in (reason or "").lower():
+        return reason
+    if is_asked_to_end:
+        return "by repro cancel"
+    by = record.cancelled_by
+    return f"by {by}, not by repro" if by and by != user_name() else "not by repro"
 
 
 def _from_end_record(row: JobRow) -> Observation | None:
@@ -134,48 +199,26 @@ def _from_end_record(row: JobRow) -> Observation | None:
         exit_code=end.exit_code,
         started_at=start.at if start else None,
         ended_at=end.at,
+        seen_via="its own record",
     )
 
 
-def _settle(ledger: Ledger) -> list[str]:
-    """Find out what became of submissions whose process is gone, by the token each carries."""
-    complaints: list[str] = []
-    for submission in unsettled(ledger):
-        if _may_still_be_at_it(submission):
-            continue
-        try:
-            scheduler_id, certain = _look_for(submission)
-        except Unreachable as error:
-            complaints.append(str(error))
-            continue
-        if scheduler_id is not None:
-            record_submission(ledger, submission.token, scheduler_id)
-        elif certain:
-            record_never_submitted(ledger, submission.token, "interrupted before the scheduler had it; submit again")
-        else:
-            complaints.append(f"whether submission {submission.token} reached the scheduler is not known yet")
-    return complaints
+def _lost(row: JobRow, is_asked_to_end: bool) -> Observation | None:
+    """An end, once nobody has known the job for long enough, and everybody could be asked.
 
-
-def _may_still_be_at_it(submission: Unsettled) -> bool:
-    if _is_here(submission.host):
-        return is_alive(submission.pid, "repro") or is_alive(submission.pid, "orchestrator")
-    return now() - submission.created_at < ANOTHER_HOST_GRACE
-
-
-def _look_for(submission: Unsettled) -> tuple[str | None, bool]:
-    """The scheduler's id of a submission, or None and whether that is certain."""
-    if submission.scheduler == "local":
-        return (_look_here(submission), True) if _is_here(submission.host) else (None, False)
-    answer = find_by_comment(COMMENT + submission.token)
-    ids = sorted({job_id.partition("_")[0] for job_id in answer.records})
-    return (ids[0] if ids else None), not answer.complaints
-
-
-def _look_here(submission: Unsettled) -> str | None:
-    starts = [read_record(Path(folder) / "start") for folder in submission.folders]
-    started = [start.scheduler_id.partition("_")[0] for start in starts if start is not None]
-    return started[0] if started else find_process(f"{submission.token}.queue.sh")
+    Elements of an array that are cancelled before they start leave no trace anywhere, at once.
+    """
+    if is_asked_to_end and row.phase == WAITING:
+        return Observation(state="CANCELLED", phase=str(Phase.ENDED), reason="by repro cancel", seen_via="nobody")
+    if row.unseen_since is None or now() - row.unseen_since < LOST_AFTER:
+        return None
+    since = f"{row.unseen_since:%Y-%m-%d %H:%M} UTC"
+    return Observation(
+        state="LOST",
+        phase=str(Phase.ENDED),
+        reason=f"since {since} neither the scheduler nor a record of its own knows it",
+        seen_via="nobody",
+    )
 
 
 def _utc(moment: datetime | None) -> datetime | None:

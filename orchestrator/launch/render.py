@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from orchestrator.launch.asking import (
     directives,
     experiment_file,
     site_place,
-    slurm_of,
     srun_options,
     time_limit_origin,
 )
@@ -49,23 +49,75 @@ def explain_job(
     return engine.explained(_render(plan, cluster, folder, engine, output))
 
 
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A job's script, and the folder of its log and records, which is the script's own unless it repeats another."""
+
+    file: Path
+    folder: Path
+
+    @property
+    def is_alone(self) -> bool:
+        return self.file.parent == self.folder
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The job that others wait for, where its log and records are, and its last iteration."""
+
+    name: str
+    folder: Path
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What a job looks at before it starts: the ends of all jobs below `run_folder`, and the canary."""
+
+    run_folder: Path
+    stop_after: int | None = None
+    canary: Canary | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A job of this machine that another is to follow, and the process id of the queue that runs it."""
+
+    folder: Path
+    queue: int
+
+
 def render_array(
-    plans: Sequence[Plan], cluster: Cluster, scripts: Sequence[Path], folder: Path, templates: Path
+    plans: Sequence[Plan],
+    cluster: Cluster,
+    scripts: Sequence[Script],
+    folder: Path,
+    templates: Path,
+    *,
+    at_once: int,
+    gate: Gate | None = None,
 ) -> str:
-    """One submission for jobs that ask for the same: element i runs script i."""
+    """One submission for jobs that ask for the same: element i runs script i, `at_once` at a time."""
     name = short_name(plans[0].case.experiment)
     own = [
-        directive("array", f"0-{len(plans) - 1}%{slurm_of(cluster).max_running}"),
+        directive("array", f"0-{len(plans) - 1}%{at_once}"),
         directive("output", _pattern(folder) + "/%A_%a.txt"),
     ]
     shared = directives(plans[0], cluster, job_name=f"{name}-{plans[0].case.scale}")
-    engine = templates_in(templates)
-    return engine.render("array.sh.j2", directives=[*shared, *own], jobs=[str(path) for path in scripts])
+    return templates_in(templates).render("array.sh.j2", directives=[*shared, *own], jobs=scripts, **_gate(gate))
 
 
-def render_queue(scripts: Sequence[Path], lock: Path, templates: Path) -> str:
+def render_queue(
+    scripts: Sequence[Script], lock: Path, templates: Path, *, gate: Gate | None = None, after: Sequence[Before] = ()
+) -> str:
     """What the local machine runs: the scripts, one after another."""
-    return templates_in(templates).render("queue.sh.j2", jobs=[str(path) for path in scripts], lock=str(lock))
+    return templates_in(templates).render("queue.sh.j2", jobs=scripts, lock=str(lock), after=after, **_gate(gate))
+
+
+def _gate(gate: Gate | None) -> dict[str, Any]:
+    if gate is None:
+        return {"has_gate": False}
+    return {"has_gate": True, "run_folder": gate.run_folder, "stop_after": gate.stop_after, "canary": gate.canary}
 
 
 def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None) -> str:
@@ -137,7 +189,10 @@ def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
 
 def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
     checkout = plan.program.compiles_in
-    return Line.of(checkout, _origin(plan, cluster, checkout)) if checkout else None
+    if checkout is None:
+        return None
+    as_path = f"./{checkout}" if checkout.startswith("-") else checkout  # never an option of find and rm
+    return Line.of(as_path, _origin(plan, cluster, checkout))
 
 
 def _rendezvous(cluster: Cluster, field: str) -> Line | None:
@@ -219,7 +274,7 @@ def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:
 
 def _title(plan: Plan) -> str:
     case = plan.case
-    return f"{case.experiment} {case.name} at scale {case.scale} on {plan.cluster}: job {plan.identity}"
+    return f"{case.experiment} {plan.label} at scale {case.scale} on {plan.cluster}: job {plan.identity}"
 
 
 def _pattern(path: Path) -> str:

@@ -40,9 +40,9 @@ def task_per_gpu(cluster: Cluster) -> Cluster:
     return replace(cluster, profile=cluster.profile.model_copy(update=update))
 
 
-def warm_ups(plans: Sequence[Plan], cluster: Cluster) -> list[tuple[Plan, frozenset[str]]]:
+def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[Plan, frozenset[str]]]:
     """For each checkout into which several of these jobs would compile kernels at once: a job that does it before
-    them, and their identities. None where this machine sees that they are there already.
+    them, and their identities. None where this machine sees that they are there already, unless `always`.
     """
     groups: dict[tuple[str, str | None], list[Plan]] = {}
     for plan in plans:
@@ -51,7 +51,7 @@ def warm_ups(plans: Sequence[Plan], cluster: Cluster) -> list[tuple[Plan, frozen
     return [
         (_warm_up(group[0], cluster), frozenset(plan.identity for plan in group))
         for (checkout, _), group in groups.items()
-        if len(group) > 1 and not _are_compiled(checkout)
+        if always or (len(group) > 1 and not _are_compiled(checkout))
     ]
 
 

@@ -2,202 +2,232 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import secrets
 import shutil
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.hardware import HardwareFields
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders
-from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
+from orchestrator.folders import Folders, short_name
+from orchestrator.job_files import FOLDER_MODE
+from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.interruption import uninterrupted
+from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
 from orchestrator.launch.provenance import provenance
-from orchestrator.launch.render import render_array, render_job, render_queue
+from orchestrator.launch.render import render_job
+from orchestrator.launch.scripts import Batch, batches_of, in_order, write_scripts
+from orchestrator.launch.sending import Sent, Talk, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
+from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.submissions import (
+from orchestrator.ledger.runs import (
+    Latest,
+    Missing,
     NewAttempt,
     NewJob,
     NewRun,
     Recorded,
-    record_never_submitted,
+    Standing,
     record_run,
-    record_submission,
+    record_wishes,
 )
+from orchestrator.ledger.submissions import in_turn, record_never_submitted
+from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN
+from orchestrator.masking import masked_tree, masked_words
 from orchestrator.planning.plan import Plan
+from orchestrator.results.failure import Failure
 
-COMMENT = "repro:"
-MOST_IN_ONE_ARRAY = 1000
-"""Slurm's default MaxArraySize is 1001."""
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for beside the plans. `after` are ids of the scheduler; `follows` are jobs of this machine, by
+    their folder and the process id of their queue.
+    """
+
+    again: Again = field(default_factory=Again)
+    max_parallel: int | None = None
+    after: tuple[str, ...] = ()
+    follows: tuple[tuple[str, int], ...] = ()
+    canary: bool = False
+    stop_after: int | None = None
+    warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
     run_id: str
     recorded: Recorded
-    scheduler_ids: tuple[str, ...]
+    sent: Sent
     warm_ups: tuple[str, ...] = ()
     """Ids of jobs that compile kernels before those above begin."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Jobs that go to the scheduler in one submission, found again by `token`."""
-
-    token: str
-    plans: tuple[Plan, ...]
+    canary: str | None = None
+    """The job that the others wait for."""
 
 
 def submit(
-    plans: Sequence[Plan], cluster: Cluster, ledger: Ledger, folders: Folders, command: Sequence[str]
+    plans: Sequence[Plan],
+    cluster: Cluster,
+    ledger: Ledger,
+    folders: Folders,
+    command: Sequence[str],
+    request: Request | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Submitted:
-    """Record the run, then submit every job that is neither verified nor under way.
+    """Record the run, then submit every job that is neither done nor under way, nor failed in a way that would repeat.
 
     ReproError or Unreachable when the scheduler refuses; what it had taken before stays submitted and recorded, and
     repeating the command submits the rest.
     """
-    run_id = _run_id()
-    batches: list[_Batch] = []
+    request, run_id, slurm = request or Request(), _run_id(), cluster.profile.slurm
+    again = dataclasses.replace(request.again, is_slurms=slurm is not None and slurm.requeue)
+    found: dict[str, Latest] = {}
+    batches: list[Batch] = []
+    wishes = Wishes()
 
-    def make_attempts(missing: dict[str, int]) -> dict[str, NewAttempt]:
-        once = {plan.identity: plan for plan in reversed(plans) if plan.identity in missing}  # cases may share a job
-        batches.extend(_batches([plan for plan in plans if once.get(plan.identity) is plan]))
-        return _write_scripts(run_id, batches, cluster, folders)
+    def decide(job_id: str, latest: Latest | None) -> Standing:
+        if latest is not None:
+            found[job_id] = latest
+        return standing_of(once[job_id], latest, again)
 
-    with _uninterrupted():
+    def make_attempts(missing: Mapping[str, Missing]) -> dict[str, NewAttempt]:
+        nonlocal wishes
+        _require_canary(request, ordered[0], found, missing)
+        wishes = _wishes(request, cluster, ordered, found, missing)
+        batches.extend(batches_of([plan for plan in ordered if plan.identity in missing], missing, wishes, cluster))
+        canary = _canary(wishes, once, found, missing)
+        return write_scripts(run_id, batches, wishes, canary, cluster, folders)
+
+    def as_recorded() -> dict[str, Any]:
+        return wishes.as_json()
+
+    once: dict[str, Plan] = {}  # cases may share a job
+    for plan in plans:
+        once.setdefault(plan.identity, plan)
+    ordered = in_order(list(once.values()))
+    with uninterrupted() as is_interrupted:
         run = _run(run_id, plans, cluster, folders, command)
         try:
-            recorded = record_run(ledger, run, _jobs(plans, cluster), make_attempts)
+            recorded = record_run(ledger, run, _jobs(plans, cluster), decide, make_attempts, as_recorded)
         except Exception:  # nothing is recorded: its scripts would be nobody's
             shutil.rmtree(folders.run(run_id), ignore_errors=True)
             raise
-        ids, first = _send_all(batches, run_id, cluster, ledger, folders)
-    return Submitted(run_id, recorded, tuple(ids), tuple(first))
+        _give_up(found, recorded)
+        wishes = _send_warm_ups(batches, run_id, wishes, cluster, folders, ledger, always=request.warm_up)
+        sent = send(ledger, run_id, Talk(tell, is_interrupted))
+    return Submitted(run_id, recorded, sent, tuple(wishes.warm_ups), wishes.canary)
 
 
-def script_path(run_id: str, plan: Plan, folders: Folders) -> Path:
-    return folders.job(run_id, plan.case.slug) / "job.sh"
+def _require_canary(
+    request: Request, canary: Plan, found: Mapping[str, Latest], missing: Mapping[str, Missing]
+) -> None:
+    """A canary that failed, and would again, keeps the others from starting until something has been done about it."""
+    latest = found.get(canary.identity)
+    if not request.canary or latest is None or canary.identity in missing or latest.verdict != FAILED:
+        return
+    failure = failure_named(latest.failure)
+    if not is_as_published(canary, latest.failure):
+        name, retry = short_name(canary.case.experiment), f"--class {failure} --where {canary.case.name}"
+        what = f"the canary, {canary.label}, failed ({failure}), and the others wait for it"
+        raise ReproError(Problem(what, mend=f"repro retry {name} {retry}, or leave --canary out"))
 
 
-def _send_all(
-    batches: Sequence[_Batch], run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders
-) -> tuple[list[str], list[str]]:
-    """Send until one is refused; of those behind it is known that the scheduler never had them."""
-    ids: list[str] = []
-    sent = 0
-    try:
-        before = _send_warm_ups(batches, run_id, cluster, folders)
-        for batch in batches:
-            sent += 1
-            ids.append(_send(batch, run_id, cluster, ledger, folders, _ids_for(batch, before)))
-    except ReproError:
-        for untried in batches[sent:]:
-            record_never_submitted(ledger, untried.token, "not tried, as the submission before it failed")
-        raise
-    return ids, list(before)
+def _wishes(
+    request: Request,
+    cluster: Cluster,
+    ordered: Sequence[Plan],
+    found: Mapping[str, Latest],
+    missing: Mapping[str, Missing],
+) -> Wishes:
+    """The request, with the canary chosen: the smallest, unless it has nothing to prove any more."""
+    smallest = ordered[0].identity
+    under_way = smallest in found and (found[smallest].phase in OPEN or found[smallest].verdict is None)
+    canary = smallest if request.canary and (smallest in missing or under_way) else None
+    slurm = cluster.profile.slurm
+    running = slurm.max_running if slurm else 1
+    at_once = min(running, request.max_parallel or running)
+    return Wishes(
+        max_parallel=request.max_parallel,
+        after=request.after,
+        follows=request.follows,
+        canary=canary,
+        stop_after=request.stop_after,
+        at_once=at_once,
+    )
 
 
-def _send(batch: _Batch, run_id: str, cluster: Cluster, ledger: Ledger, folders: Folders, after: Sequence[str]) -> str:
-    try:
-        if not cluster.is_slurm:
-            folder = folders.submissions(run_id)
-            scheduler_id = LocalScriptExecutor(folder).submit_queue(folder / f"{batch.token}.queue.sh")
-        else:
-            scheduler_id = _sbatch(batch, run_id, cluster, folders, after)
-    except ReproError as error:
-        if error.exit_code == ReproError.exit_code:  # refused; when it is out of reach, it may have been taken
-            record_never_submitted(ledger, batch.token, error.problems[0].what)
-        raise
-    record_submission(ledger, batch.token, scheduler_id)
-    return scheduler_id
+def _canary(
+    wishes: Wishes, plans: Mapping[str, Plan], found: Mapping[str, Latest], missing: Mapping[str, Missing]
+) -> tuple[Plan, str | None] | None:
+    """The canary, and where its log is if there is one already."""
+    if wishes.canary is None:
+        return None
+    return plans[wishes.canary], None if wishes.canary in missing else found[wishes.canary].folder
 
 
-def _sbatch(batch: _Batch, run_id: str, cluster: Cluster, folders: Folders, after: Sequence[str]) -> str:
-    scripts = [script_path(run_id, plan, folders) for plan in batch.plans]
-    folder = folders.submissions(run_id)
-    if len(scripts) == 1:
-        text = scripts[0].read_text(encoding="utf-8")
-    else:
-        text = render_array(batch.plans, cluster, scripts, folder, folders.templates)
-    # A job whose kernels could not be compiled would wait for ever.
-    options = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
-    return SlurmScriptExecutor(folder).submit_script(text, COMMENT + batch.token, options)
+def _give_up(found: Mapping[str, Latest], recorded: Recorded) -> None:
+    """An attempt that was made anew must not start in its old folder, should a scheduler still be given it."""
+    for job_id in recorded.to_submit:
+        latest = found.get(job_id)
+        if latest is not None and latest.state == IN_TURN:
+            mark_cancelled(latest.folder)
+
+
+def mark_cancelled(folder: str) -> None:
+    """Keep what is in this folder from starting."""
+    with contextlib.suppress(OSError):  # the run's folder is gone, and with it the script
+        Path(folder).mkdir(FOLDER_MODE, exist_ok=True)  # of a repeat there is none yet
+        os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
 def _send_warm_ups(
-    batches: Sequence[_Batch], run_id: str, cluster: Cluster, folders: Folders
-) -> dict[str, frozenset[str]]:
-    """Submit what has to run alone before jobs that share a checkout; its id, and whose jobs wait for it.
+    batches: Sequence[Batch],
+    run_id: str,
+    wishes: Wishes,
+    cluster: Cluster,
+    folders: Folders,
+    ledger: Ledger,
+    *,
+    always: bool,
+) -> Wishes:
+    """Submit what has to run alone before jobs that share a checkout; the wishes with its id, and whose jobs wait.
 
-    Not in the ledger: submitted twice after a crash it does no harm, as only one of a checkout runs at a time.
+    Not in the ledger: submitted twice after a crash it does no harm, as only one of a checkout runs at a time. Where it
+    cannot be submitted, neither are those.
     """
     if not cluster.is_slurm:  # one after another as it is
-        return {}
-    found: dict[str, frozenset[str]] = {}
+        return wishes
+    found: dict[str, tuple[str, ...]] = {}
     plans = [plan for batch in batches for plan in batch.plans]
-    for number, (plan, identities) in enumerate(warm_ups(plans, cluster)):
+    for number, (plan, identities) in enumerate(warm_ups(plans, cluster, always=always)):
         folder = folders.job(run_id, f"warm-up-{number}")
         folder.mkdir(parents=True, exist_ok=True)
         text = render_job(plan, task_per_gpu(cluster), folder, folders.templates)
         checkout = hashlib.sha256(str(plan.program.compiles_in).encode()).hexdigest()[:8]
         options = [f"--job-name=repro-warm-up-{checkout}", "--dependency=singleton"]
-        found[SlurmScriptExecutor(folder).submit_script(text, f"repro-warm-up:{run_id}", options)] = identities
-    return found
-
-
-def _ids_for(batch: _Batch, before: dict[str, frozenset[str]]) -> list[str]:
-    return [job_id for job_id, identities in before.items() if any(plan.identity in identities for plan in batch.plans)]
-
-
-def _batches(plans: Sequence[Plan]) -> Iterator[_Batch]:
-    """Jobs that ask for the same resources go together, in the order of the experiment."""
-    groups: dict[Any, list[Plan]] = {}
-    for plan in plans:
-        groups.setdefault(plan.resources, []).append(plan)
-    for group in groups.values():
-        for start in range(0, len(group), MOST_IN_ONE_ARRAY):
-            yield _Batch(secrets.token_hex(8), tuple(group[start : start + MOST_IN_ONE_ARRAY]))
-
-
-def _write_scripts(run_id: str, batches: Sequence[_Batch], cluster: Cluster, folders: Folders) -> dict[str, NewAttempt]:
-    """Render everything, then write everything."""
-    local = not cluster.is_slurm
-    texts: dict[Path, str] = {}
-    attempts: dict[str, NewAttempt] = {}
-    for batch in batches:
-        scripts = [script_path(run_id, plan, folders) for plan in batch.plans]
-        for index, (plan, path) in enumerate(zip(batch.plans, scripts, strict=True)):
-            text = render_job(plan, cluster, path.parent, folders.templates)
-            texts[path] = text
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            in_array = index if local or len(batch.plans) > 1 else None
-            attempts[plan.identity] = NewAttempt(batch.token, in_array, str(path.parent), text, digest)
-        if local:
-            queue = folders.submissions(run_id) / f"{batch.token}.queue.sh"
-            texts[queue] = render_queue(scripts, folders.runs / "local.lock", folders.templates)
-    try:
-        for path, text in texts.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o750)
-    except OSError as error:
-        raise ReproError(Problem(f"{error.filename}: cannot be written ({error.strerror})")) from None
-    return attempts
+        try:
+            job_id = SlurmScriptExecutor(folder).submit_script(text, f"repro-warm-up:{run_id}", options)
+        except ReproError:
+            untried = [turn.attempt_id for turn in in_turn(ledger, run_id=run_id)]
+            record_never_submitted(ledger, untried, "not tried, as its warm-up failed", str(Failure.NOT_SUBMITTED))
+            raise
+        found[job_id] = tuple(sorted(identities))
+    if found:
+        wishes = dataclasses.replace(wishes, warm_ups=found)
+        record_wishes(ledger, run_id, wishes.as_json())
+    return wishes
 
 
 def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]) -> NewRun:
     case, made = plans[0].case, provenance(folders.shipped)
+    profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
         id=run_id,
         experiment=case.experiment,
@@ -206,15 +236,18 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
         user=made.user,
         host=made.host,
         pid=os.getpid(),
-        command=list(command),
+        command=masked_words(command),
         git_commit=made.git_commit,
         git_dirty=made.git_dirty,
         versions=dict(made.versions),
-        profile=cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)},
+        profile=masked_tree(profile),
+        profile_file=str(cluster.file.absolute()),
     )
 
 
 def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
+    known = {plan.case.name: plan for plan in plans}  # repeats of a case are configured alike
+    configured = {name: masked_tree(configuration(plan, cluster)) for name, plan in known.items()}
     return [
         NewJob(
             id=plan.identity,
@@ -223,18 +256,19 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             workload=plan.case.workload,
             code=plan.program.code,
             image=plan.program.image,
-            configuration=configuration(plan, cluster.hardware),
+            configuration=configured[plan.case.name],
             gpus=plan.case.layout.gpus,
             iterations=plan.case.training.iterations,
             scheduler="slurm" if cluster.is_slurm else "local",
+            repeat=plan.repeat,
         )
         for plan in plans
     ]
 
 
-def configuration(plan: Plan, hardware: HardwareFields) -> dict[str, Any]:
+def configuration(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     """Everything a reader of the results needs to compute with, as plain values."""
-    case = plan.case
+    case, hardware = plan.case, cluster.hardware
     return {
         "point": dict(case.point),
         "settings": case.settings,
@@ -255,24 +289,3 @@ def configuration(plan: Plan, hardware: HardwareFields) -> dict[str, Any]:
 def _run_id() -> str:
     """Sorts by time, and two at once differ."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and TERM wait until what was begun is recorded, then take effect."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pending: list[int] = []
-
-    def later(number: int, _frame: FrameType | None) -> None:
-        pending.append(number)
-
-    before = {number: signal.signal(number, later) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if pending:
-            signal.raise_signal(pending[0])

@@ -74,7 +74,7 @@ class Templates:
                 "run": self._filled_when_run,
                 "as_is": lambda line: " ".join(line.words) + self._mark(line.origin),
                 "inside": lambda text: text.replace("'", "'\\''"),  # a quoted word within a single-quoted script
-                "comment": lambda text: " ".join(str(text).split()),
+                "comment": lambda text: "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split())),
             }
         )
 

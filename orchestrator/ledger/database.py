@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import shutil
+import errno
+import re
+import shlex
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.ledger.locking import require_locks, require_rollback_journal
 
-SCHEMA = "0002"
+SCHEMA = "0003"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0
+"""How long a writer waits for another one, and everybody for a server to answer."""
 
-# How one writer keeps the others waiting. PostgreSQL's lock is a number that its users agree on, held until the commit.
-_WRITE_LOCK = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "select pg_advisory_xact_lock(7265707)"}
+_POSTGRESQL_LOCK = 7265707
+"""The advisory lock of PostgreSQL that the ledger's writers agree on; it is held until the commit."""
 
-_URL_EXAMPLE = "for example sqlite:////path/results.db"
+_URL_EXAMPLE = "for example sqlite:////path/results.db or postgresql://user@host/database"
 
 
 def now() -> datetime:
@@ -41,15 +46,28 @@ class Ledger:
     def writing(self) -> Iterator[Session]:
         """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
         with _explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
-            take_lock = _WRITE_LOCK.get(self.engine.dialect.name)
-            if take_lock is not None:
-                session.execute(sa.text(take_lock))
+            take_write_lock(session.connection())
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with _explained(self.url), Session(self.engine) as session:
-            yield session
+            try:
+                yield session
+            except (ValueError, TypeError) as error:
+                if self.engine.dialect.name != "sqlite":
+                    raise
+                # A date or a JSON text that is none: SQLite takes any bytes of a damaged page for a value.
+                raise _damaged(self.url, _first_line(error)) from error
+
+
+def take_write_lock(connection: sa.Connection) -> None:
+    """Keep every other writer out until the transaction ends; wait for the one who is in."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")  # ms
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_POSTGRESQL_LOCK})")
 
 
 def ledger_url(given: str | None, home: Path) -> sa.URL:
@@ -58,43 +76,77 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
         file = Path(given).expanduser().resolve() if given else home / "results.db"
         return sa.URL.create("sqlite", database=str(file))
     try:
-        return sa.make_url(given)
+        url = sa.make_url(given)
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         raise ReproError(Problem(f"--database: no such URL ({_first_line(error)})", mend=_URL_EXAMPLE)) from None
+    # As libpq writes it; SQLAlchemy 2.0 would take it for psycopg2, whose successor is psycopg.
+    return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
 def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
-    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false."""
+    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false.
+
+    Raises Unreachable for a server that does not answer or a lock that is not given up, else ReproError: a file
+    system without locks, a newer schema, another program's database, a damaged file. None of these is changed.
+    """
     file = _sqlite_file(url)
-    if file is not None and not file.exists():
-        if not create:
-            return None
-        if not file.parent.is_dir():
-            raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", mend="make it first"))
+    if file is not None:
+        if not file.exists():
+            if not create:
+                return None
+            if not file.parent.is_dir():
+                raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", mend="make it first"))
+        require_locks(file, new=not file.exists() or file.stat().st_size == 0)
     engine = _engine(url)
     with _explained(url):
-        version = _version(engine)
-        if version is not None and version > SCHEMA:
-            raise ReproError(
-                Problem(f"{_shown(url)}: made by a newer repro (schema {version}, this knows {SCHEMA})", mend="upgrade")
-            )
+        with engine.connect() as connection:
+            version = checked_version(connection)
+            if file is not None:
+                require_rollback_journal(file, connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
         if version != SCHEMA:
-            _migrate(engine, file, version)
+            from orchestrator.ledger.migrations.migrating import migrate
+
+            migrate(engine)
     return Ledger(url, engine)
+
+
+def checked_version(connection: sa.Connection) -> str | None:
+    """The ledger's schema, None when there is none yet; raises ReproError for a newer one or something else."""
+    name = _shown(connection.engine.url)
+    tables = set(sa.inspect(connection).get_table_names())
+    if not tables:
+        return None
+    version = None
+    if {"alembic_version", "run_jobs", "attempts"} <= tables:
+        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+    if version is None or not re.fullmatch(r"\d{4}", version):
+        found = min(tables - {"alembic_version"} or tables)
+        raise ReproError(Problem(f"{name}: holds something else ({found})", mend="give --database one of its own"))
+    if version > SCHEMA:
+        raise ReproError(
+            Problem(f"{name}: made by a newer repro (schema {version}, this knows {SCHEMA})", mend="upgrade")
+        )
+    return str(version)
 
 
 def _engine(url: sa.URL) -> sa.Engine:
     try:
-        options = {"connect_args": {"timeout": BUSY_TIMEOUT_S}} if url.get_backend_name() == "sqlite" else {}
-        engine = sa.create_engine(url, **options)
+        kind, driver = url.get_backend_name(), url.get_driver_name()
+        if kind == "sqlite":
+            engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+            sa.event.listen(engine, "connect", _on_connect)
+            return engine
+        patience = {"connect_timeout": int(BUSY_TIMEOUT_S)} if driver in ("psycopg", "psycopg2") else {}
+        given = {name: seconds for name, seconds in patience.items() if name not in url.query}
+        # A writer reads what the one before it has written, whatever the server's default is. pool_pre_ping: `--wait`
+        # takes hours, and the server may be started again meanwhile.
+        return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=given)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", mend=_URL_EXAMPLE)) from None
-    except ModuleNotFoundError as error:
-        mend = f"pip install {error.name}"
-        raise ReproError(Problem(f"--database {_shown(url)}: needs {error.name}", mend=mend)) from None
-    if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _on_connect)
-    return engine
+    except ImportError as error:  # psycopg without its C library is there, and cannot be imported
+        package = "'psycopg[binary]'" if "psycopg" in (error.name or "psycopg") else error.name
+        missing = error.name or _first_line(error)
+        raise ReproError(Problem(f"--database {_shown(url)}: needs {missing}", mend=f"pip install {package}")) from None
 
 
 def _on_connect(connection: object, _record: object) -> None:
@@ -102,33 +154,6 @@ def _on_connect(connection: object, _record: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
-
-
-def _version(engine: sa.Engine) -> str | None:
-    with engine.connect() as connection:
-        tables = sa.inspect(connection).get_table_names()
-        if "alembic_version" not in tables:
-            if tables:
-                mend = "give --database a file of its own"
-                raise ReproError(Problem(f"{_shown(engine.url)}: holds something else ({tables[0]})", mend=mend))
-            return None
-        return connection.execute(sa.text("select version_num from alembic_version")).scalar()
-
-
-def _migrate(engine: sa.Engine, file: Path | None, version: str | None) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    if file is not None and version is not None:
-        shutil.copy2(file, file.with_name(f"{file.name}.before-{SCHEMA}"))
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    with engine.begin() as connection:
-        take_lock = _WRITE_LOCK.get(engine.dialect.name)
-        if take_lock is not None:
-            connection.execute(sa.text(take_lock))  # of two first users one makes the tables
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
 
 
 def _sqlite_file(url: sa.URL) -> Path | None:
@@ -142,34 +167,93 @@ def _explained(url: sa.URL) -> Iterator[None]:
     """Every fault of the database as one line that says what to do."""
     try:
         yield
-    except (OperationalError, DatabaseError) as error:
-        raise _explanation(url, str(error.orig)) from error
+    except DBAPIError as error:
+        if url.get_backend_name() == "sqlite":
+            raise _of_sqlite(url, str(error.orig)) from error
+        raise _of_server(url, error) from error
     except SQLAlchemyError as error:
         raise ReproError(Problem(f"{_shown(url)}: {_first_line(error)}")) from error
 
 
-def _explanation(url: sa.URL, said: str) -> ReproError:
+def _of_sqlite(url: sa.URL, said: str) -> ReproError:
     name, low = _shown(url), said.lower()
     if "locked" in low or "busy" in low:
-        mend = "another repro is writing; repeat the command"
-        return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", mend=mend))
-    if "malformed" in low or "not a database" in low or "corrupt" in low:
-        mend = f"it was left as it is; move it away to start anew, or recover it with: sqlite3 {name} .recover"
-        return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", mend=mend))
-    if "full" in low or "no space" in low:
-        return ReproError(Problem(f"{name}: the disk is full", mend="make room and repeat the command"))
-    if "readonly" in low or "read-only" in low or "permission" in low:
-        return ReproError(Problem(f"{name}: cannot be written ({said})", mend="check its owner and permissions"))
+        return _locked(name)
+    if any(word in low for word in ("malformed", "not a database", "corrupt", "could not decode")):
+        return _damaged(url, said)
+    # SQLite's word for a used-up quota is an I/O error, and for a journal that cannot be made that it cannot open.
+    refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
+    if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
+        why = f" ({refused.strerror})" if refused else ""
+        return ReproError(Problem(f"{name}: the disk is full{why}", mend="make room and repeat the command"))
+    if "readonly" in low or refused:
+        why = str(refused.strerror) if refused else said
+        return ReproError(Problem(f"{name}: cannot be written ({why})", mend="check its owner and permissions"))
     if "unable to open" in low:
         return ReproError(Problem(f"{name}: cannot be opened", mend="check the path and its permissions"))
-    if "connect" in low or "refused" in low:
-        return Unreachable(Problem(f"{name}: does not answer ({said.splitlines()[0]})"))
-    return ReproError(Problem(f"{name}: {said.splitlines()[0]}"))
+    if "disk i/o" in low:
+        return ReproError(Problem(f"{name}: its disk failed ({said})", mend="check the disk and repeat the command"))
+    return ReproError(Problem(f"{name}: {said}"))
+
+
+def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
+    name, said = _shown(url), _one_line(str(error.orig))
+    low = said.lower()
+    if "lock timeout" in low:
+        return _locked(name)
+    if "no space left" in low or "disk full" in low:
+        mend = "its administrator must make room; then repeat the command"
+        return ReproError(Problem(f"{name}: the server's disk is full", mend=mend))
+    if "read-only" in low or "permission denied" in low:
+        return ReproError(Problem(f"{name}: cannot be written ({said})", mend="ask for the right to write there"))
+    passing = any(word in low for word in _PASSING)
+    if "fatal:" in low and not passing:
+        reason = said[low.index("fatal:") + len("fatal:") :].strip()
+        return ReproError(Problem(f"{name}: refused ({reason})", mend="check user, password and database in the URL"))
+    unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
+    if error.connection_invalidated or passing or unanswered:
+        return Unreachable(Problem(f"{name}: does not answer ({said})", mend="repeat the command once it does"))
+    return ReproError(Problem(f"{name}: {said}"))
+
+
+# What a PostgreSQL server says that is there, and not ready: "FATAL: the database system is starting up".
+_PASSING = ("starting up", "shutting down", "recovery", "too many", "connection slots", "terminating connection")
+
+
+def _locked(name: str) -> Unreachable:
+    mend = "another repro is writing; repeat the command"
+    return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", mend=mend))
+
+
+def _damaged(url: sa.URL, said: str) -> ReproError:
+    name = _shown(url)
+    recover = f"sqlite3 {shlex.quote(name)} .recover | sqlite3 recovered.db"
+    mend = f"it was left as it is; move it away to start anew, or recover it with: {recover}"
+    return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", mend=mend))
+
+
+def _refusal_of_folder(url: sa.URL) -> OSError | None:
+    """Why nothing can be written beside the ledger, in the kernel's words; None when it can."""
+    file = _sqlite_file(url)
+    if file is None:
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=file.resolve().parent, buffering=0) as tried:
+            tried.write(bytes(65536))
+    except OSError as error:
+        return error
+    return None
 
 
 def _shown(url: sa.URL) -> str:
     return str(_sqlite_file(url) or url.render_as_string(hide_password=True))
 
 
+def _one_line(said: str) -> str:
+    """What is said first, or all of it where the first line only announces the others."""
+    first = said.strip().splitlines()[0] if said.strip() else "no reason given"
+    return " ".join(said.split()) if first.endswith(":") else first
+
+
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    return _one_line(str(error))

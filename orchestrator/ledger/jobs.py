@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import (
@@ -19,12 +20,18 @@ from orchestrator.ledger.tables import (
     VERIFIED,
     WAITING,
     Attempt,
+    Event,
     Job,
+    Look,
     Run,
     RunJob,
+    batched,
     fields,
     note,
 )
+
+CANCEL_ASKED = "cancel asked"
+"""Kind of event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,21 @@ class JobRow:
     iteration: int | None
     verdict: str | None
     verdict_reason: str | None
+    failure: str | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    seen_via: str | None
+    unseen_since: datetime | None
+    user: str | None
+    is_requeued: bool | None
+    code: str
+    repeat: int
+    profile_file: str | None
+
+    @property
+    def label(self) -> str:
+        """The case, and which repeat of it: `pp=8,gbs=32 #2`."""
+        return self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +100,109 @@ class Observation:
     signal: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    seen_via: str | None = None
 
 
-def record_observations(ledger: Ledger, seen: dict[int, Observation], looked_at: Iterable[int]) -> None:
-    """Store what was seen; `looked_at` are the attempts that were asked for, seen or not."""
+def record_observations(
+    ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int], unknown: Collection[int] = ()
+) -> None:
+    """Store what was seen; `looked_at` are the attempts that were asked for, seen or not.
+
+    `unknown` are those of which everybody who could know was asked, and nobody did. Only what has changed is written,
+    and to nothing that has ended meanwhile.
+    """
     wanted = sorted({*seen, *looked_at})
     if not wanted:
         return
+    at = now()
     with ledger.writing() as session:
-        for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(wanted))):
-            attempt.refreshed_at = now()
-            observation = seen.get(attempt.id)
-            if observation is None or attempt.phase == ENDED:
-                continue
-            if observation.state != attempt.state:
-                note(session, attempt, "state", f"{attempt.state} -> {observation.state}")
-            for name, value in fields(observation).items():
-                if value is not None or name == "reason":
-                    setattr(attempt, name, value)
-            if attempt.phase == ENDED and attempt.ended_at is None:
-                attempt.ended_at = now()
+        for ids in batched(wanted):
+            looked = sa.update(Attempt).where(Attempt.id.in_(ids)).values(refreshed_at=at)
+            session.execute(looked, execution_options={"synchronize_session": False})
+            news = [*_changed(session, ids, seen), *(one for one in ids if one in unknown and one not in seen)]
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(news), Attempt.phase != ENDED)):
+                if attempt.id in seen:
+                    _apply(session, attempt, seen[attempt.id])
+                    attempt.unseen_since = None
+                elif attempt.unseen_since is None:
+                    attempt.unseen_since = at
+                    note(session, attempt, "unseen", "the scheduler answers, and knows no such job")
+
+
+def _changed(session: Session, ids: Sequence[int], seen: Mapping[int, Observation]) -> list[int]:
+    """Those of which something else was seen than is written; their scripts, of which there is much, are not read."""
+    names = Observation.__slots__
+    columns = (Attempt.id, Attempt.unseen_since, *(getattr(Attempt, name) for name in names))
+    changed: list[int] = []
+    for attempt_id, unseen_since, *known in session.execute(sa.select(*columns).where(Attempt.id.in_(ids))):
+        if attempt_id in seen:
+            said = fields(seen[attempt_id])
+            differs = any(
+                said[name] != old and _counts(name, said[name]) for name, old in zip(names, known, strict=True)
+            )
+            changed += [attempt_id] if differs or unseen_since is not None else []
+    return changed
+
+
+def _counts(name: str, value: object) -> bool:
+    """What an observation does not say leaves what was known as it is, but for what is true only now."""
+    return value is not None or name in ("reason", "starts_at", "ends_at")
+
+
+def _apply(session: Session, attempt: Attempt, observation: Observation) -> None:
+    if observation.state != attempt.state:
+        via = f" (via {observation.seen_via})" if observation.seen_via else ""
+        why = f": {observation.reason}" if observation.reason else ""
+        note(session, attempt, "state", f"{attempt.state} -> {observation.state}{why}{via}")
+    for name, value in fields(observation).items():
+        if _counts(name, value):
+            setattr(attempt, name, value)
+    if attempt.phase == ENDED and attempt.ended_at is None:
+        attempt.ended_at = now()
+
+
+def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
+    """Of these attempts those that somebody has cancelled through this ledger."""
+    found: set[int] = set()
+    with ledger.reading() as session:
+        for ids in batched(attempt_ids):
+            query = sa.select(Event.attempt_id).where(Event.attempt_id.in_(ids), Event.kind == CANCEL_ASKED)
+            found |= {one for one in session.scalars(query) if one is not None}
+    return found
+
+
+def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
+    """That somebody asked for these attempts to be cancelled: what becomes of it is the scheduler's."""
+    with ledger.writing() as session:
+        for ids in batched(attempt_ids):
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
+                note(session, attempt, CANCEL_ASKED, by)
+
+
+def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
+    """Whether the scheduler may be asked now, when it was asked last, and what could not be had then.
+
+    With `every_s` the right is given to one of all the terminals that share this ledger, so often and no oftener; who
+    has it must ask. Without, it is given to everybody.
+    """
+    at = now()
+    with ledger.writing() as session:
+        look = session.get(Look, scheduler)
+        if look is not None and every_s and at - look.asked_at < timedelta(seconds=every_s):
+            return False, look.asked_at, list(look.complaints)
+        if look is None:
+            session.add(Look(scheduler=scheduler, asked_at=at, complaints=[]))
+        else:
+            look.asked_at = at
+    return True, at, []
+
+
+def record_complaints(ledger: Ledger, scheduler: str, complaints: Sequence[str]) -> None:
+    """What the last look could not learn, for terminals that do not ask themselves."""
+    with ledger.writing() as session:
+        session.get_one(Look, scheduler).complaints = list(complaints)
 
 
 def job_rows(
@@ -108,11 +213,16 @@ def job_rows(
     job_prefix: str | None = None,
     only_open: bool = False,
     unjudged: bool = False,
+    with_configuration: bool = True,
 ) -> list[JobRow]:
-    """Jobs with their latest attempts, oldest run first; what experiments, scales or cases share has a row in each."""
+    """Jobs with their latest attempts, oldest run first; what experiments, scales or cases share has a row in each.
+
+    `unjudged` are those that have ended and have no verdict yet, or run. Without its configuration, of which there is
+    much, a row has an empty one.
+    """
     newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
     query = (
-        sa.select(*_ROW_COLUMNS)
+        sa.select(*(_ROW_COLUMNS if with_configuration else _WITHOUT_CONFIGURATION))
         .select_from(RunJob)
         .join(Run, Run.id == RunJob.run_id)
         .join(Job, Job.id == RunJob.job_id)
@@ -128,7 +238,7 @@ def job_rows(
     if only_open:
         query = query.where(Attempt.phase.in_(OPEN))
     if unjudged:
-        query = query.where(sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None)))
+        query = query.where(Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None))
     with ledger.reading() as session:
         rows = [JobRow(*row) for row in session.execute(query)]
     latest = {(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}
@@ -196,5 +306,9 @@ _ROW_COLUMNS = (
     *(Attempt.array_index, Attempt.scheduler_id, Attempt.state, Attempt.phase, Attempt.reason, Attempt.nodes),
     *(Attempt.exit_code, Attempt.signal, Attempt.folder, Attempt.created_at, Attempt.submitted_at),
     *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),
-    Attempt.verdict_reason,
+    *(Attempt.verdict_reason, Attempt.failure, Attempt.starts_at, Attempt.ends_at, Attempt.seen_via),
+    *(Attempt.unseen_since, Attempt.user, Attempt.is_requeued, Job.code, Job.repeat, Run.profile_file),
+)
+_WITHOUT_CONFIGURATION = tuple(
+    sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS
 )

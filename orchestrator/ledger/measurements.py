@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -35,7 +37,9 @@ class MeasuredMetric:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What reading an attempt's log gave. `verdict` stays None while the attempt is under way."""
+    """What reading an attempt's log gave. `verdict` stays None while the attempt is under way; `failure` is the class
+    of a failed one.
+    """
 
     attempt_id: int
     iteration: int | None
@@ -43,6 +47,7 @@ class Measurement:
     verdict_reason: str | None
     iterations: tuple[MeasuredIteration, ...]
     metrics: tuple[MeasuredMetric, ...]
+    failure: str | None = None
 
 
 def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> None:
@@ -58,14 +63,21 @@ def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> 
             if measured.verdict is None and attempt.verdict is not None:
                 continue
             if attempt.verdict != measured.verdict:
-                detail = f"{measured.verdict}: {measured.verdict_reason or 'every check passed'}"
+                kind = f" ({measured.failure})" if measured.failure else ""
+                detail = f"{measured.verdict}{kind}: {measured.verdict_reason or 'every check passed'}"
                 note(session, attempt, "verdict", detail)
             attempt.iteration = measured.iteration
             attempt.verdict, attempt.verdict_reason = measured.verdict, measured.verdict_reason
+            attempt.failure = measured.failure
             for table in (Iteration, Metric):
                 session.execute(sa.delete(table).where(table.attempt_id == attempt.id))
-            session.add_all(Iteration(attempt_id=attempt.id, **fields(line)) for line in measured.iterations)
+            session.add_all(Iteration(attempt_id=attempt.id, **_finite(fields(line))) for line in measured.iterations)
             session.add_all(Metric(attempt_id=attempt.id, **fields(metric)) for metric in measured.metrics)
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """NaN and inf are no values: one database would keep them, another makes them nothing."""
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
 def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, MeasuredMetric]]:

@@ -1,117 +1,98 @@
-"""Submissions: written before the scheduler is called, so that no crash submits twice or loses a job."""
+"""Submissions: no crash submits twice or loses a job.
+
+An attempt begins IN_TURN: written down, its script on disk, nobody asked. Whoever sends it claims it first, under a
+token that travels with it (SUBMITTING); the scheduler's answer makes it PENDING, puts it back IN_TURN, or ends it.
+Every step is one transaction with the write lock, so of two that try one succeeds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
+    IN_TURN,
     NEVER_SUBMITTED,
+    OPEN,
     SUBMITTING,
-    VERIFIED,
     WAITING,
     Attempt,
     Event,
-    Job,
-    Run,
-    RunJob,
-    fields,
+    batched,
     note,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
-    id: str
-    experiment: str
-    scale: str
-    cluster: str
-    user: str
-    host: str
-    pid: int
-    command: list[str]
-    git_commit: str | None
-    git_dirty: bool | None
-    versions: dict[str, Any]
-    profile: dict[str, Any]
+class Turn:
+    """An attempt that waits its turn."""
 
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A job a run asks for, with what an attempt of it would be."""
-
-    id: str
-    case_name: str
-    cluster: str
-    workload: str
-    code: str
-    image: str | None
-    configuration: dict[str, Any]
-    gpus: int
-    iterations: int
+    attempt_id: int
+    job_id: str
+    run_id: str
+    number: int
     scheduler: str
-
-
-@dataclass(frozen=True, slots=True)
-class NewAttempt:
-    """What an attempt runs as: made while the ledger's transaction is open, with the attempt's number known."""
-
-    token: str
-    array_index: int | None
+    host: str
+    user: str | None
+    pid: int | None
     folder: str
-    script: str
-    script_sha256: str
+    created_at: datetime
+    file: str
+    array_index: int | None
+    options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a run found and what it has to submit, both by job id."""
+def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
+    """Every attempt that was written down and not sent, in the order in which it was to be; of one run, or of all."""
+    query = (
+        sa.select(
+            *(Attempt.id, Attempt.job_id, Attempt.run_id, Attempt.number, Attempt.scheduler, Attempt.host),
+            *(Attempt.user, Attempt.pid, Attempt.folder, Attempt.created_at),
+            *(Attempt.file, Attempt.array_index, Attempt.options),
+        )
+        .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
+        .order_by(Attempt.run_id, Attempt.id)
+    )
+    if run_id is not None:
+        query = query.where(Attempt.run_id == run_id)
+    with ledger.reading() as session:
+        turns = session.execute(query).all()
+    return [Turn(*first, file or "", index, tuple(options or ())) for *first, file, index, options in turns]  # type: ignore[call-arg]  # counted
 
-    verified: list[str]
-    open: list[str]
-    to_submit: dict[str, int]
+
+def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
+    """The scheduler's ids, each once and without elements of arrays, of what a run has under way; only of one file."""
+    query = sa.select(Attempt.scheduler_id).where(Attempt.run_id == run_id, Attempt.phase.in_(OPEN))
+    if file is not None:
+        query = query.where(Attempt.file == file)
+    with ledger.reading() as session:
+        return sorted({one.partition("_")[0] for one in session.scalars(query) if one is not None})
 
 
-def record_run(
-    ledger: Ledger,
-    run: NewRun,
-    jobs: Sequence[NewJob],
-    make_attempts: Callable[[dict[str, int]], dict[str, NewAttempt]],
-) -> Recorded:
-    """Store a run, its jobs, and an attempt for each job that is neither verified nor under way.
+def claim(ledger: Ledger, attempt_ids: Sequence[int], token: str, sender: tuple[str, str, int]) -> bool:
+    """Take attempts out of their turn, to be sent under this token by `sender` (host, user, pid).
 
-    One transaction with the write lock held throughout, so of two terminals only one submits a job. An attempt that
-    has ended but was not judged yet counts as under way: it may have been good. `make_attempts` is given
-    job id -> attempt number and renders the scripts; when it raises, nothing is stored.
+    All of them or none: False where somebody else has taken or cancelled one.
     """
     with ledger.writing() as session:
-        latest = _latest_attempts(session, [job.id for job in jobs])
-        verdicts = {job_id: attempt.verdict for job_id, attempt in latest.items()}
-        by_id = {job.id: job for job in jobs}  # cases may share a job
-        verified = [job_id for job_id in by_id if verdicts.get(job_id) == VERIFIED]
-        under_way = [job_id for job_id in by_id if verdicts.get(job_id, FAILED) is None]
-        missing = {
-            job_id: (latest[job_id].number if job_id in latest else 0) + 1
-            for job_id in by_id
-            if verdicts.get(job_id, FAILED) == FAILED
-        }
-        made = make_attempts(missing)
-        session.add(Run(created_at=now(), **fields(run)))
-        session.flush()
-        _add_jobs(session, run.id, jobs)
-        for job_id, number in missing.items():
-            session.add(_submitting(run, by_id[job_id], number, made[job_id]))
-        detail = f"{len(verified)} verified, {len(under_way)} under way, {len(missing)} to submit"
-        session.add(Event(at=now(), run_id=run.id, attempt_id=None, kind="run", detail=detail))
-    return Recorded(verified, under_way, missing)
+        free = sa.select(sa.func.count()).where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
+        found = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
+        if found != len(attempt_ids):
+            return False
+        host, user, pid = sender
+        taken = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}
+        for ids in batched(attempt_ids):
+            session.execute(
+                sa.update(Attempt).where(Attempt.id.in_(ids)).values(**taken, host=host, user=user, pid=pid),
+                execution_options={"synchronize_session": False},
+            )
+    return True
 
 
 def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
@@ -120,36 +101,53 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
     What is known already stays: two terminals may find the same submission. But that it never arrived, which another
     host may have concluded too early, is taken back.
     """
-    open_or_denied = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == NEVER_SUBMITTED)
+    at = now()
+    found = sa.and_(Attempt.token == token, sa.or_(Attempt.phase == SUBMITTING, Attempt.state == NEVER_SUBMITTED))
+    own_id = sa.case(
+        (Attempt.array_index.is_(None), scheduler_id),
+        else_=sa.literal(f"{scheduler_id}_") + sa.cast(Attempt.array_index, sa.String),
+    )
+    fresh = {"phase": WAITING, "state": "PENDING", "submitted_at": at, "ended_at": None, "reason": None}
+    fresh |= {"verdict": None, "verdict_reason": None, "failure": None}
+    words = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
     with ledger.writing() as session:
-        for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token, open_or_denied)):
-            index = "" if attempt.array_index is None else f"_{attempt.array_index}"
-            attempt.scheduler_id = f"{scheduler_id}{index}"
-            attempt.phase, attempt.state = WAITING, "PENDING"
-            attempt.submitted_at, attempt.ended_at, attempt.reason = now(), None, None
-            attempt.verdict, attempt.verdict_reason = None, None
-            note(session, attempt, "submitted", attempt.scheduler_id)
+        noted = sa.select(*words).where(found)
+        session.execute(sa.insert(Event).from_select(["at", "run_id", "attempt_id", "kind", "detail"], noted))
+        session.execute(
+            sa.update(Attempt).where(found).values(scheduler_id=own_id, **fresh),
+            execution_options={"synchronize_session": False},
+        )
 
 
-def record_never_submitted(ledger: Ledger, token: str, why: str) -> None:
-    """The scheduler refused the submission, or never heard of it."""
+def record_back_in_turn(ledger: Ledger, token: str, why: str) -> None:
+    """The scheduler surely does not have the submission with this token: its attempts wait their turn again."""
     with ledger.writing() as session:
-        waiting = sa.select(Attempt).where(Attempt.token == token, Attempt.phase == SUBMITTING)
-        for attempt in session.scalars(waiting):
+        for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token, Attempt.phase == SUBMITTING)):
+            attempt.phase, attempt.state, attempt.token, attempt.reason = WAITING, IN_TURN, "", why
+            note(session, attempt, "in turn", why)
+
+
+def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
+    """Attempts that no scheduler has or will have: refused, cancelled in their turn, or not tried."""
+    with ledger.writing() as session:
+        waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == IN_TURN)
+        for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):
             attempt.phase, attempt.state = ENDED, NEVER_SUBMITTED
             attempt.ended_at, attempt.reason = now(), why
-            attempt.verdict, attempt.verdict_reason = FAILED, why
+            attempt.verdict, attempt.verdict_reason, attempt.failure = FAILED, why, failure
             note(session, attempt, "not submitted", why)
 
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A submission of which it is not known whether the scheduler took it; `host` and `pid` are who made it."""
+    """A submission of which it is not known whether the scheduler took it; `host`, `user` and `pid` are who made it."""
 
     token: str
     scheduler: str
     host: str
-    pid: int
+    user: str | None
+    pid: int | None
+    file: str
     created_at: datetime
     folders: tuple[str, ...]
 
@@ -157,44 +155,17 @@ class Unsettled:
 def unsettled(ledger: Ledger) -> list[Unsettled]:
     """Every submission that was begun and has neither an id nor a refusal."""
     query = (
-        sa.select(Attempt.token, Attempt.scheduler, Run.host, Run.pid, Attempt.created_at, Attempt.folder)
-        .join(Run, Run.id == Attempt.run_id)
+        sa.select(
+            *(Attempt.token, Attempt.scheduler, Attempt.host, Attempt.user, Attempt.pid, Attempt.file),
+            *(Attempt.created_at, Attempt.folder),
+        )
         .where(Attempt.phase == SUBMITTING)
         .order_by(Attempt.id)
     )
     found: dict[str, Unsettled] = {}
     with ledger.reading() as session:
-        for token, scheduler, host, pid, created_at, folder in session.execute(query):
+        for token, scheduler, host, user, pid, file, created_at, folder in session.execute(query):
             before = found[token].folders if token in found else ()
-            found[token] = Unsettled(token, scheduler, host, pid, created_at, (*before, folder))
+            folders = (*before, folder)
+            found[token] = Unsettled(token, scheduler, host, user, pid, file or "", created_at, folders)
     return list(found.values())
-
-
-def _latest_attempts(session: Session, job_ids: list[str]) -> dict[str, Attempt]:
-    query = sa.select(Attempt).where(Attempt.job_id.in_(job_ids)).order_by(Attempt.number)
-    return {attempt.job_id: attempt for attempt in session.scalars(query)}
-
-
-def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
-    known = set(session.scalars(sa.select(Job.id).where(Job.id.in_([job.id for job in jobs]))))
-    for job in {job.id: job for job in jobs}.values():
-        if job.id not in known:
-            given = {k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler")}
-            session.add(Job(created_at=now(), **given))
-    session.flush()
-    for position, job in enumerate(jobs):
-        session.add(RunJob(run_id=run_id, job_id=job.id, position=position, case_name=job.case_name))
-
-
-def _submitting(run: NewRun, job: NewJob, number: int, made: NewAttempt) -> Attempt:
-    return Attempt(
-        job_id=job.id,
-        run_id=run.id,
-        number=number,
-        scheduler=job.scheduler,
-        host=run.host,
-        state="SUBMITTING",
-        phase=SUBMITTING,
-        created_at=now(),
-        **fields(made),
-    )

@@ -6,10 +6,11 @@ the hash of its configuration; an attempt is one submission of a job.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, UniqueConstraint
+from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from orchestrator.ledger.database import now
@@ -20,6 +21,13 @@ OPEN = (SUBMITTING, WAITING, RUNNING)
 VERIFIED, FAILED = "verified", "failed"
 """Verdicts on an attempt: ours, never the scheduler's."""
 NEVER_SUBMITTED = "NEVER_SUBMITTED"
+IN_TURN = "IN_TURN"
+"""State of an attempt that is written down and that the scheduler was not asked to take yet."""
+
+
+_MOST_AT_ONCE = 900
+
+T = TypeVar("T")
 
 
 class Table(DeclarativeBase):
@@ -35,7 +43,7 @@ class Table(DeclarativeBase):
 
 
 class Run(Table):
-    """One `repro submit`: who, when, from which code, with which profile."""
+    """One `repro submit`: who, when, from which code, with which profile, and how it was to be run."""
 
     __tablename__ = "runs"
 
@@ -52,10 +60,12 @@ class Run(Table):
     git_dirty: Mapped[bool | None]
     versions: Mapped[dict[str, Any]] = mapped_column(JSON)
     profile: Mapped[dict[str, Any]] = mapped_column(JSON)
+    profile_file: Mapped[str | None]
+    wishes: Mapped[dict[str, Any] | None] = mapped_column(JSON)
 
 
 class Job(Table):
-    """What is run. `id` is the hash of its non-default configuration, image and code."""
+    """What is run. `id` is the hash of its non-default configuration, image and code, and of which repeat it is."""
 
     __tablename__ = "jobs"
 
@@ -67,6 +77,7 @@ class Job(Table):
     configuration: Mapped[dict[str, Any]] = mapped_column(JSON)
     gpus: Mapped[int]
     iterations: Mapped[int]
+    repeat: Mapped[int] = mapped_column(server_default="1")
     created_at: Mapped[datetime]
 
 
@@ -84,9 +95,15 @@ class RunJob(Table):
 class Attempt(Table):
     """One submission of a job.
 
-    `state` is the scheduler's word (or `SUBMITTING` before it has one, `NEVER_SUBMITTED` when it never got it);
-    `phase` is what that means: submitting, waiting, running, ended. `verdict` is ours: verified, failed, or empty
-    while nothing can be said. `host` is where it was submitted, which for a local job is where it runs.
+    `state` is the scheduler's word (or `IN_TURN` before it was asked, `SUBMITTING` until it has answered,
+    `NEVER_SUBMITTED` when it never got it); `phase` is what that means: submitting, waiting, running, ended. `verdict`
+    is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure.
+
+    `file` is what the scheduler is given, with the further words `options`; `array_index` the element of it that is
+    this attempt. `is_requeued`: Slurm itself runs it again if it loses a node. `host` is where it was submitted, which
+    for a local job is where it runs; `user` and `pid` are who did it. `seen_via` is who said so last: squeue, sacct,
+    scontrol, the job's own record. `starts_at` and `ends_at` are the scheduler's expectation; `unseen_since` is since
+    when everybody was asked and nobody knew it.
     """
 
     __tablename__ = "attempts"
@@ -98,6 +115,11 @@ class Attempt(Table):
     number: Mapped[int]
     scheduler: Mapped[str]
     host: Mapped[str]
+    user: Mapped[str | None]
+    pid: Mapped[int | None]
+    file: Mapped[str | None]
+    options: Mapped[list[str] | None] = mapped_column(JSON)
+    is_requeued: Mapped[bool | None]
     token: Mapped[str] = mapped_column(index=True)
     array_index: Mapped[int | None]
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
@@ -114,10 +136,15 @@ class Attempt(Table):
     submitted_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
+    starts_at: Mapped[datetime | None]
+    ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
+    unseen_since: Mapped[datetime | None]
+    seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None]
     verdict_reason: Mapped[str | None]
+    failure: Mapped[str | None]
 
 
 class Metric(Table):
@@ -159,9 +186,31 @@ class Event(Table):
     detail: Mapped[str | None]
 
 
+class Look(Table):
+    """When a scheduler was asked last: what all terminals share, so that many ask no more often than one."""
+
+    __tablename__ = "looks"
+
+    scheduler: Mapped[str] = mapped_column(primary_key=True)
+    asked_at: Mapped[datetime]
+    complaints: Mapped[list[str]] = mapped_column(JSON)
+
+
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:
     """Add an event about an attempt."""
     session.add(Event(at=now(), run_id=attempt.run_id, attempt_id=attempt.id, kind=kind, detail=detail))
+
+
+def rows_of(table: type[Table]) -> TableClause:
+    """Below the ORM, for many rows at once."""
+    assert isinstance(table.__table__, TableClause)
+    return table.__table__
+
+
+def batched(ids: Sequence[T]) -> Iterator[Sequence[T]]:
+    """As many at a time as every database takes in one question (SQLite before 3.32: 999)."""
+    for start in range(0, len(ids), _MOST_AT_ONCE):
+        yield ids[start : start + _MOST_AT_ONCE]
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Counts of at most 18 digits: longer ones are no count, and Python refuses to read the very long ones.
-ITERATION = re.compile(rb"iteration +([0-9]{1,18})/ *([0-9]{1,18}) \|([^\r\n]*)\|")
+# Counts of at most 18 digits: longer ones are no count, and Python refuses to read the very long ones. Iterations are
+# kept in 32 bits.
+ITERATION = re.compile(rb"iteration +([0-9]{1,9})/ *([0-9]{1,9}) \|([^\r\n]*)\|")
 NUMBER = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|nan|inf)")
 WORLD = re.compile(
     rb"using world size: ([0-9]{1,18}), data-parallel[- ]size: ([0-9]{1,18})[^\r\n]*?"
@@ -20,12 +21,25 @@ WORLD = re.compile(
 )
 # Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
 CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("outside its image", re.compile(rb"repro: [^\r\n]* outside its image")),  # our own script's word
+    ("not started", re.compile(rb"repro: not started: [^\r\n]*")),  # our own scripts' word, and the next line's
+    ("outside its image", re.compile(rb"repro: [^\r\n]* outside its image")),
     ("out of GPU memory", re.compile(rb"OutOfMemoryError[^\r\n]*|CUDA (?:error: )?out of memory[^\r\n]*")),
-    ("argument error", re.compile(rb"(?:pretrain: error: |error: unrecognized arguments|error: argument )[^\r\n]*")),
+    (
+        "argument error",
+        re.compile(
+            rb"(?:pretrain: error: |error: unrecognized arguments|error: argument |error: the following )[^\r\n]*"
+        ),
+    ),
     ("container", re.compile(rb"error: pyxis: [^\r\n]*")),
     ("time limit", re.compile(rb"DUE TO TIME LIMIT")),
-    ("out of host memory", re.compile(rb"oom_kill event[^\r\n]*|task [^\r\n]{0,60}: Out Of Memory")),
+    ("out of host memory", re.compile(rb"oom[_-]kill event[^\r\n]*|task [^\r\n]{0,60}: Out Of Memory")),
+    (
+        "not found",
+        re.compile(
+            rb"(?:ModuleNotFoundError: |must be exported in the shell|can't open file |execve\(\): )[^\r\n]*"
+            rb"|[^\r\n]{1,200}: (?:command not found|No module named [^\r\n]*)"
+        ),
+    ),
     # torchrun's report; the ranks it then ended itself got SIGTERM.
     ("a rank was killed", re.compile(rb"Signal [0-9]+ \(SIG(?:KILL|SEGV|ABRT|BUS|FPE|ILL)\) received[^\r\n]*")),
     ("NCCL error", re.compile(rb"NCCL error in[^\r\n]*|Watchdog caught collective operation timeout[^\r\n]*")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
@@ -41,7 +41,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked case, not yet submitted. `identity` finds the same job again."""
+    """A checked case, not yet submitted. `identity` finds the same job again; `repeat` counts from 1."""
 
     identity: str
     case: Case
@@ -49,6 +49,26 @@ class Plan:
     program: Program
     resources: Resources
     warnings: tuple[str, ...]
+    repeat: int = 1
+
+    @property
+    def label(self) -> str:
+        """The case, and which repeat of it: `pp=8,gbs=32 #2`."""
+        return self.case.name if self.repeat == 1 else f"{self.case.name} #{self.repeat}"
+
+    @property
+    def slug(self) -> str:
+        """The same for file names."""
+        return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
+
+
+def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
+    """Each plan so many times, as jobs of their own: what is measured once more is another job."""
+    return [
+        replace(plan, repeat=number, identity=identity(plan.case, plan.program, plan.cluster, number))
+        for number in range(1, times + 1)
+        for plan in plans
+    ]
 
 
 def run_with(cases: list[Case], workload: str | None) -> list[Case]:

@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.catalog.claims import PublishedClaim
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.masking import masked
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
 
@@ -38,8 +39,13 @@ def export_rows(entry: Entry, found: Sequence[Result]) -> list[dict[str, Any]]:
     """Plain values, None where there is nothing; a number of an unverified job is not given out as a result.
 
     Where another program than the experiment's own ran, two more columns say which, and whose number was published.
+    What a log or a scheduler said (a reason is often a line of a log) is given out without what looks secret.
     """
-    return [_row(entry, result) for result in found]
+    return [_without_secrets(_row(entry, result)) for result in found]
+
+
+def _without_secrets(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: masked(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _row(entry: Entry, result: Result) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
-        | {"verdict": verdict.verdict, "because": verdict.because}
+        | {"verdict": verdict.verdict, "because": masked(verdict.because)}
         for verdict in claims
     ]
 

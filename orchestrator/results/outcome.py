@@ -1,7 +1,8 @@
 """What a log and the scheduler's state amount to: verified, or failed with the reason.
 
 Verified means: the job ended well, ran as planned, its last expected iteration was read, and no number is NaN.
-The scheduler's word alone verifies nothing.
+The scheduler's word alone verifies nothing. One that reached its time limit when all of it was done has its result:
+it hung at its exit.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | 
     if ending.phase != ENDED:
         return None, None
     reasons = [*_mismatches(report, expected), *_numbers(report)]
+    if ending.state == "TIMEOUT" and not reasons and report.says_done and _has_all(report, expected):
+        return VERIFIED, "reached its time limit when its training was done"
     if ending.state != "COMPLETED" or ending.exit_code not in (0, None):
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
-        why = None if report.out_of_memory else report.cause or ending.reason
+        # A cancelled job's log says what the signal did to it; the question is who sent it.
+        told = ending.reason if ending.state == "CANCELLED" else report.cause or ending.reason
+        why = None if report.out_of_memory else told
         reasons.insert(0, f"{ending.state}{code}" + (f" ({why})" if why else ""))
     last = report.last_iteration
     if last is None:
         reasons.append("no iteration was read from its log")
-    elif last < expected.iterations:
+    elif not _has_all(report, expected):
         reasons.append(f"its log ends at iteration {last} of {expected.iterations}")
     if ending.outside_image and ending.state == "COMPLETED":  # what failed otherwise has its own reason
         reasons.append(ending.outside_image)
@@ -60,6 +65,10 @@ def judge(report: LogReport, expected: Expected, ending: Ending) -> tuple[str | 
 def ran_out_of_memory(row: JobRow) -> bool:
     """Whether a GPU's memory was what the job failed of."""
     return row.verdict == FAILED and (row.verdict_reason or "").startswith(OUT_OF_MEMORY)
+
+
+def _has_all(report: LogReport, expected: Expected) -> bool:
+    return (report.last_iteration or 0) >= expected.iterations
 
 
 def _mismatches(report: LogReport, expected: Expected) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.job_files import read_job_file
 from orchestrator.megatron.log_lines import TRAINING_DONE, IterationLine, WorldLine, cause, iteration_lines, world_line
 
 OUT_OF_MEMORY = "out of memory on the GPU"
@@ -62,11 +63,9 @@ def _out_of_memory(log: bytes) -> str | None:
 
 
 def log_bytes(folder: Path) -> bytes:
-    """The job's log, then what its script printed beside it; empty while there is neither."""
-    parts = []
-    for name in ("log.txt", "batch.txt"):
-        try:
-            parts.append((folder / name).read_bytes())
-        except OSError:
-            continue
-    return b"\n".join(parts)
+    """The job's log, then what its script printed beside it; empty while there is neither.
+
+    Unreadable where one may not be read, which says nothing of the job; ReproError where it is no file.
+    """
+    parts = (read_job_file(folder, name) for name in ("log.txt", "batch.txt"))
+    return b"\n".join(part for part in parts if part is not None)

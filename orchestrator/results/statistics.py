@@ -24,7 +24,7 @@ def measured_iterations(lines: Sequence[IterationLine], warmup_iterations: int) 
             used=position > 0 and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0,
         )
         for position, line in enumerate(lines)
-        if not math.isnan(line.elapsed_ms)  # SQL has no such number
+        if math.isfinite(line.elapsed_ms)  # SQL has no such number
     ]
 
 

@@ -11,9 +11,10 @@ from orchestrator.errors import Problem, Unreachable
 
 _LOGIN_NODE = "run this on a login node of the cluster"
 
-# Variables by which a user changes what a command prints, or which jobs it prints. The variables that choose the
-# cluster (SLURM_CONF, SLURM_CLUSTERS) and sbatch's own (SBATCH_*) say what the user wants, and stay.
-_OUTPUT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SPRIO_", "SSTAT_")
+# Variables by which a user changes what a command prints, which jobs it means, or (scancel) whether it asks first.
+# The variables that choose the cluster (SLURM_CONF, SLURM_CLUSTERS) and sbatch's own (SBATCH_*) say what the user
+# wants, and stay.
+_OUTPUT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SPRIO_", "SSTAT_", "SCANCEL_")
 _OUTPUT_VARIABLES = frozenset({"SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_DEBUG_FLAGS"})
 
 # Said by the clients on stderr, in lower case.

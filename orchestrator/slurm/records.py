@@ -1,40 +1,78 @@
-"""What squeue and sacct print, as one kind of record; pure.
+"""What squeue, sacct and scontrol print, as one kind of record; pure, but for the names of users.
 
-Fields are separated by the unit separator, which nobody types into a comment, and the comment stands last, so that
-whatever is in it stays in it.
+squeue and sacct separate fields by the unit separator, which nobody types into a comment, and the comment stands
+last, so that whatever is in it stays in it. The fields are those that Slurm has had since 20.11.
 """
 
 from __future__ import annotations
 
+import functools
+import pwd
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Literal
 
+from orchestrator.slurm.job_ids import expand_array_id
 from orchestrator.slurm.states import Phase, base_state, phase_of
+
+__all__ = [
+    "ACCOUNTING_FIELDS",
+    "QUEUE_FIELDS",
+    "SEPARATOR",
+    "JobRecord",
+    "Source",
+    "by_id",
+    "expand_array_id",
+    "parse_accounting",
+    "parse_queue",
+]
 
 SEPARATOR = "\x1f"
 
-QUEUE_FIELDS = ("JobArrayID", "State", "exit_code", "NodeList", "StartTime", "EndTime", "Reason", "Comment")
-ACCOUNTING_FIELDS = (
-    "JobID",
-    "State",
-    "ExitCode",
-    "NodeList",
-    "Start",
-    "End",
-    "Reason",
-    "JobName",
-    "Timelimit",
-    "Comment",
-)
+# Slurm's names of the fields, and ours.
+_QUEUE = {
+    "JobArrayID": "id",
+    "State": "state",
+    "exit_code": "code",
+    "NodeList": "nodes",
+    "SubmitTime": "submit",
+    "StartTime": "start",
+    "EndTime": "end",
+    "PreemptTime": "preempted",
+    "TimeLimit": "limit",
+    "UserName": "user",
+    "Reason": "reason",
+    "Name": "name",
+    "Comment": "comment",
+}
+_ACCOUNTING = {
+    "JobID": "id",
+    "State": "state",
+    "ExitCode": "code",
+    "NodeList": "nodes",
+    "Submit": "submit",
+    "Start": "start",
+    "End": "end",
+    "Timelimit": "limit",
+    "User": "user",
+    "UID": "uid",
+    "Reason": "reason",
+    "JobName": "name",
+    "Comment": "comment",
+}
+QUEUE_FIELDS = tuple(_QUEUE)
+ACCOUNTING_FIELDS = tuple(_ACCOUNTING)
 
-_JOB_ID = re.compile(r"\d+(?:\+\d+|_\d+|_\[[^\]]*\]?|_[-\d,:%.]+)?")
-_TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_ID = r"\d+(?:\+\d+|_\d+|_\[[^\]\n\x1f]*\]?|_[-\d,:%.]+)?"
+_TIME_LIMIT = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{2})", re.ASCII)
+_CANCELLED_BY = re.compile(r"\s*CANCELLED\+? by (\d{1,10})\s*", re.ASCII | re.IGNORECASE)
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "Unknown", "None assigned", "NONE"})
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
 
-Source = Literal["squeue", "sacct"]
+Source = Literal["squeue", "sacct", "scontrol"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +80,12 @@ class JobRecord:
     """What Slurm says about one job or one task of an array (`123_4`) at one moment.
 
     `nodes` is Slurm's own list, `n[1-2]`. `exit_code` and `signal` are those of the batch script, and None before
-    the end; `signal` is also None when none ended it. Times are in UTC; None when the thing has not happened.
+    the end; `signal` is also None when none ended it. Times are in UTC; None when the thing has not happened, or
+    when Slurm does not say. `starts_at` is when the scheduler expects a waiting job to start, `ends_at` when a
+    running one reaches its time limit. `reason` is why a job waits, in Slurm's word, or how it ended; after the end
+    accounting may still have the one for which it had waited. `user` is a name, or the number of one who has none
+    here. `cancelled_by` is a user too; only sacct tells. `preempted_at`, which sacct does not know, is when Slurm told
+    the job to make way: one that ends by itself within its grace is FAILED, and not PREEMPTED.
     """
 
     job_id: str
@@ -55,6 +98,14 @@ class JobRecord:
     started_at: datetime | None
     ended_at: datetime | None
     source: Source
+    job_name: str = ""
+    user: str = ""
+    submitted_at: datetime | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    time_limit_s: int | None = None
+    cancelled_by: str | None = None
+    preempted_at: datetime | None = None
 
     @property
     def phase(self) -> Phase:
@@ -64,102 +115,136 @@ class JobRecord:
 
 def parse_queue(stdout: str) -> Iterator[JobRecord]:
     """Records of `squeue --array --Format` with QUEUE_FIELDS; times must be seconds since the epoch."""
-    for fields in _rows(stdout, len(QUEUE_FIELDS)):
-        job, state, code, nodes, start, end, reason, comment = fields
-        for job_id in expand_array_id(job):
-            yield _record(job_id, state, _wait_status(code), nodes, (start, end), reason, comment, "squeue")
+    for row in _rows(stdout, _QUEUE):
+        for job_id in expand_array_id(row["id"]):
+            yield record_of(job_id, row, _wait_status(row["code"]), "squeue")
 
 
 def parse_accounting(stdout: str) -> Iterator[JobRecord]:
     """Records of `sacct -X -P` with ACCOUNTING_FIELDS; times must be seconds since the epoch."""
-    for fields in _rows(stdout, len(ACCOUNTING_FIELDS)):
-        job, state, code, nodes, start, end, reason, name, limit, comment = fields
-        if name == "allocation" and not limit:
+    for row in _rows(stdout, _ACCOUNTING):
+        if row["name"] == "allocation" and not row["limit"]:
             # A stub: sacct's first word on a job, some seconds long, with one node where there are several.
-            nodes = comment = ""
-        for job_id in expand_array_id(job):
-            yield _record(job_id, state, _exit_and_signal(code), nodes, (start, end), reason, comment, "sacct")
+            row |= {"nodes": "", "comment": "", "name": ""}
+        row["user"] = _text(row["user"]) or row["uid"]
+        # A job's start may be written after its end, and says how it ended, but not yet when, and always `0:0`.
+        code = (None, None) if _time(row["end"]) is None else exit_and_signal(row["code"])
+        for job_id in expand_array_id(row["id"]):
+            yield record_of(job_id, row, code, "sacct")
 
 
-def expand_array_id(job_id: str) -> tuple[str, ...]:
-    """`123_[0-4:2,7%2]` -> 123_0, 123_2, 123_4, 123_7; any other id as it is. A part cut off (`...`) is left out."""
-    base, bracket, tasks = job_id.partition("_[")
-    if not bracket:
-        return (job_id,)
-    found: list[str] = []
-    for part in tasks.rstrip("]").split("%")[0].split(","):
-        if span := _TASKS.fullmatch(part.strip()):
-            first, last, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
-            found.extend(f"{base}_{task}" for task in range(first, last + 1, max(step, 1)))
-    return tuple(found)
+def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
+    """The records by job id; of several for one id (a job that ran twice, an id used again) the newest.
+
+    Newest is what was submitted last (Slurm counts putting a job back into the queue as that), then what started
+    last or has not started; where these are the same, the last one.
+    """
+    found: dict[str, JobRecord] = {}
+    for record in records:
+        before = found.get(record.job_id)
+        if before is None or _age(record) >= _age(before):
+            found[record.job_id] = record
+    return found
 
 
-def _rows(stdout: str, width: int) -> Iterator[list[str]]:
-    """The rows of the output; a line that does not begin a row belongs to the comment of the row before it."""
-    row: list[str] = []
-    for line in stdout.split("\n"):
-        fields = line.split(SEPARATOR, width - 1)
-        if len(fields) == width and _JOB_ID.fullmatch(fields[0].strip()):
-            if row:
-                yield row
-            row = fields
-        elif row:
-            row[-1] += f"\n{line}"
-    if row:
-        yield row
-
-
-def _record(
-    job_id: str,
-    state: str,
-    code: tuple[int | None, int | None],
-    nodes: str,
-    times: tuple[str, str],
-    reason: str,
-    comment: str,
-    source: Source,
-) -> JobRecord:
-    word = base_state(state)
+def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> JobRecord:
+    """The record of one job from its fields by our names, as they were printed."""
+    word = base_state(row["state"])
     phase = phase_of(word)
-    ended = phase is Phase.ENDED
-    # Before the fact, squeue prints when it expects the start or the end to be.
-    started_at = None if phase is Phase.WAITING else _time(times[0])
+    waiting, ended = phase is Phase.WAITING, phase is Phase.ENDED
+    start, end = _time(row["start"]), _time(row["end"])
+    limit = _seconds(row["limit"])
+    if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
+        end = start + timedelta(seconds=limit)  # sacct does not look ahead
     return JobRecord(
         job_id=job_id.strip(),
         state=word,
-        reason=_text(reason),
-        nodes=_text(nodes),
+        reason=_text(row["reason"]),
+        nodes=_text(row["nodes"]),
         exit_code=code[0] if ended else None,
         signal=(code[1] or None) if ended else None,
-        comment=_comment(comment),
-        started_at=started_at,
-        ended_at=_time(times[1]) if ended else None,
+        comment=_comment(row["comment"]),
+        # Before the fact, Slurm prints when it expects the start or the end to be.
+        started_at=None if waiting else start,
+        ended_at=end if ended else None,
         source=source,
+        job_name=_text(row["name"]),
+        user=_text(row["user"]),
+        submitted_at=_time(row["submit"]),
+        starts_at=start if waiting else None,
+        ends_at=end if phase is Phase.RUNNING else None,
+        time_limit_s=limit,
+        cancelled_by=_canceller(row["state"]),
+        preempted_at=_time(row.get("preempted", "")),
     )
+
+
+def exit_and_signal(text: str) -> tuple[int | None, int | None]:
+    """(exit code, signal) of the `code:signal` that sacct and scontrol print."""
+    code, _, signal = text.strip().partition(":")
+    return _number(code), _number(signal)
+
+
+def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The rows of the output, by our names. Lines that begin no row belong to the comment of the row before them."""
+    starts = list(_row_start(tuple(names.values())).finditer(stdout))
+    ends = [*(start.start() for start in starts), len(stdout)][1:]
+    for start, end in zip(starts, ends, strict=True):
+        yield {**start.groupdict(), "comment": stdout[start.end() : end]}
+
+
+@functools.cache
+def _row_start(names: tuple[str, ...]) -> re.Pattern[str]:
+    """All fields before the comment, from a line's beginning on. A job's name may have several lines, as a comment."""
+    one_line, lines = r"[^\x1f\n]*", r"[^\x1f]*"
+    fields = (rf"(?P<{name}>{lines if name == 'name' else one_line})\x1f" for name in names[1:-1])
+    return re.compile(rf"^[ \t]*(?P<id>{_ID})[ \t]*\x1f{''.join(fields)}", re.MULTILINE | re.ASCII)
+
+
+def _age(record: JobRecord) -> tuple[datetime, datetime]:
+    return record.submitted_at or _FIRST, record.started_at or _LAST
 
 
 def _wait_status(text: str) -> tuple[int | None, int | None]:
     """(exit code, signal) of squeue's exit_code, which is the raw wait status, or `code:signal` in other releases."""
     if ":" in text:
-        return _exit_and_signal(text)
-    if not text.strip().isdecimal():
-        return None, None
-    status = int(text)
-    return (status >> 8) & 0xFF, status & 0x7F
+        return exit_and_signal(text)
+    status = _number(text)
+    return (None, None) if status is None else ((status >> 8) & 0xFF, status & 0x7F)
 
 
-def _exit_and_signal(text: str) -> tuple[int | None, int | None]:
-    """(exit code, signal) of sacct's `code:signal`."""
-    code, _, signal = text.strip().partition(":")
-    return (int(code) if code.isdecimal() else None), (int(signal) if signal.isdecimal() else None)
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None
 
 
 def _time(text: str) -> datetime | None:
     """A UTC time from seconds since the epoch; None for `Unknown`, `N/A` and 0."""
-    seconds = text.strip()
-    if not (seconds.isascii() and seconds.isdecimal()) or not 0 < int(seconds) < 2**33:
+    seconds = _number(text)
+    return datetime.fromtimestamp(seconds, tz=timezone.utc) if seconds and seconds < 2**33 else None
+
+
+def _seconds(text: str) -> int | None:
+    """`[D-][HH:]MM:SS` in seconds; None for `UNLIMITED`, `Partition_Limit` and whatever else is no time."""
+    found = _TIME_LIMIT.fullmatch(text.strip())
+    if found is None:
         return None
-    return datetime.fromtimestamp(int(seconds), tz=timezone.utc)
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def _canceller(state: str) -> str | None:
+    """Who did it, of sacct's `CANCELLED by 1000`: the name if this machine knows it, else the number."""
+    found = _CANCELLED_BY.fullmatch(state)
+    return _user_name(int(found[1])) if found else None
+
+
+@functools.cache
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
 
 
 def _text(value: str) -> str:
@@ -169,8 +254,3 @@ def _text(value: str) -> str:
 def _comment(value: str) -> str:
     value = value.rstrip("\n")
     return "" if value == "(null)" else value
-
-
-def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
-    """The records by job id; of several for one id (a job that ran twice) the last, which is the latest."""
-    return {record.job_id: record for record in records}

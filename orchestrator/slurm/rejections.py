@@ -27,7 +27,7 @@ def _rule(pattern: str, mend: str) -> _Rule:
 
 _RULES = (
     # Limits of a QOS, an account or a partition, by the name sbatch puts in front.
-    _rule(r"MaxSubmit|MaxJobs", "wait for jobs to end, submit fewer at once, or take another `qos` or `account`"),
+    _rule(r"MaxSubmit|MaxJobs|GrpSub", "wait for jobs to end, submit fewer, or take another `qos` or `account`"),
     _rule(r"(?:QOS|Assoc|Partition)\w*Wall", "lower `time_limit`, or take a `qos` or `partition` that allows it"),
     _rule(r"(?:QOS|Assoc)\w*(?:Node)", "ask for fewer nodes (a smaller scale), or take another `qos` or `account`"),
     _rule(r"(?:QOS|Assoc)\w*(?:Gres|TRES|Cpu|Mem|Billing)", "ask for fewer GPUs, or take another `qos` or `account`"),
@@ -88,6 +88,19 @@ _RULES = (
     _rule(r"required partition not available|partition.*(?:down|inactive|drain)", "take a `partition` that is up"),
     _rule(r"access/permission denied|user id is invalid|invalid user id", "ask the administrator for access to it"),
 )  # fmt: skip
+
+
+# Limits on how many jobs may be in the queue: what is refused today is taken when others have ended.
+_FULL = re.compile(
+    r"MaxSubmit|GrpSubmit|too many jobs|maximum number of jobs|temporarily unable to accept|rate limit"
+    r"|Reached .*limit.* submit",
+    re.IGNORECASE,
+)
+
+
+def is_for_want_of_room(stderr: str) -> bool:
+    """Whether the same job would be taken once others have left the queue."""
+    return _FULL.search(own_words(stderr)) is not None
 
 
 def explain_rejection(stderr: str) -> Problem:

@@ -1,6 +1,8 @@
 """Every state that Slurm gives a job, and what it means for somebody who waits for the job.
 
-Source: the job states and state flags of slurm.h and the "JOB STATE CODES" of squeue(1) and sacct(1).
+Source: the job states and state flags of slurm.h, job_state_string() and job_state_string_complete() of
+slurm_protocol_defs.c from release 20.11 to 24.11, and the "JOB STATE CODES" of squeue(1) and sacct(1). EXPEDITING is
+of 25.11.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _STATES: dict[str, tuple[Phase, str]] = {
     "CONFIGURING": (_W, "has nodes, which are being made ready"),
     "POWER_UP_NODE": (_W, "has nodes, which are being switched on"),
     "REQUEUED": (_W, "was stopped and goes back into the queue"),
+    "REQUEUED_CRON": (_W, "is a line of a crontab and waits for its next time"),
+    "EXPEDITING": (_W, "failed and goes back into the queue, before all others, once its nodes are checked"),
     "REQUEUE_FED": (_W, "is being queued again by the federation"),
     "REQUEUE_HOLD": (_W, "was put back into the queue and is held; `scontrol release` frees it"),
     "SPECIAL_EXIT": (_W, "ended with a special exit code, is back in the queue and held"),

@@ -20,12 +20,21 @@ class Shape:
     accounting: bool = True
     min_job_age_s: int = 300
     """How long squeue remembers a job that has ended (seconds)."""
+    most_in_array: int = 1001
+    """MaxArraySize."""
+    last_job_id: int = 0
+    """After it Slurm begins again at 1; 0: as Slurm does."""
     first_port: int = 0
     """slurmctld, slurmdbd and the database take the first three ports, the nodes those after; 0: not chosen yet."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the machine below is too small for daemons that each look through all of its processes."""
+        return self.nodes > 32
 
     @property
     def ports_needed(self) -> int:
@@ -52,6 +61,8 @@ def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
 
 def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
     # cred_expire: a requeued job waits that long before it runs again; a step launch must finish within it.
+    cred_expire_s, silence_s = (120, 300) if shape.is_crowded else (15, 20)
+    tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
 ClusterName={CLUSTER_NAME}
 SlurmctldHost={hostname}(127.0.0.1)
@@ -59,7 +70,7 @@ SlurmctldPort={shape.controller_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/munge.sock,cred_expire=15
+AuthInfo=socket={folder}/munge/munge.sock,cred_expire={cred_expire_s}
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -70,15 +81,15 @@ SlurmdLogFile={folder}/log/slurmd.%n.log
 PlugStackConfig={folder}/etc/plugstack.conf
 SwitchType=switch/none
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracking}
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherType=jobacct_gather/{gathering}
 JobAcctGatherFrequency=task=5
 SlurmdParameters=config_overrides
 ReturnToService=2
 RebootProgram=/bin/true
 SlurmctldTimeout=30
-SlurmdTimeout=20
+SlurmdTimeout={silence_s}
 KillWait=5
 MinJobAge={shape.min_job_age_s}
 InactiveLimit=0
@@ -101,12 +112,16 @@ PreemptType={preemption}
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 MaxJobCount=50000
-MaxArraySize=1001
+MaxArraySize={shape.most_in_array}{_last_job_id(shape)}
 DefMemPerCPU=1000
 GresTypes=gpu
 JobRequeue=1
 EnforcePartLimits=ALL
 """
+
+
+def _last_job_id(shape: Shape) -> str:
+    return f"\nFirstJobId=1\nMaxJobId={shape.last_job_id}" if shape.last_job_id else ""
 
 
 def _accounting(folder: Path, shape: Shape) -> str:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.site import Site
+from tests.slurm.stand_in import StandInSite
 
 
 @pytest.fixture
-def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Site:  # noqa: ARG001  needs it up
-    made = Site(tmp_path)
-    made.write_profile()
-    return made
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> StandInSite:  # noqa: ARG001  needs it up
+    return StandInSite(tmp_path).prepare()
 
 
 @pytest.fixture(scope="module")
@@ -73,96 +68,31 @@ def test_submitting_again_finds_everything_and_asks_slurm_for_nothing(
 ) -> None:
     before = slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split()
     answer = trained.submit()
-    assert answer.returncode == 0 and "6 already verified, 0 submitted" in answer.stderr
+    assert answer.returncode == 0 and "6 done, 0 submitted" in answer.stderr
     assert slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split() == before
 
 
-def test_a_cancelled_job_is_cancelled_in_slurm_and_never_called_good(site: Site, slurm_cluster: SlurmCluster) -> None:
+def test_a_cancelled_job_is_cancelled_in_slurm_and_never_called_good(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    site.behave("hang")
     assert site.submit("--where", "gbs=16").returncode == 0
     assert len(site.status()) == 3
     answer = site.repro("cancel", "figure-13")
     assert answer.returncode == 0 and "3 jobs asked to end" in answer.stderr
-    rows = _wait_until_ended(site)
+    rows = site.wait_until_ended()
     assert {row["state"] for row in rows} == {"CANCELLED"} and {row["verdict"] for row in rows} == {"failed"}
+    assert all("by repro cancel" in str(row["why"]) for row in rows)
     assert slurm_cluster.run("squeue", "-h", "--states=PENDING,RUNNING", "-o", "%i").split() == []
 
 
-def test_a_refusal_is_slurms_words_with_the_mend_and_can_be_repeated(site: Site) -> None:
-    site.write_profile(partition="nosuch")
+def test_a_refusal_is_slurms_words_with_the_mend_and_can_be_repeated(site: StandInSite) -> None:
+    profile = site.folder / "site.yaml"
+    profile.write_text(profile.read_text().replace("partition: batch", "partition: nosuch"))
     refused = site.submit("--where", "pp=4,gbs=4")
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "invalid partition specified: nosuch" in refused.stderr.lower()
-    assert [row["state"] for row in site.status()] == ["NEVER_SUBMITTED"]
-    site.write_profile()
-    again = site.submit("--where", "pp=4,gbs=4", "--wait", timeout_s=120)
-    assert [row["verdict"] for row in site.status()] == ["verified"], again.stdout + again.stderr
-
-
-def test_a_submitter_killed_after_slurm_took_the_job_loses_and_doubles_nothing(
-    site: Site, slurm_cluster: SlurmCluster
-) -> None:
-    _replace_sbatch(site, '/usr/bin/sbatch --hold "$@"; kill -9 $PPID')
-    assert site.submit("--where", "gbs=4").returncode == -9
-    site.variables.clear()
-    rows = site.status()
-    assert [row["state"] for row in rows] == ["PENDING"] * 3 and all("_" in row["id"] for row in rows)
-    assert "3 under way, 0 submitted" in site.submit("--where", "gbs=4").stderr
-    ids = slurm_cluster.run("squeue", "-h", "-r", "--states=PENDING,RUNNING", "-o", "%i").split()
-    assert sorted(ids) == sorted(row["id"] for row in rows)
-    site.repro("cancel", "figure-13")
-
-
-def test_a_submitter_killed_before_slurm_had_the_job_is_submitted_by_the_next(site: Site) -> None:
-    _replace_sbatch(site, "kill -9 $PPID")
-    assert site.submit("--where", "pp=4,gbs=4").returncode == -9
-    site.variables.clear()
-    assert [row["state"] for row in site.status()] == ["NEVER_SUBMITTED"]
-    assert "1 submitted" in site.submit("--where", "pp=4,gbs=4").stderr
-    site.repro("cancel", "figure-13")
-
-
-def test_with_the_controller_down_status_keeps_what_it_knew_and_submit_exits_3(
-    site: Site, slurm_cluster: SlurmCluster
-) -> None:
-    with _taking_jobs_and_starting_none(
-        slurm_cluster
-    ):  # a job that has just started cannot make its step without a controller
-        assert site.submit("--where", "gbs=16").returncode == 0
-        with slurm_cluster.without_controller():
-            answer = site.repro("status")
-            assert answer.returncode == 0 and "states are as last seen" in answer.stderr
-            away = site.submit("--where", "gbs=4")
-            assert away.returncode == 3 and "Traceback" not in away.stderr, away.stderr
-            assert len(site.status()) == 3, "what no scheduler can be given is not recorded"
-        site.repro("cancel", "figure-13", "--yes")
-        assert [row["state"] for row in _wait_until_ended(site)] == ["CANCELLED"] * 3
-
-
-@contextmanager
-def _taking_jobs_and_starting_none(cluster: SlurmCluster) -> Iterator[None]:
-    """The partition is down inside the block, or until the controller is started again."""
-    cluster.run("scontrol", "update", "partitionname=batch", "state=down")
-    try:
-        yield
-    finally:
-        cluster.run("scontrol", "update", "partitionname=batch", "state=up")
-
-
-def _replace_sbatch(site: Site, body: str) -> None:
-    """Put a script of this name before the real sbatch."""
-    folder = site.folder / "bin"
-    folder.mkdir()
-    script = folder / "sbatch"
-    script.write_text(f"#!/bin/bash\n{body}\n")
-    script.chmod(0o755)
-    site.variables["PATH"] = f"{folder}:{os.environ['PATH']}"
-
-
-def _wait_until_ended(site: Site, seconds: float = 60.0) -> list[dict[str, str]]:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        rows = site.status()
-        if all(row["state"] not in ("PENDING", "RUNNING", "COMPLETING", "SUBMITTING") for row in rows):
-            return rows
-        time.sleep(1)
-    raise AssertionError(f"still under way: {rows}")
+    assert [(row["state"], row["failure"]) for row in site.status()] == [("NEVER_SUBMITTED", "refused")]
+    site.prepare()
+    assert site.submit("--where", "pp=4,gbs=4").returncode == 0
+    assert [row["verdict"] for row in site.wait_until_ended()] == ["verified"]

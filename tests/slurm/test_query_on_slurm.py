@@ -1,7 +1,10 @@
-"""query_jobs and find_by_comment against a real Slurm."""
+"""query_jobs, find_by_comments and cancel_jobs against a real Slurm."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import pwd
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -9,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.slurm import query
+from orchestrator.errors import Unreachable
+from orchestrator.slurm import cancel, query
+from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run_slurm
-from orchestrator.slurm.query import QueryAnswer, ask_accounting, find_by_comment, query_jobs
+from orchestrator.slurm.query import QueryAnswer, ask_accounting, find_by_comment, find_by_comments, query_jobs
+from orchestrator.slurm.reasons import explain_reason
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 from tests.slurm.accounting import OTHER_USER
@@ -20,13 +26,15 @@ from tests.slurm.host import wait_until
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
+ME = pwd.getpwuid(os.getuid()).pw_name
+
 
 def submit(cluster: SlurmCluster, script: str, *options: str) -> str:
     """Submit a one-line script; its job id."""
     return cluster.run("sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", *options, "--wrap", script)
 
 
-def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 20.0) -> JobRecord:
+def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 40.0) -> JobRecord:
     """Ask until the job is in this phase."""
     last: list[JobRecord | None] = [None]
 
@@ -44,20 +52,39 @@ def queued(job_id: str) -> JobRecord | None:
 
 
 def accounted(job_id: str) -> JobRecord | None:
-    return ask_accounting([job_id]).get(job_id)
+    """What sacct has written in full: the end and the exit code may come seconds after the state."""
+    record = ask_accounting([job_id]).get(job_id)
+    return None if record is None or (record.phase is Phase.ENDED and record.ended_at is None) else record
+
+
+def forgetful(argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
+    """The queue forgets after MinJobAge; here it has forgotten everything."""
+    return CommandResult(tuple(argv), 0, "", "") if argv[0] == "squeue" else run_slurm(argv, variables=variables)
+
+
+def as_another_user(argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+    who = pwd.getpwnam(OTHER_USER)
+    return run_slurm(
+        ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--clear-groups", *argv], timeout_s=timeout_s
+    )
 
 
 def test_a_job_is_followed_from_the_queue_to_its_end(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     before = datetime.now(timezone.utc) - timedelta(seconds=2)
     gate = tmp_path / "go"
-    job = submit(slurm_cluster, f"until [ -e {gate} ]; do sleep 0.1; done", "-N2", "--hold")
+    script = f"until [ -e {gate} ]; do sleep 0.1; done"
+    job = submit(slurm_cluster, script, "-N2", "--hold", "--time=7", "--job-name=follow me=x")
     waiting = query_jobs([job]).records[job]
     assert (waiting.phase, waiting.reason, waiting.nodes) == (Phase.WAITING, "JobHeldUser", "")
     assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
+    assert (waiting.job_name, waiting.user, waiting.time_limit_s) == ("follow me=x", ME, 420)
+    assert waiting.starts_at is None and waiting.submitted_at is not None and waiting.submitted_at >= before
+    assert explain_reason(waiting.reason).kind == "held"
     slurm_cluster.run("scontrol", "release", job)
     running = eventually(lambda: queued(job), Phase.RUNNING)
     assert running.nodes and running.exit_code is None
     assert running.ended_at is None, "the expected end is not an end"
+    assert running.started_at is not None and running.ends_at == running.started_at + timedelta(minutes=7)
     gate.touch()
     ended = eventually(lambda: queued(job), Phase.ENDED)
     assert (ended.state, ended.exit_code, ended.signal, ended.source) == ("COMPLETED", 0, None, "squeue")
@@ -91,20 +118,65 @@ def test_every_task_of_an_array_is_found_by_its_own_id_and_by_the_arrays(slurm_c
     slurm_cluster.run("scancel", job)
 
 
-def test_a_cancelled_job_is_ended_in_queue_and_accounting(slurm_cluster: SlurmCluster) -> None:
-    job = submit(slurm_cluster, "sleep 60", "--hold")
-    slurm_cluster.run("scancel", job)
-    for ask in (queued, accounted):
-        assert eventually(lambda ask=ask: ask(job), Phase.ENDED).state == "CANCELLED"  # type: ignore[misc]
+def test_a_job_that_waits_for_another_has_an_expected_start_and_scontrol_tells_the_same(
+    slurm_cluster: SlurmCluster,
+) -> None:
+    whole = ("--nodes=4", "--exclusive", "--time=9")
+    first = submit(slurm_cluster, "sleep 60", *whole)
+    second = submit(slurm_cluster, "true", *whole, "--comment=two\nlines JobId=77 UserId=x(1)  a=b ")
+    others = [
+        submit(slurm_cluster, "true", "--hold", "--array=1,3-7:2%2"),
+        submit(slurm_cluster, "true", f"--uid={OTHER_USER}", "--begin=now+1hour", "--time=2-3:04:00", "-p", "hi"),
+        submit(slurm_cluster, "true", f"--dependency=afterok:{first}", "--job-name=a b=c"),
+    ]
+    mixed = slurm_cluster.run("sbatch", "--parsable", "--hold", "-N1", ":", "-N1", "--wrap", "true").split(";")[0]
+    try:
+        expected_end = eventually(lambda: queued(first), Phase.RUNNING).ends_at
+        wait_until(lambda: getattr(queued(second), "starts_at", None) is not None, seconds=20, what="an expected start")
+        records = query_jobs([first, second, mixed, *others]).records
+        assert explain_reason(records[second].reason).kind == "queue"
+        expected_start = records[second].starts_at
+        assert expected_start is not None and expected_end is not None
+        assert abs(expected_start - expected_end) <= timedelta(minutes=1)
+        assert explain_reason(records[others[2]].reason).kind == "dependency"
+        assert set(records) >= {f"{others[0]}_{task}" for task in (1, 3, 5, 7)} | {f"{mixed}+0", f"{mixed}+1"}
+        shown = query._ask_controller(lambda job: job.job_id in records)
+        queue = query_jobs([first, second, mixed, *others]).records
+        assert {job: dataclasses.replace(record, source="squeue") for job, record in shown.items()} == queue
+    finally:
+        assert cancel_jobs([mixed, *others, second, first]) == {}
+
+
+def test_who_cancelled_a_job_is_known_and_one_refusal_hinders_no_other(
+    slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, array = submit(slurm_cluster, "true", "--hold"), submit(slurm_cluster, "true", "--hold", "--array=0-3")
+    theirs = [submit(slurm_cluster, "sleep 60", f"--uid={OTHER_USER}", *hold) for hold in (["--hold"], ["-N1"])]
+    with monkeypatch.context() as patch:
+        patch.setattr(cancel, "run_slurm", as_another_user)
+        refused = cancel_jobs([mine, theirs[0], "99999999", f"{array}_2", theirs[1]])
+        assert refused == dict.fromkeys([mine, f"{array}_2"], "Access/permission denied")
+        assert cancel_jobs([theirs[0], "99999999"]) == {}, "what has ended or is unknown is no refusal"
+    assert cancel_jobs([f"{array}_1", f"{array}_3", mine]) == {}
+    # Tasks that are cancelled by themselves before they start leave no trace.
+    assert set(query_jobs([array]).records) == {f"{array}_0", f"{array}_2"}
+    assert cancel_jobs([array, *(str(70_000_000 + number) for number in range(500))]) == {}
+    for job, who in ((mine, ME), (theirs[0], OTHER_USER), (theirs[1], OTHER_USER)):
+        assert eventually(lambda job=job: queued(job), Phase.ENDED).state == "CANCELLED"  # type: ignore[misc]
+        past = eventually(lambda job=job: accounted(job), Phase.ENDED)  # type: ignore[misc]
+        assert (past.state, past.cancelled_by) == ("CANCELLED", who)
+        assert past.user == (ME if job == mine else OTHER_USER)
 
 
 def test_one_query_answers_for_known_and_unknown_jobs_together(slurm_cluster: SlurmCluster) -> None:
     job = submit(slurm_cluster, "true", "--hold")
     answer = query_jobs([job, "99999998", "99999999"])
     assert set(answer.records) == {job} and answer.complaints == ()
-    assert query_jobs(["99999999"]) == QueryAnswer({}, ())
+    assert answer.unknown == {"99999998", "99999999"}
+    assert query_jobs(["99999999"]) == QueryAnswer({}, (), frozenset({"99999999"}))
     many = query_jobs([job, *(str(70_000_000 + number) for number in range(20_000))])
-    assert set(many.records) == {job}
+    assert set(many.records) == {job} and len(many.unknown) == 20_000
+    assert query_jobs([job], lambda record: record.job_name != "wrap") == QueryAnswer({}, (), frozenset({job}))
     slurm_cluster.run("scancel", job)
 
 
@@ -120,17 +192,13 @@ def test_a_job_is_found_by_its_exact_comment(slurm_cluster: SlurmCluster, commen
 def test_a_job_that_left_the_queue_is_found_in_accounting(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue forgets after MinJobAge; here it is made to have forgotten everything."""
-
-    def forgetful(argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
-        return CommandResult(tuple(argv), 0, "", "") if argv[0] == "squeue" else run_slurm(argv, variables=variables)
-
     comment = f"token|{time.time_ns()}"
     job = submit(slurm_cluster, "exit 5", f"--comment={comment}")
     eventually(lambda: queued(job), Phase.ENDED)
     monkeypatch.setattr(query, "run_slurm", forgetful)
     wait_until(lambda: list(find_by_comment(comment).records) == [job], seconds=20, what="sacct has the comment")
-    record = query_jobs([job]).records[job]
+    record = query_jobs([job], lambda found: found.comment == comment).records[job]
+    assert (record.job_name, record.user, record.time_limit_s) == ("wrap", ME, 1800)
     assert (record.source, record.state, record.exit_code, record.comment) == ("sacct", "FAILED", 5, comment)
     assert record.nodes in slurm_cluster.node_names and record.started_at is not None and record.ended_at is not None
 
@@ -140,6 +208,9 @@ def test_another_users_job_with_the_same_comment_is_not_taken_for_ours(slurm_clu
     job = submit(slurm_cluster, "true", f"--comment={comment}", f"--uid={OTHER_USER}", "--hold")
     assert query_jobs([job]).records[job].comment == comment
     assert find_by_comment(comment) == QueryAnswer({}, ())
+    assert set(find_by_comments([comment, "another"], user=OTHER_USER).records) == {job}
+    with pytest.raises(Unreachable, match="Invalid user"):
+        find_by_comment(comment, user="nosuchuser")
     slurm_cluster.run("scancel", job)
 
 
@@ -176,13 +247,20 @@ def test_a_node_that_fails_ends_the_job_or_puts_it_back_into_the_queue(slurm_clu
         slurm_cluster.set_node(node, "resume")
 
 
-def test_stopped_accounting_is_a_complaint_and_the_queue_still_answers(slurm_cluster: SlurmCluster) -> None:
+def test_stopped_accounting_is_a_complaint_and_the_queue_still_answers(
+    slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = submit(slurm_cluster, "true", "--hold")
     with slurm_cluster.without_accounting():
         answer = query_jobs([job, "99999999"])
         assert set(answer.records) == {job}
         (complaint,) = answer.complaints
         assert complaint.startswith("sacct: ") and "slurmdbd" in complaint
+        with monkeypatch.context() as patch:
+            patch.setattr(query, "run_slurm", forgetful)
+            shown = query_jobs([job, "99999999"])
+        assert (shown.records[job].source, shown.records[job].reason) == ("scontrol", "JobHeldUser")
+        assert shown.unknown == {"99999999"} and shown.complaints
         assert find_by_comment(f"never {time.time_ns()}").complaints, "an empty answer must not look like a proof"
         with pytest.raises(AccountingUnreachable):
             run_slurm(["sacctmgr", "show", "user"])

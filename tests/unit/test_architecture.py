@@ -14,7 +14,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 FLOORS = {
-    **dict.fromkeys(("errors", "folders", "job_record", "megatron", "pretrain"), 1),
+    **dict.fromkeys(("errors", "folders", "job_files", "job_record", "masking", "megatron", "pretrain"), 1),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results"), 4),
@@ -22,7 +22,11 @@ FLOORS = {
     "cli": 6,
 }
 # Within a floor one direction only: a plan has a program, not the other way round.
-SAME_FLOOR = {("planning", "workloads"), ("folders", "errors")}
+SAME_FLOOR = {
+    ("planning", "workloads"),
+    ("job_files", "errors"),
+    *((room, "job_files") for room in ("folders", "job_record")),
+}
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 
 
@@ -41,7 +45,7 @@ def imports(room: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders", "job_record"])
+@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders", "job_files", "job_record", "masking"])
 def test_a_room_uses_only_rooms_on_lower_floors(room: str) -> None:
     upward = [
         f"{file} uses {used}"

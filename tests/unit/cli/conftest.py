@@ -16,9 +16,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.clean_up()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site on which figure 13 has come out; tests that share it change nothing."""
+    """A site on which figure 13 has come out; tests that share it run nothing there."""
     site = Site.make(tmp_path_factory.mktemp("finished") / "a home")
     done = site.submit("--wait")
     assert done.returncode == 0, done.stderr
@@ -28,4 +28,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    monkeypatch.setattr("orchestrator.cli.waiting.LOCAL_POLL_S", 0.05)
     return Caller(site, monkeypatch, capsys)
+
+
+@pytest.fixture
+def looking(finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    """`repro` where figure 13 has come out."""
+    monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    return Caller(finished, monkeypatch, capsys)

@@ -15,15 +15,6 @@ from tests.unit.cli.calling import Caller, everything_in
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 
-def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None:
-    before = everything_in(repro.site.folder)
-    done = repro("status")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.splitlines() == ["nothing was submitted yet", "next: repro list   # what there is to run"]
-    assert json.loads(repro("status", "--json").stdout) == []
-    assert everything_in(repro.site.folder) == before
-
-
 def test_a_dry_run_shows_what_would_be_submitted_and_claims_nothing_about_outcomes(repro: Caller) -> None:
     before = everything_in(repro.site.folder)
     done = repro("submit", *HERE, "--dry-run")
@@ -118,16 +109,6 @@ def test_jobs_are_submitted_from_one_folder_and_seen_from_another(repro: Caller,
     assert repro("submit", *words, "--wait", folder=elsewhere).returncode == 0
     assert list(elsewhere.iterdir()) == []
     assert [row["verdict"] for row in json.loads(repro("status", "--json").stdout)] == ["verified"]
-
-
-def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert repro("submit", *HERE, "--where", "gbs=4", "--wait").returncode == 0
-    monkeypatch.setattr("orchestrator.cli.results.MOST_ROWS", 2)
-    (counts,) = json.loads(repro("status", "--json").stdout)
-    assert (counts["experiment"], counts["cases"], counts["verified"], counts["failed"]) == ("sc21/figure-13", 3, 3, 0)
-    assert len(json.loads(repro("status", "figure-13", "--json").stdout)) == 3
 
 
 def test_a_relative_home_is_the_same_folder_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

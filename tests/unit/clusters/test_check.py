@@ -50,7 +50,7 @@ SITE = Site(
     associations=(Association("research", ("normal", "long"), "normal", is_default=True), Association("small")),
     qos=(Qos("normal"), Qos("long", max_wall_s=36000), Qos("tiny", max_nodes=2, max_gpus=16, max_wall_s=600)),
     mpi_kinds=("pmi2", "pmix"),
-    settings={"AccountingStorageEnforce": "associations,limits,qos", "MaxArraySize": "1001"},
+    settings={"AccountingStorageEnforce": "associations,limits,qos"},
     reservations=("monday",),
 )
 
@@ -62,7 +62,7 @@ def pyxis_of(version: tuple[int, int]) -> SrunOptions:
 
 
 def findings(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[Finding]:
-    return check_login(cluster_of(folder, profile, changed or "{}"), site, most_in_one_array=1000)
+    return check_login(cluster_of(folder, profile, changed or "{}"), site)
 
 
 def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[str]:
@@ -79,7 +79,7 @@ def result_of(check: str, found: list[Finding]) -> tuple[str, str]:
 
 def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) -> None:
     found = findings(tmp_path)
-    assert {one.result for one in found} == {"ok"} and all(one.where for one in found[:-1])
+    assert {one.result for one in found} == {"ok"} and all(one.where for one in found)
     assert [one.check for one in found] == [
         "slurm.partition",
         "slurm.account",
@@ -90,7 +90,6 @@ def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) ->
         "hardware.gpus_per_node",
         "slurm.cpus_per_task",
         "slurm.mpi",
-        "MaxArraySize",
     ]
 
 
@@ -217,7 +216,7 @@ def test_no_account_is_a_fault_only_where_slurm_asks_for_one_and_there_is_no_def
     assert faults(tmp_path, none) == []
     (said,) = faults(tmp_path, none, without_default)
     assert said.endswith("slurm.account: none named, and Slurm asks for one; yours are: a, b")
-    free = replace(without_default, settings={"AccountingStorageEnforce": "none", "MaxArraySize": "1001"})
+    free = replace(without_default, settings={"AccountingStorageEnforce": "none"})
     assert faults(tmp_path, none, free) == faults(tmp_path, "slurm: {account: any, qos: null}", free) == []
 
 
@@ -347,12 +346,6 @@ def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_pa
         "container.mounts.0",
     }
     assert all(one.mend and one.mend.endswith("site.local.yaml") for one in faulty)
-
-
-@pytest.mark.parametrize(("said", "result"), [("1001", "ok"), ("1000", "ok"), ("501", "later"), ("", "unknown")])
-def test_arrays_are_held_to_the_largest_that_slurm_takes(tmp_path: Path, said: str, result: str) -> None:
-    found = findings(tmp_path, site=replace(SITE, settings={**SITE.settings, "MaxArraySize": said}))
-    assert result_of("MaxArraySize", found)[0] == result
 
 
 def test_container_options_among_sbatchs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_an_unknown_cluster_gets_the_nearest_or_all(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
-    assert str(caught.value) == f"{name}: no such cluster; {mend}"
+    assert str(caught.value) == f"{name}: no such cluster; {mend}".replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["my site", "site+2", "ünïcode", "$(x)", "-x", "a.b"])

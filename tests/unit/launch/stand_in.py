@@ -53,8 +53,10 @@ echo "using world size: $world, data-parallel size: 1, context-parallel size: 1,
   "hierarchical context-parallel sizes: None, tensor-model-parallel size: $tp, pipeline-model-parallel size: $pp"
 for ((i = 1; i <= iterations; i++)); do
   case $behave-$i in
+    host-3) echo "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0." >&2; kill -9 $$ ;;
+    usage-1) echo "pretrain: error: unrecognized arguments: --no-such" >&2; exit 2 ;;
     fail-3) echo "torch.OutOfMemoryError: CUDA out of memory." >&2; exit 7 ;;
-    hang-3) sleep 300 & echo $! >>"$here/sleepers"; wait ;;
+    hang-3 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
     slow-3) sleep 0.3 ;;
   esac
   printf ' [2026-01-01 00:00:00.000000] iteration %8d/%8d | consumed samples: %12d |' $i "$iterations" $((i * gbs))

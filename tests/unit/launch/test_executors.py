@@ -122,7 +122,7 @@ def test_the_watcher_asks_only_about_what_has_not_ended_and_concludes_nothing_fr
 ) -> None:
     asked: list[set[str]] = []
 
-    def query_jobs(job_ids: set[str]) -> QueryAnswer:
+    def query_jobs(job_ids: set[str], _is_ours: object) -> QueryAnswer:
         asked.append(set(job_ids))
         return QueryAnswer({})
 

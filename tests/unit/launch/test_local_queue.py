@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.job_record import read_record
+from orchestrator.launch.cancel import cancel
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.local_state import local_state
-from orchestrator.launch.refresh import cancel, refresh
-from orchestrator.launch.submit import script_path, submit
+from orchestrator.launch.refresh import refresh
+from orchestrator.launch.submit import mark_cancelled, submit
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.tables import OPEN
+from orchestrator.planning.plan import repeated
 from orchestrator.results.collect import collect
 from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger
@@ -47,11 +49,14 @@ def launch(site: Site, where: str | None = None) -> tuple[Ledger, list[JobRow]]:
     return ledger, job_rows(ledger)
 
 
-def test_every_job_runs_once_in_the_order_of_the_experiment_and_its_end_is_read(site: Site) -> None:
+def test_every_job_runs_once_the_smallest_first_and_its_end_is_read(site: Site) -> None:
     ledger, rows = launch(site)
     wait_until(lambda: all_ended(ledger))
     collect(ledger)
-    assert site.started() == [row.case_name for row in rows] and len(rows) == 6
+    names = [row.case_name for row in rows]
+    assert names == [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
+    # A batch of 4 is less work than one of 16; what is as large stays in the experiment's order.
+    assert site.started() == [*names[::2], *names[1::2]]
     for row in job_rows(ledger):
         assert (row.state, row.exit_code, row.verdict) == ("COMPLETED", 0, "verified")
         assert row.started_at is not None and row.ended_at is not None and row.started_at <= row.ended_at
@@ -99,7 +104,8 @@ def test_cancelling_ends_everything_the_running_job_started_and_starts_no_other(
     assert states(ledger) == ["RUNNING", "PENDING", "PENDING"]
     start = read_record(Path(rows[0].folder) / "start")
     assert start is not None
-    cancel(job_rows(ledger))
+    done = cancel(ledger, job_rows(ledger))
+    assert done.asked == job_rows(ledger) and done.refused == []
     wait_until(lambda: all_ended(ledger))
     assert states(ledger) == ["CANCELLED"] * 3
     wait_until(lambda: not site.sleepers())
@@ -113,21 +119,20 @@ def test_cancelling_a_waiting_job_leaves_the_running_one_alone(site: Site) -> No
     site.behave("slow")
     ledger, rows = launch(site, "gbs=4")
     wait_until(site.started)
-    cancel(rows[1:])
+    assert [row.job_id for row in cancel(ledger, rows[1:]).asked] == [row.job_id for row in rows[1:]]
     wait_until(lambda: all_ended(ledger))
     assert states(ledger) == ["COMPLETED", "CANCELLED", "CANCELLED"]
 
 
 def test_a_job_cancelled_while_its_script_is_already_starting_does_not_run(site: Site) -> None:
-    """The queue has looked for the mark and found none; the script looks again, once it can be signalled."""
-    (plan,) = site.plans("pp=1,gbs=4")
+    """The queue has looked for the mark and found none; the script looks again."""
     ledger, (row,) = launch(site, "pp=1,gbs=4")
     wait_until(lambda: all_ended(ledger))
-    for record in ("start", "end"):
+    for record in ("start", "end", "claimed"):
         (Path(row.folder) / record).unlink()
     LocalScriptJob(row.folder, "7_0").cancel()
-    run_id = row.run_id
-    assert subprocess.run(["bash", str(script_path(run_id, plan, site.folders))], check=False).returncode == 143
+    late = subprocess.run(["bash", f"{row.folder}/job.sh"], capture_output=True, text=True, check=False)
+    assert (late.returncode, late.stderr) == (143, "repro: not started: it was cancelled, or given up, before\n")
     assert len(site.started()) == 1
     assert local_state(Path(row.folder), None).state == "CANCELLED"
 
@@ -181,3 +186,16 @@ def test_a_folder_with_signs_that_mean_something_elsewhere_is_a_folder(tmp_path:
     wait_until(lambda: all_ended(ledger))
     collect(ledger)
     assert [row.verdict for row in job_rows(ledger)] == ["verified", "verified"]
+
+
+def test_a_repeat_that_has_no_folder_yet_can_be_cancelled_and_given_up(site: Site) -> None:
+    site.behave("hang")
+    plans, ledger = repeated(site.plans("pp=1,gbs=4"), 3), new_ledger(site.folder)
+    submit(plans, site.cluster(), ledger, site.folders, [])
+    wait_until(site.sleepers)
+    rows = job_rows(ledger)
+    assert not Path(rows[2].folder).exists()
+    mark_cancelled(rows[1].folder)
+    assert cancel(ledger, rows[2:]).refused == [] and cancel(ledger, rows[:1]).refused == []
+    wait_until(lambda: all_ended(ledger))
+    assert states(ledger) == ["CANCELLED"] * 3 and len(site.started()) == 1

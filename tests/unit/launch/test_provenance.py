@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import socket
 import subprocess
 from pathlib import Path
@@ -31,7 +32,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_clean_checkout_is_its_commit(checkout: Path) -> None:
     made = provenance(checkout)
     assert (made.git_commit, made.git_dirty) == (git(checkout, "rev-parse", "HEAD"), False)
-    assert (made.user, made.host) == (getpass.getuser(), socket.gethostname())
+    assert (made.user, made.host) == (pwd.getpwuid(os.getuid()).pw_name, socket.gethostname())
 
 
 def test_a_changed_file_makes_it_dirty_and_a_new_one_does_not(checkout: Path) -> None:
@@ -56,12 +57,18 @@ def test_a_checkout_without_a_commit_and_a_machine_without_git_are_no_faults(
     assert provenance(tmp_path).git_commit is None
 
 
-def test_a_user_without_a_name_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nameless() -> str:
+def test_a_user_without_a_name_is_known_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless(_uid: int) -> pwd.struct_passwd:
         raise KeyError("getpwuid(): uid not found: 4242")
 
-    monkeypatch.setattr(getpass, "getuser", nameless)
-    assert provenance(tmp_path).user == "unknown"
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    assert provenance(tmp_path).user == str(os.getuid())
+
+
+def test_the_environment_does_not_say_whose_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    assert provenance(tmp_path).user == pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_the_versions_of_what_computes_and_what_submits_are_kept(tmp_path: Path) -> None:

@@ -7,48 +7,57 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.errors import ReproError, Unreachable
+from orchestrator.errors import Unreachable
 from orchestrator.launch import refresh as refreshing
-from orchestrator.launch.executors import LocalScriptExecutor
+from orchestrator.launch import settle as settling
+from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.submit import submit
+from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.history import job_history
 from orchestrator.ledger.jobs import job_rows
-from orchestrator.ledger.submissions import record_run
-from orchestrator.ledger.tables import NEVER_SUBMITTED, OPEN, SUBMITTING, WAITING, Attempt
+from orchestrator.ledger.tables import IN_TURN, OPEN, SUBMITTING, WAITING, Attempt
 from orchestrator.slurm.query import QueryAnswer
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.records import JobRecord, Source
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
-from tests.unit.ledger.making import attempts_under, new_job, new_ledger, new_run, record
+from tests.unit.ledger.making import new_ledger, new_run, record
 
 # Submits three jobs and is killed outright where PLACE is called.
 DIES = """
 import os, signal, sys
 from pathlib import Path
+import orchestrator.launch.sending as sending
 import orchestrator.launch.submit as submitting
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
-def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 PLACE = die
 site = Site(Path(sys.argv[1]))
 submitting.submit(site.plans("gbs=4"), site.cluster(), new_ledger(site.folder), site.folders, [])
 """
-BEFORE_THE_START = "submitting.LocalScriptExecutor.submit_queue"
-AFTER_THE_START = "submitting.record_submission"
+BEFORE_THE_ROWS = "submitting.record_run"
+WITH_SCRIPTS_AND_NO_ROWS = "wrote = submitting.write_scripts; submitting.write_scripts = lambda *a: die(wrote(*a)); _"
+BEFORE_THE_CLAIM = "submitting.send"
+BEFORE_THE_START = "sending.LocalScriptExecutor.submit_queue"
+AFTER_THE_START = "sending.record_submission"
 
 
 def killed(site: Site, place: str) -> Ledger:
     command = [sys.executable, "-c", DIES.replace("PLACE", place), str(site.folder)]
     assert subprocess.run(command, cwd=CHECKOUT, check=False).returncode == -signal.SIGKILL
-    ledger = new_ledger(site.folder)
-    assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
-    return ledger
+    return new_ledger(site.folder)
+
+
+def again(site: Site, ledger: Ledger) -> Submitted:
+    return submit(site.plans("gbs=4"), site.cluster(), ledger, site.folders, [])
 
 
 def all_ended(ledger: Ledger) -> bool:
@@ -56,49 +65,130 @@ def all_ended(ledger: Ledger) -> bool:
     return all(row.phase not in OPEN for row in job_rows(ledger))
 
 
-def test_killed_before_the_queue_was_started_the_jobs_were_never_submitted_and_can_be(site: Site) -> None:
+def each_ran_once_as(number: int, site: Site, ledger: Ledger) -> None:
+    wait_until(lambda: all_ended(ledger))
+    assert [(row.number, row.state) for row in job_rows(ledger)] == [(number, "COMPLETED")] * 3
+    assert sorted(site.started()) == sorted(row.case_name for row in job_rows(ledger)) and len(site.started()) == 3
+
+
+# ---- jobs of this machine ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [BEFORE_THE_ROWS, WITH_SCRIPTS_AND_NO_ROWS])
+def test_killed_before_the_rows_were_written_there_is_nothing(site: Site, place: str) -> None:
+    ledger = killed(site, place)
+    assert job_rows(ledger) == [] and refresh(ledger).complaints == ()
+    again(site, ledger)
+    each_ran_once_as(1, site, ledger)
+
+
+def test_killed_before_anything_was_claimed_the_jobs_wait_their_turn_and_are_made_anew_in_place(site: Site) -> None:
+    ledger = killed(site, BEFORE_THE_CLAIM)
+    assert refresh(ledger).complaints == ()
+    before = job_rows(ledger)
+    assert [(row.state, row.phase, row.number) for row in before] == [(IN_TURN, WAITING, 1)] * 3
+    assert all((Path(row.folder) / "job.sh").is_file() for row in before)
+    done = again(site, ledger)
+    assert done.recorded.to_submit == {row.job_id: 1 for row in before}
+    rows = job_rows(ledger)
+    assert [row.attempt_id for row in rows] == [row.attempt_id for row in before]
+    assert {row.run_id for row in rows} == {done.run_id}
+    assert not {row.folder for row in rows} & {row.folder for row in before}
+    # Should a scheduler still be given the old scripts, they do not start.
+    for row in before:
+        late = subprocess.run(["bash", f"{row.folder}/job.sh"], capture_output=True, check=False)
+        assert late.returncode == 143 and b"given up" in late.stderr
+    each_ran_once_as(1, site, ledger)
+
+
+def test_killed_before_the_queue_was_started_the_jobs_wait_their_turn_again(site: Site) -> None:
     ledger = killed(site, BEFORE_THE_START)
+    assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     assert refresh(ledger).complaints == ()
     rows = job_rows(ledger)
-    assert [(row.state, row.verdict) for row in rows] == [(NEVER_SUBMITTED, "failed")] * 3
-    assert "submit again" in str(rows[0].verdict_reason)
-    submit(site.plans("gbs=4"), site.cluster(), ledger, site.folders, [])
-    wait_until(lambda: all_ended(ledger))
-    assert [(row.number, row.state) for row in job_rows(ledger)] == [(2, "COMPLETED")] * 3
-    assert len(site.started()) == 3
+    assert [(row.state, row.phase, row.verdict, row.token) for row in rows] == [(IN_TURN, WAITING, None, "")] * 3
+    assert "`repro submit` again" in str(rows[0].reason)
+    again(site, ledger)
+    each_ran_once_as(1, site, ledger)
 
 
 @pytest.mark.parametrize("when", ["while they run", "when all is over"])
 def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_again(site: Site, when: str) -> None:
     site.behave("slow")
     ledger = killed(site, AFTER_THE_START)
+    assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     if when == "when all is over":
         ended = site.folder / "ended"
         wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
     refresh(ledger)
-    assert submit(site.plans("gbs=4"), site.cluster(), ledger, site.folders, []).recorded.to_submit == {}
-    wait_until(lambda: all_ended(ledger))
-    assert [(row.number, row.state) for row in job_rows(ledger)] == [(1, "COMPLETED")] * 3
-    assert len(site.started()) == 3
+    assert again(site, ledger).recorded.to_submit == {}
+    each_ran_once_as(1, site, ledger)
 
 
-def slurm_submission(ledger: Ledger, host: str = "", pid: int = 2**22 + 1) -> None:
+def test_submitted_without_a_look_at_what_the_crash_left_nothing_is_sent_twice(site: Site) -> None:
+    """What may be with a scheduler is under way until somebody has found out; `repro` always looks first."""
+    site.behave("slow")
+    ledger = killed(site, AFTER_THE_START)
+    assert again(site, ledger).recorded.to_submit == {}
+    each_ran_once_as(1, site, ledger)
+
+
+def test_of_two_submits_at_once_each_job_is_run_once(site: Site) -> None:
+    words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu")
+    both = [site.start(*words), site.start(*words)]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    ledger = new_ledger(site.folder)
+    wait_until(lambda: all_ended(ledger), 30.0)
+    rows = job_rows(ledger)
+    assert [(row.number, row.state) for row in rows] == [(1, "COMPLETED")] * 6
+    assert sorted(site.started()) == sorted(row.case_name for row in rows)
+    assert sorted("6 submitted" in line for line in (text.splitlines()[0] for text in said)) == [False, True], said
+
+
+# ---- jobs of Slurm -------------------------------------------------------------------------------------------
+
+
+def slurm_submission(
+    ledger: Ledger, host: str | None = None, pid: int = 2**22 + 1, user: str | None = None, token: str = "feed"
+) -> None:
     """Three jobs of which the ledger does not know whether Slurm has them."""
-    run = new_run(host=host or socket.gethostname(), pid=pid)
-    record_run(ledger, run, [new_job(name, "slurm") for name in "abc"], attempts_under("feed"))
+    run = replace(new_run(host=host or socket.gethostname(), pid=pid), user=user or user_name())
+    record(ledger, *(f"{token}-{name}" for name in "abc"), token=token, run=run, scheduler="slurm")
 
 
-def slurm_answers(monkeypatch: pytest.MonkeyPatch, *job_ids: str, complaint: str | None = None) -> list[str]:
+def slurm_job(
+    job_id: str, comment: str, source: Source = "squeue", user: str = "", at: datetime | None = None
+) -> JobRecord:
+    return JobRecord(
+        job_id=job_id,
+        state="PENDING",
+        reason="",
+        nodes="",
+        exit_code=None,
+        signal=None,
+        comment=comment,
+        started_at=None,
+        ended_at=None,
+        source=source,
+        user=user,
+        submitted_at=at,
+    )
+
+
+def slurm_answers(
+    monkeypatch: pytest.MonkeyPatch, *job_ids: str, complaint: str | None = None, comment: str = "repro:feed"
+) -> list[list[str]]:
     """What Slurm is asked, answered with these jobs."""
-    asked: list[str] = []
+    asked: list[list[str]] = []
 
-    def find_by_comment(comment: str) -> QueryAnswer:
-        asked.append(comment)
-        records = {job_id: JobRecord.__new__(JobRecord) for job_id in job_ids}
+    def find_by_comments(comments: Collection[str]) -> QueryAnswer:
+        asked.append(list(comments))
+        records = {job_id: slurm_job(job_id, comment) for job_id in job_ids}
         return QueryAnswer(records, (complaint,) if complaint else ())
 
-    monkeypatch.setattr(refreshing, "find_by_comment", find_by_comment)
-    monkeypatch.setattr(refreshing, "_observe_slurm", lambda _rows: ({}, []))
+    monkeypatch.setattr(settling, "find_by_comments", find_by_comments)
+    monkeypatch.setattr(refreshing, "_observe_slurm", lambda _ledger, _rows: ({}, [], []))
     return asked
 
 
@@ -111,19 +201,47 @@ def test_a_submission_that_slurm_has_is_found_by_its_token(ledger: Ledger, monke
     slurm_submission(ledger)
     asked = slurm_answers(monkeypatch, "17_0", "17_1", "17_2")
     refresh(ledger)
-    assert asked == ["repro:feed"]
-    assert [(row.scheduler_id, row.phase) for row in job_rows(ledger)] == [(f"17_{n}", WAITING) for n in range(3)]
+    assert asked == [["repro:feed"]]
+    assert [(row.scheduler_id, row.phase, row.state) for row in job_rows(ledger)] == [
+        (f"17_{n}", WAITING, "PENDING") for n in range(3)
+    ]
     refresh(ledger)
-    assert asked == ["repro:feed"]
+    assert asked == [["repro:feed"]]
 
 
-def test_a_submission_that_slurm_surely_does_not_have_can_be_made_again(
+def test_a_submission_that_slurm_surely_does_not_have_waits_its_turn_again(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_submission(ledger)
     slurm_answers(monkeypatch)
     refresh(ledger)
-    assert {row.state for row in job_rows(ledger)} == {NEVER_SUBMITTED}
+    rows = job_rows(ledger)
+    assert {(row.state, row.phase, row.verdict, row.scheduler_id) for row in rows} == {(IN_TURN, WAITING, None, None)}
+    (attempt,) = job_history(ledger, rows[0].job_id)
+    assert [event.kind for event in attempt.events] == ["run", "in turn"]
+
+
+def test_every_cut_off_submission_is_asked_for_at_once_and_told_apart(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_submission(ledger)
+    slurm_submission(ledger, token="f00d")
+    asked = slurm_answers(monkeypatch, "17_[0-2]", comment="repro:f00d")
+    refresh(ledger)
+    assert asked == [["repro:feed", "repro:f00d"]]
+    assert [row.scheduler_id for row in job_rows(ledger)] == [None] * 3 + ["17_0", "17_1", "17_2"]
+
+
+def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[list[str]] = []
+    monkeypatch.setattr("orchestrator.launch.sending.cancel_jobs", lambda ids: cancelled.append(list(ids)))
+    slurm_submission(ledger)
+    slurm_answers(monkeypatch, "100_0", "100_1", "99_0", "99_1")
+    refresh(ledger)
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["99_0", "99_1", "99_2"]
+    assert cancelled == [["100"]]
 
 
 def test_nothing_is_concluded_where_slurm_could_not_be_asked_for_everything(
@@ -140,10 +258,10 @@ def test_nothing_is_concluded_from_a_scheduler_that_does_not_answer(
 ) -> None:
     slurm_submission(ledger)
 
-    def away(_comment: str) -> QueryAnswer:
+    def away(_comments: Collection[str]) -> QueryAnswer:
         raise Unreachable("squeue: no answer")
 
-    monkeypatch.setattr(refreshing, "find_by_comment", away)
+    monkeypatch.setattr(settling, "find_by_comments", away)
     assert refresh(ledger).complaints == ("squeue: no answer",)
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
@@ -157,7 +275,32 @@ def test_a_submission_that_is_being_made_is_left_alone(ledger: Ledger, monkeypat
         assert (asked, {row.phase for row in job_rows(ledger)}) == ([], {SUBMITTING})
         submitter.communicate(b"\n")
     refresh(ledger)
-    assert asked == ["repro:feed"]
+    assert asked == [["repro:feed"]]
+
+
+def test_a_process_that_has_the_number_of_a_sender_that_is_gone_keeps_nothing_waiting(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = slurm_answers(monkeypatch)
+    with subprocess.Popen(["sleep", "60"]) as younger:
+        slurm_submission(ledger, pid=younger.pid)
+        with ledger.writing() as session:
+            session.execute(sa.update(Attempt).values(created_at=now() - timedelta(minutes=1)))
+        refresh(ledger)
+        younger.kill()
+    assert asked == [["repro:feed"]] and {row.state for row in job_rows(ledger)} == {IN_TURN}
+
+
+def test_an_sbatch_that_outlives_its_repro_is_waited_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm_submission(ledger)
+    asked = slurm_answers(monkeypatch)
+    with subprocess.Popen(["bash", "-c", "read -r _; : --comment=repro:feed"], stdin=subprocess.PIPE) as sbatch:
+        wait_until(lambda: b"feed" in Path(f"/proc/{sbatch.pid}/cmdline").read_bytes())
+        refresh(ledger)
+        assert (asked, {row.phase for row in job_rows(ledger)}) == ([], {SUBMITTING})
+        sbatch.communicate(b"\n")
+    refresh(ledger)
+    assert {row.state for row in job_rows(ledger)} == {IN_TURN}
 
 
 def test_a_submission_from_another_login_node_is_given_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,18 +309,41 @@ def test_a_submission_from_another_login_node_is_given_time(ledger: Ledger, monk
     refresh(ledger)
     assert asked == []
     with ledger.writing() as session:
-        session.execute(sa.update(Attempt).values(created_at=now() - 2 * refreshing.ANOTHER_HOST_GRACE))
+        session.execute(sa.update(Attempt).values(created_at=now() - 2 * settling.ANOTHER_HOST_GRACE))
     refresh(ledger)
-    assert asked == ["repro:feed"]
+    assert asked == [["repro:feed"]]
+
+
+def test_a_submission_that_another_users_crash_cut_off_is_left_to_that_user(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site may hide one user's jobs from another: that we do not see it proves nothing."""
+    slurm_submission(ledger, user="somebody-else")
+    asked = slurm_answers(monkeypatch)
+    assert refresh(ledger).complaints == (
+        "a submission of somebody-else was cut off; somebody-else's next command finds out what became of it",
+    )
+    assert asked == [] and {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
 def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger) -> None:
     record(ledger, "a", scheduler="slurm")
-    (row,) = job_rows(ledger)
-    theirs = JobRecord.__new__(JobRecord)
-    for comment, ours in (("repro:token", True), ("", True), ("repro:another", False), ("their own", False)):
-        object.__setattr__(theirs, "comment", comment)
-        assert refreshing._is_ours(theirs, row) is ours
+    row = replace(job_rows(ledger)[0], scheduler_id="17_0", user="ann")
+    rows, then = {"17_0": row}, row.created_at.replace(tzinfo=timezone.utc)
+    for theirs, ours in (
+        (slurm_job("17_0", "repro:token"), True),
+        (slurm_job("17_0", "repro:another"), False),
+        (slurm_job("17_0", "their own"), False),
+        (slurm_job("17_0", ""), False),
+        (slurm_job("17", "repro:token"), True),
+        (slurm_job("18", "repro:token"), False),
+        # Accounting may have kept no comment: then who submitted it, and when, decides.
+        (slurm_job("17_0", "", "sacct", "ann", then), True),
+        (slurm_job("17_0", "", "sacct", "bob", then), False),
+        (slurm_job("17_0", "", "sacct", "ann", then.replace(year=2020)), False),
+        (slurm_job("17_0", "repro:another", "sacct", "ann", then), False),
+    ):
+        assert refreshing._is_ours(theirs, rows) is ours, theirs
 
 
 def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: Ledger, tmp_path: Path) -> None:
@@ -190,23 +356,3 @@ def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: L
         assert (refreshing._from_end_record(row) is not None) is known
     seen = refreshing._from_end_record(row)
     assert seen is not None and (seen.state, seen.exit_code, seen.nodes) == ("FAILED", 3, "n1")
-
-
-def test_submissions_behind_a_refused_one_are_known_not_to_have_been_made(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans = site.plans("gbs=4")
-    plans = [replace(p, resources=replace(p.resources, time_limit=f"0:0{n}:00")) for n, p in enumerate(plans, 1)]
-    sent: list[object] = []
-
-    def second_is_out_of_reach(*words: object) -> str:
-        sent.append(words)
-        if len(sent) == 2:
-            raise Unreachable("slurmctld is away")
-        return "17"
-
-    monkeypatch.setattr(LocalScriptExecutor, "submit_queue", second_is_out_of_reach)
-    ledger = new_ledger(site.folder)
-    with pytest.raises(ReproError, match="slurmctld is away"):
-        submit(plans, site.cluster(), ledger, site.folders, [])
-    assert [row.state for row in job_rows(ledger)] == ["PENDING", "SUBMITTING", NEVER_SUBMITTED]

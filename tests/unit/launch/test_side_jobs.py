@@ -137,11 +137,12 @@ def test_the_jobs_wait_for_it_and_never_for_ever(
         return str(100 + len(sent))
 
     monkeypatch.setattr(SlurmScriptExecutor, "submit_script", take)
+    monkeypatch.setattr("orchestrator.launch.scripts.most_in_array", lambda: 1001)
     ledger = new_ledger(tmp_path)
     done = submit(plans(cluster), cluster, ledger, Folders(shipped=CHECKOUT, home=tmp_path), [])
     (warm_up, options), *jobs = sent
     assert warm_up == "repro-warm-up" and done.warm_ups == ("101",)
     assert options[0].startswith("--job-name=repro-warm-up-") and options[1:] == ("--dependency=singleton",)
-    assert jobs == [("repro", ("--dependency=afterok:101", "--kill-on-invalid-dep=yes"))] * len(jobs)
+    assert jobs == [("repro", ("--array=0-9%4", "--dependency=afterok:101", "--kill-on-invalid-dep=yes"))]
     rows = job_rows(ledger)
     assert len(rows) == 10 and "101" not in {str(row.scheduler_id).partition("_")[0] for row in rows}

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+import orchestrator.ledger.migrations
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.submissions import NewAttempt, NewJob, NewRun, Recorded, record_run
+from orchestrator.ledger.runs import Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, Standing, record_run
+from orchestrator.ledger.submissions import claim, in_turn
+from orchestrator.ledger.tables import VERIFIED
 
 _RUN_IDS = (f"20260101-000000-{number:04x}" for number in itertools.count())
 
@@ -23,7 +30,12 @@ CONFIGURATION = {
 
 
 def new_ledger(folder: Path) -> Ledger:
-    ledger = open_ledger(ledger_url(None, folder))
+    """The ledger in this folder, made where there is none."""
+    return opened(ledger_url(None, folder))
+
+
+def opened(url: sa.URL) -> Ledger:
+    ledger = open_ledger(url)
     assert ledger is not None
     return ledger
 
@@ -60,22 +72,87 @@ def new_job(name: str, scheduler: str = "local") -> NewJob:
     )
 
 
-def attempts_under(
-    token: str = "token", folder: str = "/nowhere", array: bool = True
-) -> Callable[[dict[str, int]], dict[str, NewAttempt]]:
-    """What `record_run` calls: one submission `token` for everything that is missing."""
+def attempts(
+    folder: str = "/nowhere", array: bool = True
+) -> Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]]:
+    """What `record_run` calls: an attempt for everything that is missing, all in one file."""
 
-    def make(missing: dict[str, int]) -> dict[str, NewAttempt]:
+    def make(missing: Mapping[str, Missing]) -> Mapping[str, NewAttempt]:
         return {
-            job_id: NewAttempt(token, index if array else None, f"{folder}/{job_id}", f"attempt {number}", "sha")
-            for index, (job_id, number) in enumerate(missing.items())
+            job_id: NewAttempt(
+                file=f"{folder}/queue",
+                array_index=index if array else None,
+                options=(),
+                is_requeued=False,
+                folder=f"{folder}/{job_id}",
+                script=f"attempt {one.number}",
+                script_sha256="sha",
+            )
+            for index, (job_id, one) in enumerate(missing.items())
         }
 
     return make
 
 
+def unless_verified(_job_id: str, latest: Latest | None) -> Standing:
+    """Another attempt unless the last one is good or not judged yet."""
+    if latest is None:
+        return Standing.MISSING
+    if latest.verdict is None:
+        return Standing.UNDER_WAY
+    return Standing.DONE if latest.verdict == VERIFIED else Standing.MISSING
+
+
 def record(
-    ledger: Ledger, *names: str, token: str = "token", run: NewRun | None = None, scheduler: str = "local"
+    ledger: Ledger,
+    *names: str,
+    token: str = "token",
+    run: NewRun | None = None,
+    scheduler: str = "local",
+    array: bool = True,
 ) -> Recorded:
+    """A run of these jobs; what it has to submit is claimed under the token, and nobody has answered yet."""
+    run = run or new_run()
     jobs = [new_job(name, scheduler) for name in names]
-    return record_run(ledger, run or new_run(), jobs, attempts_under(token))
+    recorded = record_run(ledger, run, jobs, unless_verified, attempts(array=array))
+    claimed = [turn.attempt_id for turn in in_turn(ledger, run_id=run.id)]
+    assert claim(ledger, claimed, token, (run.host, run.user, run.pid))
+    return recorded
+
+
+# The rows of an old ledger, in the words of its own time: neither names nor columns follow what changes later.
+_OLD_ROWS = (
+    """INSERT INTO jobs (id, cluster, workload, code, image, configuration, gpus, iterations, created_at) VALUES
+    ('a-id', 'selene', 'megatron-2021', 'c0ffee', NULL, '{"gpus_per_node": 8}', 8, 20, '2026-01-02 03:04:05.000006'),
+    ('b-id', 'selene', 'megatron-2021', 'c0ffee', 'i.sqsh', '{}', 16, 20, '2026-01-02 03:04:05.000006')""",
+    """INSERT INTO runs (id, experiment, scale, cluster, created_at, "user", host, pid, command, git_commit, git_dirty,
+    versions, profile) VALUES ('old', 'sc21/figure-13', 'full', 'selene', '2026-01-02 03:04:05.000006', 'me', 'login-1',
+    17, '["repro", "submit"]', 'c0ffee', FALSE, '{"repro": "0"}', '{"about": "old"}')""",
+    """INSERT INTO run_jobs (run_id, job_id, position, case_name) VALUES
+    ('old', 'a-id', 0, 'a'), ('old', 'b-id', 1, 'b')""",
+    """INSERT INTO attempts (job_id, run_id, number, scheduler, host, token, array_index, scheduler_id, state, phase,
+    exit_code, folder, script, script_sha256, created_at, ended_at, iteration, verdict) VALUES
+    ('a-id', 'old', 1, 'slurm', 'login-1', 't', 0, '17_0', 'COMPLETED', 'ended', 0, '/runs/old/a', '#!', 'sha',
+    '2026-01-02 03:04:05.000006', '2026-01-02 04:00:00.000000', 20, 'verified'),
+    ('b-id', 'old', 1, 'slurm', 'login-1', 't', 1, '17_1', 'PENDING', 'waiting', NULL, '/runs/old/b', '#!', 'sha',
+    '2026-01-02 03:04:05.000006', NULL, NULL, NULL)""",
+    """INSERT INTO events (at, run_id, attempt_id, kind, detail) VALUES
+    ('2026-01-02 03:04:05.000006', 'old', 1, 'submitted', '17_0')""",
+    """INSERT INTO iterations (attempt_id, iteration, elapsed_ms, loss, grad_norm, used) VALUES
+    (1, 10, 812.5, 10.25, NULL, FALSE), (1, 20, 800.1, 9.875, 0.5, TRUE)""",
+    """INSERT INTO metrics (attempt_id, name, value, unit, spread, count) VALUES
+    (1, 'iteration_ms', 800.1, 'ms', 0.5, 1)""",
+)
+
+
+def make_old_ledger(url: sa.URL, schema: str) -> None:
+    """A ledger as an older repro left it: two jobs, one verified with its numbers, one in the queue."""
+    engine = sa.create_engine(url)
+    config = Config()
+    config.set_main_option("script_location", str(Path(orchestrator.ledger.migrations.__file__).parent))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, schema)
+        for statement in _OLD_ROWS:
+            connection.exec_driver_sql(statement)
+    engine.dispose()

@@ -1,13 +1,15 @@
-"""Opening the ledger: made on first use, and every fault one line that leaves the file as it was."""
+"""Opening the ledger: made on first use, what it keeps, and what is refused in one line."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -19,16 +21,36 @@ from alembic.script import ScriptDirectory
 
 import orchestrator.ledger.database as database
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
-from orchestrator.ledger.tables import Table
-from tests.unit.ledger.making import new_ledger, record
+from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, now, open_ledger
+from orchestrator.ledger.jobs import Observation, job_rows, record_observations
+from orchestrator.ledger.measurements import (
+    MeasuredIteration,
+    MeasuredMetric,
+    Measurement,
+    losses_of,
+    metrics_of,
+    record_measurements,
+)
+from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
+from tests.unit.ledger.making import CONFIGURATION, new_ledger, new_run, opened, record
+
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-def test_the_ledger_is_made_on_first_use_with_its_schema_noted(tmp_path: Path) -> None:
-    new_ledger(tmp_path)
-    with sqlite3.connect(tmp_path / "results.db") as raw:
-        assert raw.execute("select version_num from alembic_version").fetchall() == [(SCHEMA,)]
+def schema_of(ledger: Ledger) -> list[tuple[str, ...]]:
+    with ledger.engine.connect() as connection:
+        return [tuple(row) for row in connection.exec_driver_sql("select version_num from alembic_version")]
+
+
+def everything(ledger: Ledger) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table."""
+    with ledger.engine.connect() as connection:
+        tables = sorted(sa.inspect(connection).get_table_names())
+        return {name: [tuple(row) for row in connection.exec_driver_sql(f"select * from {name}")] for name in tables}
+
+
+def test_the_ledger_is_made_on_first_use_with_its_schema_noted(ledger: Ledger) -> None:
+    assert schema_of(ledger) == [(SCHEMA,)]
 
 
 def test_looking_for_a_ledger_does_not_make_one(tmp_path: Path) -> None:
@@ -39,8 +61,7 @@ def test_looking_for_a_ledger_does_not_make_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_migrations_make_exactly_the_tables_of_the_models(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_the_migrations_make_exactly_the_tables_of_the_models(ledger: Ledger) -> None:
     with ledger.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
@@ -52,65 +73,83 @@ def test_the_schema_the_code_names_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA]
 
 
-def test_a_ledger_of_an_older_repro_is_migrated_with_its_jobs_and_a_copy_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "results.db"
-    ledger = new_ledger(tmp_path)
-    record(ledger, "a", "b")
-    ledger.engine.dispose()
-    with sqlite3.connect(file) as raw:  # as the first version made the table
-        raw.executescript(
-            "create table old (run_id varchar not null, job_id varchar not null, position integer not null, "
-            "case_name varchar not null, constraint pk_run_jobs primary key (run_id, job_id), "
-            "constraint fk_run_jobs_job_id_jobs foreign key(job_id) references jobs (id), "
-            "constraint fk_run_jobs_run_id_runs foreign key(run_id) references runs (id));"
-            "insert into old select run_id, job_id, position, case_name from run_jobs;"
-            "drop table run_jobs; alter table old rename to run_jobs;"
-            "create index ix_run_jobs_job_id on run_jobs (job_id);"
-            "update alembic_version set version_num = '0001';"
-        )
-    migrated = open_ledger(ledger_url(None, tmp_path))
-    assert migrated is not None
-    assert [row.case_name for row in job_rows(migrated)] == ["a", "b"]
-    with sqlite3.connect(file.with_name(f"results.db.before-{SCHEMA}")) as kept:
-        assert kept.execute("select version_num from alembic_version").fetchall() == [("0001",)]
-    with migrated.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, Table.metadata) == []
-        keys = sa.inspect(connection).get_pk_constraint("run_jobs")["constrained_columns"]
-    assert keys == ["run_id", "position"]
+def test_what_is_stored_comes_back_the_same_from_either_database(ledger: Ledger) -> None:
+    """Text of any script, nested JSON, doubles to the last bit, times to the microsecond."""
+    run = replace(new_run(), versions={"naïve": [1.5, None, True, {"Größe": "日本語 🚀"}]}, git_dirty=None, profile={})
+    record(ledger, "π=3,'\"%_\\", run=run)
+    (row,) = job_rows(ledger)
+    metrics = [MeasuredMetric("third", 1 / 3, "ms", 1e-300, 3), MeasuredMetric("huge", 1.7976931348623157e308, "B")]
+    lines = (MeasuredIteration(2**31 - 1, 0.1, 1e-17, None, True),)
+    record_measurements(ledger, [Measurement(row.attempt_id, 2, VERIFIED, None, lines, tuple(metrics))])
+    seen = Observation("COMPLETED", ENDED, started_at=datetime(2026, 7, 26, 23, 59, 59, 999999), exit_code=-9)
+    record_observations(ledger, {row.attempt_id: seen}, [])
+    (row,) = job_rows(ledger)
+    assert (row.case_name, row.configuration) == ("π=3,'\"%_\\", CONFIGURATION)
+    assert (row.started_at, row.exit_code) == (seen.started_at, -9)
+    assert metrics_of(ledger, [row.attempt_id])[row.attempt_id] == {metric.name: metric for metric in metrics}
+    assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(2**31 - 1, 1e-17)]}
+    with ledger.reading() as session:
+        stored = session.get_one(Run, run.id)
+        assert (stored.versions, stored.git_dirty, stored.profile) == (run.versions, None, {})
+        assert stored.created_at.tzinfo is None and abs((now() - stored.created_at).total_seconds()) < 60
 
 
-def test_a_ledger_of_a_newer_repro_is_refused_and_kept(tmp_path: Path) -> None:
-    new_ledger(tmp_path)
-    with sqlite3.connect(tmp_path / "results.db") as raw:
-        raw.execute("update alembic_version set version_num = '9999'")
-    before = (tmp_path / "results.db").read_bytes()
-    with pytest.raises(ReproError, match=r"results\.db: made by a newer repro \(schema 9999, this knows \d+\)"):
-        open_ledger(ledger_url(None, tmp_path))
-    assert (tmp_path / "results.db").read_bytes() == before
+@pytest.mark.parametrize("none", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_none_in_either_database(ledger: Ledger, none: float) -> None:
+    """SQLite makes NULL of NaN and keeps inf, PostgreSQL keeps both: who reads later must not have to know."""
+    record(ledger, "a")
+    (row,) = job_rows(ledger)
+    lines = tuple(MeasuredIteration(n, 800.0, none if n == 2 else 9.5, none, True) for n in (1, 2, 3))
+    record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
+    with ledger.reading() as session:
+        stored = sa.select(Iteration.loss, Iteration.grad_norm).order_by(Iteration.iteration)
+        assert session.execute(stored).all() == [(9.5, None), (None, None), (9.5, None)]
+    assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(1, 9.5), (3, 9.5)]}
 
 
-@pytest.mark.parametrize("content", [b"these are notes, and no database at all\n" * 50, None])
-def test_a_corrupt_file_is_named_and_left_as_it_was(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "results.db"
-    if content is None:  # a real one, its first page of tables overwritten
-        new_ledger(tmp_path)
-        content = file.read_bytes()[:100] + b"\xff" * 4000 + file.read_bytes()[4100:]
-    file.write_bytes(content)
-    with pytest.raises(ReproError, match="results.db: not a readable SQLite database") as caught:
-        ledger = open_ledger(ledger_url(None, tmp_path))
-        assert ledger is not None
-        job_rows(ledger)
-    assert "it was left as it is" in str(caught.value) and "\n" not in str(caught.value)
-    assert file.read_bytes() == content
+def test_a_transaction_that_fails_leaves_nothing_of_itself(ledger: Ledger) -> None:
+    record(ledger, "a")
+    before = everything(ledger)
+    with pytest.raises(RuntimeError, match="half way"), ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(state="RUNNING"))
+        session.execute(sa.insert(Event), [{"at": now(), "kind": "half"}])
+        raise RuntimeError("half way")
+    assert everything(ledger) == before
+
+
+def test_a_ledger_of_a_newer_repro_is_refused_and_kept(ledger: Ledger) -> None:
+    record(ledger, "a")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("update alembic_version set version_num = '9999'")
+    before = everything(ledger)
+    with pytest.raises(ReproError, match=r"made by a newer repro \(schema 9999, this knows \d+\); upgrade$") as caught:
+        open_ledger(ledger.url)
+    assert caught.value.exit_code == 2 and everything(ledger) == before
+
+
+@pytest.mark.parametrize("tables", [["invoices"], ["alembic_version", "experiments", "runs"]])
+def test_another_programs_database_is_refused_and_left_as_it_was(database_url: sa.URL, tables: list[str]) -> None:
+    """Also that of one which uses alembic, and has runs, as experiment trackers do."""
+    theirs = Ledger(database_url, sa.create_engine(database_url))
+    with theirs.engine.begin() as connection:
+        for table in tables:
+            connection.exec_driver_sql(f"create table {table} (version_num varchar(32))")
+        connection.exec_driver_sql(f"insert into {tables[0]} values ('1975ea83b712')")
+    before = everything(theirs)
+    found = next(name for name in tables if name != "alembic_version")
+    with pytest.raises(ReproError, match=f"holds something else .{found}.; give --database one of its own"):
+        open_ledger(database_url)
+    assert everything(theirs) == before
+    theirs.engine.dispose()
 
 
 @contextlib.contextmanager
-def locked_by_another_process(file: Path) -> Iterator[None]:
-    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-    script += "c.execute('begin immediate'); print('locked', flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", script, str(file)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+def locked_by_another_process(url: sa.URL) -> Iterator[None]:
+    """The write lock is held by a process that does not give it up."""
+    script = "import sys; from tests.unit.ledger.making import opened, sa\n"
+    script += "with opened(sa.make_url(sys.argv[1])).writing(): print('locked', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, url.render_as_string(hide_password=False)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
         try:
             yield
@@ -118,16 +157,19 @@ def locked_by_another_process(file: Path) -> Iterator[None]:
             holder.communicate("")
 
 
-def test_a_locked_ledger_is_out_of_reach_and_still_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    new_ledger(tmp_path)
+def test_a_locked_ledger_is_out_of_reach_and_still_readable(
+    database_url: sa.URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.2)
-    ledger = new_ledger(tmp_path)
-    with locked_by_another_process(tmp_path / "results.db"):
-        with pytest.raises(Unreachable, match="results.db: locked for more than .*; another repro is writing"):
+    ledger = opened(database_url)
+    with locked_by_another_process(database_url):
+        with pytest.raises(Unreachable, match="locked for more than .*; another repro is writing") as caught:
             record(ledger, "a")
+        assert caught.value.exit_code == 3
         assert job_rows(ledger) == []
     record(ledger, "a")
     assert [row.case_name for row in job_rows(ledger)] == ["a"]
+    ledger.engine.dispose()
 
 
 def test_a_read_only_ledger_can_be_read_and_says_why_it_is_not_written(tmp_path: Path) -> None:
@@ -137,21 +179,6 @@ def test_a_read_only_ledger_can_be_read_and_says_why_it_is_not_written(tmp_path:
     assert ledger is not None and len(job_rows(ledger)) == 1
     with pytest.raises(ReproError, match=r"cannot be written \(.*readonly.*\); check its owner and permissions"):
         record(ledger, "b")
-
-
-def test_a_full_disk_is_said_and_what_was_there_stays(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
-    record(ledger, "a")
-
-    def fill_up(connection: sqlite3.Connection, _record: object) -> None:
-        pages = connection.execute("pragma page_count").fetchone()[0]
-        connection.execute(f"pragma max_page_count = {pages}")
-
-    ledger.engine.dispose()
-    sa.event.listen(ledger.engine, "connect", fill_up)
-    with pytest.raises(ReproError, match=r"results\.db: the disk is full; make room and repeat the command"):
-        record(ledger, *(f"job {number}" for number in range(200)))
-    assert [row.case_name for row in job_rows(ledger)] == ["a"]
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -184,9 +211,15 @@ def test_a_relative_path_is_of_the_working_folder_and_a_url_stays(
 
 @pytest.mark.parametrize("url", ["postgresql://host:port/db", "nosuch://u:secret@host/db", "sqlite://host/x.db", "://"])
 def test_a_url_that_is_none_is_one_line_without_its_password(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ReproError, match=r"^--database.*; for example sqlite:////path/results\.db$") as caught:
+    with pytest.raises(ReproError, match=r"^--database.*; for example sqlite:////path/results\.db or [^ ]+$") as caught:
         open_ledger(ledger_url(url, tmp_path))
     assert caught.value.exit_code == 2 and "secret" not in str(caught.value)
+
+
+def test_a_url_as_libpq_writes_it_is_taken_for_the_driver_that_is_recommended() -> None:
+    for given in ("postgresql://me@host/db", "postgres://me@host/db"):
+        assert ledger_url(given, Path("/home")).drivername == "postgresql+psycopg"
+    assert ledger_url("postgresql+psycopg2://me@host/db", Path("/home")).drivername == "postgresql+psycopg2"
 
 
 def test_a_database_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -199,14 +232,3 @@ def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "results.db").touch()
     ledger = open_ledger(ledger_url(None, tmp_path), create=False)
     assert isinstance(ledger, Ledger) and job_rows(ledger) == []
-
-
-def test_another_programs_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    file = tmp_path / "results.db"
-    with sqlite3.connect(file) as other:
-        other.execute("create table invoices (id integer)")
-    other.close()
-    before = file.read_bytes()
-    with pytest.raises(ReproError, match="holds something else .invoices.; give --database a file of its own"):
-        open_ledger(ledger_url(None, tmp_path))
-    assert file.read_bytes() == before

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +19,8 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.submissions import NewAttempt, record_never_submitted, record_run, record_submission, unsettled
+from orchestrator.ledger.runs import Missing, NewAttempt, record_run
+from orchestrator.ledger.submissions import record_never_submitted, record_submission, unsettled
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -34,15 +35,10 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
 )
-from tests.unit.ledger.making import attempts_under, new_job, new_ledger, new_run, record
+from tests.unit.ledger.making import attempts, new_job, new_run, record, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)
 DONE = Observation(state="COMPLETED", phase=ENDED, exit_code=0, ended_at=NOON)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return new_ledger(tmp_path)
 
 
 def count(ledger: Ledger, table: type[object]) -> int:
@@ -60,7 +56,7 @@ def finish(ledger: Ledger, verdict: str | None, state: str = "COMPLETED") -> Non
 
 def test_a_new_job_is_stored_as_submitting_before_any_scheduler_is_called(ledger: Ledger) -> None:
     recorded = record(ledger, "a", "b")
-    assert (recorded.verified, recorded.open, recorded.to_submit) == ([], [], {"a-id": 1, "b-id": 1})
+    assert (recorded.done, recorded.under_way, recorded.to_submit) == ([], [], {"a-id": 1, "b-id": 1})
     rows = job_rows(ledger)
     assert [(row.case_name, row.state, row.phase, row.verdict) for row in rows] == [
         ("a", "SUBMITTING", SUBMITTING, None),
@@ -78,7 +74,7 @@ def test_a_job_under_way_is_not_submitted_again(ledger: Ledger, phase: str) -> N
         record_submission(ledger, "token", "17")
         record_observations(ledger, {attempt: Observation(state="X", phase=phase)}, [attempt])
     again = record(ledger, "a", token="other")
-    assert (again.open, again.to_submit) == (["a-id"], {})
+    assert (again.under_way, again.to_submit) == (["a-id"], {})
     assert count(ledger, Attempt) == 1
 
 
@@ -86,7 +82,7 @@ def test_a_verified_job_is_found_again(ledger: Ledger) -> None:
     record(ledger, "a")
     finish(ledger, VERIFIED)
     again = record(ledger, "a", "b", token="other")
-    assert (again.verified, again.to_submit) == (["a-id"], {"b-id": 1})
+    assert (again.done, again.to_submit) == (["a-id"], {"b-id": 1})
 
 
 def test_a_failed_job_gets_another_attempt_and_the_first_is_kept(ledger: Ledger) -> None:
@@ -104,22 +100,22 @@ def test_a_job_that_has_ended_but_was_not_judged_is_not_run_a_second_time(ledger
     record(ledger, "a")
     finish(ledger, verdict=None)
     again = record(ledger, "a", token="other")
-    assert (again.open, again.to_submit) == (["a-id"], {})
+    assert (again.under_way, again.to_submit) == (["a-id"], {})
 
 
 def test_when_the_scripts_cannot_be_made_nothing_is_stored(ledger: Ledger) -> None:
-    def fails(_missing: dict[str, int]) -> dict[str, NewAttempt]:
+    def fails(_missing: Mapping[str, Missing]) -> dict[str, NewAttempt]:
         raise RuntimeError("no template")
 
     with pytest.raises(RuntimeError, match="no template"):
-        record_run(ledger, new_run(), [new_job("a")], fails)
+        record_run(ledger, new_run(), [new_job("a")], unless_verified, fails)
     assert [count(ledger, table) for table in (Run, Job, Attempt, Event)] == [0, 0, 0, 0]
     assert record(ledger, "a").to_submit == {"a-id": 1}
 
 
 def test_a_job_that_two_experiments_share_runs_once_and_shows_in_both(ledger: Ledger) -> None:
     record(ledger, "a", run=new_run("sc21/figure-13"))
-    assert record(ledger, "a", run=new_run("sc21/figure-14")).open == ["a-id"]
+    assert record(ledger, "a", run=new_run("sc21/figure-14")).under_way == ["a-id"]
     rows = job_rows(ledger)
     assert [(row.experiment, row.attempt_id) for row in rows] == [("sc21/figure-13", 1), ("sc21/figure-14", 1)]
     assert [row.experiment for row in job_rows(ledger, experiment="sc21/figure-14")] == ["sc21/figure-14"]
@@ -139,7 +135,7 @@ def test_a_job_that_two_scales_share_shows_in_both(ledger: Ledger) -> None:
 def test_array_elements_get_their_index_and_a_single_job_does_not(ledger: Ledger) -> None:
     record(ledger, "a", "b")
     record_submission(ledger, "token", "17")
-    record_run(ledger, new_run(), [new_job("c")], attempts_under("alone", array=False))
+    record(ledger, "c", token="alone", array=False)
     record_submission(ledger, "alone", "18")
     assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "18"]
     assert unsettled(ledger) == []
@@ -158,18 +154,18 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
     record(ledger, "taken", token="one")
     record_submission(ledger, "one", "17")
     record(ledger, "refused", token="two")
-    record_never_submitted(ledger, "one", "wrong")
-    record_never_submitted(ledger, "two", "invalid partition")
+    ids = [row.attempt_id for row in job_rows(ledger)]
+    record_never_submitted(ledger, ids, "invalid partition", "refused")
     taken, refused = job_rows(ledger)
     assert (taken.phase, taken.verdict) == (WAITING, None)
     assert (refused.state, refused.phase, refused.verdict) == (NEVER_SUBMITTED, ENDED, FAILED)
-    assert refused.verdict_reason == "invalid partition"
+    assert (refused.verdict_reason, refused.failure) == ("invalid partition", "refused")
     assert record(ledger, "refused", token="three").to_submit == {"refused-id": 2}
 
 
 def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(ledger: Ledger) -> None:
     record(ledger, "a")
-    record_never_submitted(ledger, "token", "not found")
+    record_never_submitted(ledger, [job_rows(ledger)[0].attempt_id], "not found", "lost")
     record_submission(ledger, "token", "17")
     row = job_rows(ledger)[0]
     assert (row.scheduler_id, row.phase, row.verdict, row.ended_at) == ("17_0", WAITING, None, None)
@@ -203,7 +199,7 @@ def test_an_observation_keeps_what_it_does_not_know_and_drops_an_old_reason(ledg
     assert row.ended_at is not None
     with ledger.reading() as session:
         said = session.scalars(sa.select(Event.detail).where(Event.kind == "state").order_by(Event.id)).all()
-    assert said == ["SUBMITTING -> PENDING", "PENDING -> RUNNING", "RUNNING -> COMPLETED"]
+    assert said == ["SUBMITTING -> PENDING: Resources", "PENDING -> RUNNING", "RUNNING -> COMPLETED"]
 
 
 def test_reading_a_log_again_replaces_its_numbers(ledger: Ledger) -> None:
@@ -254,14 +250,14 @@ def test_an_experiment_is_counted_over_the_latest_attempts(ledger: Ledger) -> No
 
 def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(ledger: Ledger) -> None:
     first = new_job("a")
-    asked: list[dict[str, int]] = []
+    asked: list[list[str]] = []
 
-    def make(missing: dict[str, int]) -> dict[str, NewAttempt]:
-        asked.append(missing)
-        return attempts_under()(missing)
+    def make(missing: Mapping[str, Missing]) -> Mapping[str, NewAttempt]:
+        asked.append(list(missing))
+        return attempts()(missing)
 
-    recorded = record_run(ledger, new_run(), [first, replace(first, case_name="b")], make)
-    assert asked == [{"a-id": 1}] and recorded.to_submit == {"a-id": 1}
+    recorded = record_run(ledger, new_run(), [first, replace(first, case_name="b")], unless_verified, make)
+    assert asked == [["a-id"]] and recorded.to_submit == {"a-id": 1}
     assert [(row.case_name, row.attempt_id) for row in job_rows(ledger)] == [("a", 1), ("b", 1)]
     assert count(ledger, Job) == count(ledger, Attempt) == 1
 

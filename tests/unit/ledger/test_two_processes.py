@@ -7,82 +7,92 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import sqlalchemy as sa
+
+from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import job_rows
-from orchestrator.ledger.submissions import NewAttempt, record_run
-from tests.unit.ledger.making import new_job, new_ledger, new_run
+from orchestrator.ledger.tables import Run
+from tests.unit.ledger.making import make_old_ledger, opened, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 RACER = """
-import json, sys, time
-from pathlib import Path
-from tests.unit.ledger.making import attempts_under, new_job, new_ledger, new_run
-from orchestrator.ledger.submissions import record_run
-import dataclasses
-folder, name = Path(sys.argv[1]), sys.argv[2]
+import dataclasses, json, sys, time
+import sqlalchemy as sa
+from orchestrator.ledger.runs import record_run
+from tests.unit.ledger.making import attempts, new_job, new_run, opened, unless_verified
+url, name = sa.make_url(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()
-ledger = new_ledger(folder)
+ledger = opened(url)
 def make(missing):
     time.sleep(0.2)  # rendering takes a while: the other process asks meanwhile
-    return attempts_under("token-of-" + name)(missing)
+    return attempts()(missing)
 run = dataclasses.replace(new_run(), id=name)
-recorded = record_run(ledger, run, [new_job(str(n)) for n in range(5)], make)
-print(json.dumps([sorted(recorded.to_submit), sorted(recorded.open)]))
+recorded = record_run(ledger, run, [new_job(str(n)) for n in range(5)], unless_verified, make)
+print(json.dumps([sorted(recorded.to_submit), sorted(recorded.under_way)]))
 """
 
 
-def race(folder: Path, names: list[str]) -> list[str]:
+def start(url: sa.URL, name: str, script: str = RACER) -> subprocess.Popen[str]:
+    """A racer that has loaded everything and waits for `go`."""
+    command = [sys.executable, "-c", script, url.render_as_string(hide_password=False), name]
+    racer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
+    assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
+    return racer
+
+
+def go(racer: subprocess.Popen[str]) -> None:
+    assert racer.stdin is not None
+    racer.stdin.write("go\n")
+    racer.stdin.flush()
+
+
+def race(url: sa.URL, names: list[str]) -> list[str]:
     """Start the racers, let them all go at once; what each printed."""
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(folder), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=CHECKOUT,
-        )
-        for name in names
-    ]
+    racers = [start(url, name) for name in names]
     for racer in racers:
-        assert racer.stdout is not None and racer.stdout.readline() == "ready\n"
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
+        go(racer)
     answers = [racer.communicate()[0].strip() for racer in racers]
     assert [racer.returncode for racer in racers] == [0] * len(racers)
     return answers
 
 
-def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_one_submits(tmp_path: Path) -> None:
+def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_one_submits(
+    database_url: sa.URL,
+) -> None:
     ids = [f"{n}-id" for n in range(5)]
-    answers = race(tmp_path, ["one", "two", "three"])
+    answers = race(database_url, ["one", "two", "three"])
     nothing, everything = "[]", str(ids).replace("'", '"')
     assert Counter(answers) == {f"[{everything}, {nothing}]": 1, f"[{nothing}, {everything}]": 2}
-    rows = job_rows(new_ledger(tmp_path))
-    assert Counter(row.number for row in rows) == {1: 5}
-    assert len({row.token for row in rows}) == 1
+    ledger = opened(database_url)
+    assert Counter(row.number for row in job_rows(ledger)) == {1: 5}
+    with ledger.reading() as session:
+        assert set(session.scalars(sa.select(Run.id))) == {"one", "two", "three"}
+    ledger.engine.dispose()
 
 
-def test_a_process_killed_while_it_renders_leaves_nothing_and_no_lock(tmp_path: Path) -> None:
-    ledger = new_ledger(tmp_path)
+def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(database_url: sa.URL) -> None:
+    make_old_ledger(database_url, "0001")
+    answers = race(database_url, ["one", "two", "three"])
+    assert Counter(answer.startswith("[[], [") for answer in answers) == {True: 2, False: 1}
+    ledger = opened(database_url)
+    assert {row.job_id for row in job_rows(ledger)} == {"a-id", "b-id", *(f"{n}-id" for n in range(5))}
+    ledger.engine.dispose()
+    if database_url.database is not None and database_url.get_backend_name() == "sqlite":
+        folder = Path(database_url.database).parent
+        (copy,) = folder.glob("results.db.before-*")
+        engine = sa.create_engine(f"sqlite:///{copy}")
+        with engine.connect() as connection:  # the copy is of before, whoever came second
+            assert connection.exec_driver_sql("select version_num from alembic_version").scalar() == "0001"
+        engine.dispose()
+
+
+def test_a_process_killed_while_it_renders_leaves_nothing_and_no_lock(ledger: Ledger) -> None:
     script = RACER.replace("time.sleep(0.2)", "print('rendering', flush=True); time.sleep(60)")
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path), "one"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-    ) as victim:
-        assert victim.stdin is not None and victim.stdout is not None
-        victim.stdin.write("go\n")
-        victim.stdin.flush()
-        assert [victim.stdout.readline() for _ in range(2)] == ["ready\n", "rendering\n"]
+    with start(ledger.url, "one", script) as victim:
+        go(victim)
+        assert victim.stdout is not None and victim.stdout.readline() == "rendering\n"
         victim.kill()
     assert job_rows(ledger) == []
-
-    def make(missing: dict[str, int]) -> dict[str, NewAttempt]:
-        return {job: NewAttempt("mine", 0, "/nowhere", "", "") for job in missing}
-
-    assert record_run(ledger, new_run(), [new_job("0")], make).to_submit == {"0-id": 1}
+    assert record(ledger, "0").to_submit == {"0-id": 1}

@@ -13,9 +13,11 @@ from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch.asking import directives
-from orchestrator.launch.render import render_array, render_job
+from orchestrator.launch.render import Script, render_array, render_job
 from orchestrator.planning.plan import Plan
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans, selene
+
+SCRIPT = Script(Path("/runs/x/job.sh"), Path("/runs/x"))
 
 
 def with_slurm(cluster: Cluster, **changes: Any) -> Cluster:
@@ -50,7 +52,7 @@ def test_directives_come_before_the_first_command_or_sbatch_ignores_them(tmp_pat
     found = plans(cluster, "paper")
     for script in (
         render_job(found[0], cluster, tmp_path, TEMPLATES),
-        render_array(found, cluster, [tmp_path / "x"] * len(found), tmp_path, TEMPLATES),
+        render_array(found, cluster, [SCRIPT] * len(found), tmp_path, TEMPLATES, at_once=4),
     ):
         lines = script.splitlines()
         commands = [i for i, line in enumerate(lines) if line and not line.startswith("#")]
@@ -108,9 +110,10 @@ def test_cpus_per_task_is_repeated_on_srun_which_does_not_take_it_over(tmp_path:
 
 
 def test_an_array_asks_for_what_each_of_its_jobs_asks_for_and_is_throttled(tmp_path: Path) -> None:
-    cluster = with_slurm(selene(tmp_path), max_running=3)
+    cluster = selene(tmp_path)
     found = plans(cluster, "paper")
-    lines = sbatch_lines(render_array(found, cluster, [tmp_path / "x"] * 10, tmp_path / "100%", TEMPLATES))
+    text = render_array(found, cluster, [SCRIPT] * 10, tmp_path / "100%", TEMPLATES, at_once=3)
+    lines = sbatch_lines(text)
     assert "--array=0-9%3" in lines and "--job-name=figure-13-paper" in lines
     assert f"--output={tmp_path}/100%%/%A_%a.txt" in lines
     own = {line for line in lines if line.startswith(("--array", "--output", "--job-name"))}

@@ -15,7 +15,16 @@ import pytest
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.image_import import render_import
-from orchestrator.launch.render import explain_job, render_array, render_job, render_queue
+from orchestrator.launch.render import (
+    Before,
+    Canary,
+    Gate,
+    Script,
+    explain_job,
+    render_array,
+    render_job,
+    render_queue,
+)
 from orchestrator.launch.side_jobs import warm_ups
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene, shipped_names
@@ -84,11 +93,30 @@ def _local() -> str:
 def _array() -> str:
     plan = plan_or_refusals("selene", "megatron-2021")
     assert isinstance(plan, Plan)
-    return render_array([plan] * 2, site("selene"), [RUN / n / "job.sh" for n in "ab"], RUN / "submissions", TEMPLATES)
+    return render_array([plan] * 2, site("selene"), _scripts("a", "b"), RUN / "submissions", TEMPLATES, at_once=4)
+
+
+def _scripts(*names: str) -> list[Script]:
+    return [Script(RUN / name / "job.sh", RUN / name) for name in names]
+
+
+GATE = Gate(RUN, stop_after=2, canary=Canary("pp=1 'quoted'", RUN / "a b", 20))
+
+
+def _gated_array() -> str:
+    plan = plan_or_refusals("selene", "megatron-2021")
+    assert isinstance(plan, Plan)
+    return render_array([plan], site("selene"), _scripts("a"), RUN / "submissions", TEMPLATES, at_once=1, gate=GATE)
 
 
 def _queue() -> str:
-    return render_queue([RUN / "a" / "job.sh", RUN / "b c" / "job.sh"], Path("/runs/.lock"), TEMPLATES)
+    repeat = Script(RUN / "b c" / "job.sh", RUN / "b c-2")
+    return render_queue([*_scripts("a", "b c"), repeat], Path("/runs/.lock"), TEMPLATES)
+
+
+def _gated_queue() -> str:
+    before = [Before(RUN / "before this", 4321)]
+    return render_queue(_scripts("a"), Path("/runs/.lock"), TEMPLATES, gate=GATE, after=before)
 
 
 def _warm_up() -> str:
@@ -121,7 +149,9 @@ OTHERS: Mapping[str, Callable[[], str]] = {
     "kwai": _kwai,
     "local": _local,
     "array": _array,
+    "gated_array": _gated_array,
     "queue": _queue,
+    "gated_queue": _gated_queue,
     "warm_up": _warm_up,
     "import_with_enroot": _import_with_enroot,
     "import_with_apptainer": _import_with_apptainer,

@@ -72,7 +72,7 @@ BAD = Values(
     secret=TRICKY,
 )
 
-few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def common(values: Values) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: 
         stage.run_well(plan, saying(cluster, **common(values)), given_by_shell(values))
         launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
         compare_program(stage, values, python=launcher)
-        assert sorted(path.name for path in stage.job.iterdir()) == ["end", "log.txt", "start"]
+        assert sorted(path.name for path in stage.job.iterdir()) == ["claimed", "end", "log.txt", "start"]
 
 
 @few

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.render import render_array, render_job, render_queue
+from orchestrator.launch.render import Script, render_array, render_job, render_queue
 from orchestrator.planning.plan import Plan
 from tests.unit.render.matrix import VARIED, job_folder, plan_or_refusals, site
 from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans, selene
@@ -46,11 +46,13 @@ def texts(folder: Path) -> dict[str, str]:
         each = plans(cluster, scale)
         named = {f"{cluster.name}-{scale}-{plan.case.slug}": plan for plan in each}
         found |= {name: render_job(plan, cluster, folder / name, TEMPLATES) for name, plan in named.items()}
-        paths = [folder / f"{name}.sh" for name in named]
+        each_script = [Script(folder / f"{name}.sh", folder / name) for name in named]
         if cluster.is_slurm:
-            found[f"{cluster.name}-{scale}-array"] = render_array(each, cluster, paths, folder, TEMPLATES)
+            found[f"{cluster.name}-{scale}-array"] = render_array(
+                each, cluster, each_script, folder, TEMPLATES, at_once=4
+            )
         else:
-            found["queue-of-all"] = render_queue(paths, folder / "lock", TEMPLATES)
+            found["queue-of-all"] = render_queue(each_script, folder / "lock", TEMPLATES)
     return found
 
 

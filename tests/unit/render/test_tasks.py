@@ -211,12 +211,24 @@ def test_the_exit_code_of_a_failing_program_is_in_the_jobs_own_record(kind: str,
     assert start is not None and start.exit_code == 0 and start.pid == record.pid
 
 
-@pytest.mark.parametrize("kind", ["mpirun", "local"])
-def test_a_job_cancelled_while_it_was_being_started_runs_nothing(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
+def test_a_job_that_was_given_up_before_it_started_says_so_and_touches_nothing(kind: str, tmp_path: Path) -> None:
     cluster, plan = sited(kind)
     stage = Stage.at(tmp_path)
     stage.job.mkdir()
     (stage.job / "cancelled").touch()
+    done = stage.run(stage.script(with_words(plan), cluster))
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr == "repro: not started: it was cancelled, or given up, before\n"
+    assert [path.name for path in stage.job.iterdir()] == ["cancelled"] and not (tmp_path / "argv").exists()
+
+
+@pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
+def test_a_job_cancelled_while_it_was_being_started_runs_nothing(kind: str, tmp_path: Path) -> None:
+    """Between its first look at the mark and its own record, without which nobody knows whom to signal."""
+    cluster, plan = sited(kind)
+    stage = Stage.at(tmp_path)
+    executable(tmp_path / "bin" / "hostname", f'#!/bin/sh\ntouch "{stage.job}/cancelled"\necho here\n')
     assert stage.run(stage.script(with_words(plan), cluster)).returncode == 143
     assert not (tmp_path / "argv").exists() and stage.end()["exit_code"] == "143"
 

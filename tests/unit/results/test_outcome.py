@@ -54,7 +54,6 @@ def test_a_job_under_way_has_no_verdict(phase: str) -> None:
     ("ending", "expected"),
     [
         (Ending(ENDED, "FAILED", 7, None), "FAILED with exit code 7"),
-        (Ending(ENDED, "TIMEOUT", 124, "the time limit"), "TIMEOUT with exit code 124 (the time limit)"),
         (Ending(ENDED, "NODE_FAIL", None, "its process is gone"), "NODE_FAIL (its process is gone)"),
         (Ending(ENDED, "CANCELLED", None, None), "CANCELLED"),
         (Ending(ENDED, "COMPLETED", 3, None), "COMPLETED with exit code 3"),
@@ -63,6 +62,14 @@ def test_a_job_under_way_has_no_verdict(phase: str) -> None:
 )
 def test_a_job_that_did_not_end_well_is_failed_whatever_its_log_says(ending: Ending, expected: str) -> None:
     assert reason(ending=ending) == expected
+
+
+def test_a_job_that_reached_its_limit_has_a_result_only_if_its_training_was_done() -> None:
+    limit = Ending(ENDED, "TIMEOUT", 124, "the time limit")
+    assert judge(GOOD, PLANNED, limit) == ("verified", "reached its time limit when its training was done")
+    assert reason(replace(GOOD, says_done=False), limit) == "TIMEOUT with exit code 124 (the time limit)"
+    assert "ends at iteration 2 of 3" in reason(replace(GOOD, iterations=LINES[:2]), limit)
+    assert "world size" in reason(replace(GOOD, world=replace(WORLD, world_size=1)), limit)
 
 
 def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
@@ -174,6 +181,7 @@ def test_the_log_of_a_running_job_is_read_as_far_as_it_goes_and_judged_at_its_en
     ledger: Ledger, tmp_path: Path
 ) -> None:
     (tmp_path / "log.txt").write_text(log(5))
+    record_observations(ledger, {1: Observation("RUNNING", RUNNING)}, [])
     collect(ledger)
     (row,) = job_rows(ledger)
     assert (row.iteration, row.verdict) == (5, None)
@@ -196,8 +204,9 @@ def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(ledger: Ledger,
     assert (measured.verdict, measured.verdict_reason) == ("failed", "no iteration is left after the warm-up")
 
 
-def test_numbers_that_are_none_can_be_stored(ledger: Ledger, tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", "nan").replace("(ms): 104.0", "(ms): nan"))
+@pytest.mark.parametrize("none", ["nan", "inf", "-inf", "1e999"])
+def test_numbers_that_are_none_can_be_stored(ledger: Ledger, tmp_path: Path, none: str) -> None:
+    (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", none).replace("(ms): 104.0", f"(ms): {none}"))
     record_observations(ledger, {1: Observation("COMPLETED", ENDED, exit_code=0)}, [])
     collect(ledger)
     (row,) = job_rows(ledger)

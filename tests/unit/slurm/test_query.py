@@ -10,7 +10,8 @@ import pytest
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult
-from tests.unit.slurm.test_records import accounting_row, queue_row
+from orchestrator.slurm.records import JobRecord
+from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
 
 
 @dataclass
@@ -19,21 +20,29 @@ class FakeSlurm:
 
     squeue: str = ""
     sacct: str | Unreachable = ""
+    shown: str | Unreachable = ""
     config: str = "AccountingStoreFlags    = job_comment,job_env\n"
     squeue_error: str = ""
+    squeue_warning: str = ""
     calls: list[Sequence[str]] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
         self.calls.append(argv)
-        said = {"squeue": self.squeue, "sacct": self.sacct, "scontrol": self.config}[argv[0]]
+        shows_jobs = argv[-1] == "job"
+        said = {"squeue": self.squeue, "sacct": self.sacct}.get(argv[0], self.shown if shows_jobs else self.config)
         if isinstance(said, Unreachable):
             raise said
-        assert argv[0] == "scontrol" or variables == {"SLURM_TIME_FORMAT": "%s"}, "local times are ambiguous"
-        error = self.squeue_error if argv[0] == "squeue" else ""
-        return CommandResult(tuple(argv), 1 if error else 0, said, error)
+        if argv[0] != "scontrol" or shows_jobs:
+            assert variables is not None and variables["SLURM_TIME_FORMAT"] == "%s", "local times are ambiguous"
+        error, warning = (self.squeue_error, self.squeue_warning) if argv[0] == "squeue" else ("", "")
+        return CommandResult(tuple(argv), 1 if error else 0, said, error or warning)
 
     def asked(self, command: str) -> list[str]:
         return [word for argv in self.calls if argv[0] == command for word in argv if word.startswith("--jobs=")]
+
+    @property
+    def commands(self) -> list[str]:
+        return [argv[0] for argv in self.calls]
 
 
 @pytest.fixture
@@ -73,7 +82,7 @@ def test_an_older_run_in_accounting_does_not_end_a_job_that_is_queued_again(slur
 
 def test_a_job_id_that_slurm_does_not_know_is_absent_and_no_error(slurm: FakeSlurm) -> None:
     slurm.squeue_error = "slurm_load_jobs error: Invalid job id specified"
-    assert query.query_jobs(["7"]) == query.QueryAnswer({}, ())
+    assert query.query_jobs(["7"]) == query.QueryAnswer({}, (), frozenset({"7"}))
 
 
 def test_any_other_failure_of_squeue_is_never_an_empty_answer(slurm: FakeSlurm) -> None:
@@ -84,7 +93,48 @@ def test_any_other_failure_of_squeue_is_never_an_empty_answer(slurm: FakeSlurm) 
 
 def test_accounting_away_is_a_complaint_next_to_what_the_queue_knows(slurm: FakeSlurm) -> None:
     slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: away"))
-    assert query.query_jobs(["7", "8"]).complaints == ("sacct: away",)
+    answer = query.query_jobs(["7", "8"])
+    assert (answer.complaints, answer.unknown) == (("sacct: away",), frozenset({"8"}))
+
+
+def is_mine(record: JobRecord) -> bool:
+    return record.comment == "token"
+
+
+def test_somebody_elses_job_under_a_reused_id_is_not_taken_for_ours(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", comment="theirs") + queue_row("8", comment="token")
+    newer = accounting_row("7", state="RUNNING", comment="theirs", submit=str(SUBMITTED + 99))
+    slurm.sacct = accounting_row("7", state="TIMEOUT") + newer + accounting_row("9", comment="theirs")
+    answer = query.query_jobs(["7", "8", "9"], is_mine)
+    assert {job: record.state for job, record in answer.records.items()} == {"7": "TIMEOUT", "8": "RUNNING"}
+    assert answer.unknown == frozenset({"9"})
+    assert slurm.asked("sacct") == ["--jobs=7,9"] and "--duplicates" in slurm.calls[1]
+
+
+def test_an_array_of_which_any_task_is_known_is_not_unknown(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7_1") + queue_row("7_2")
+    answer = query.query_jobs(["7", "7_2", "7_9"])
+    assert set(answer.records) == {"7_1", "7_2"} and answer.unknown == frozenset({"7_9"})
+
+
+def test_the_controllers_list_is_asked_once_and_only_where_accounting_is_away(slurm: FakeSlurm) -> None:
+    slurm.shown = shown_row("JobId=7", comment="token") + shown_row("JobId=8", comment="theirs") + shown_row("JobId=1")
+    assert query.query_jobs(["7"], is_mine).unknown == frozenset({"7"}), "sacct answered"
+    assert slurm.commands == ["squeue", "sacct"]
+    slurm.calls.clear()
+    slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
+    answer = query.query_jobs(["7", "8", "9"], is_mine)
+    assert {job: record.source for job, record in answer.records.items()} == {"7": "scontrol"}
+    assert (answer.complaints, answer.unknown) == (("sacct: off",), frozenset({"8", "9"}))
+    assert slurm.commands == ["squeue", "sacct", "scontrol"]
+
+
+def test_nothing_is_unknown_where_the_controller_does_not_answer_the_last_question(slurm: FakeSlurm) -> None:
+    slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: off"))
+    slurm.shown = Unreachable(Problem("scontrol: away"))
+    answer = query.query_jobs(["7", "8"])
+    assert set(answer.records) == {"7"} and answer.unknown == frozenset()
+    assert answer.complaints == ("sacct: off", "scontrol: away")
 
 
 def test_thousands_of_ids_are_one_call_and_a_list_too_long_for_an_argument_is_split(slurm: FakeSlurm) -> None:
@@ -142,6 +192,34 @@ def test_not_found_proves_nothing_where_accounting_keeps_no_comments(slurm: Fake
     assert query.find_by_comment("token").complaints
     slurm.config = "AccountingStoreFlags    = job_comment,job_script\n"
     assert query.find_by_comment("token") == query.QueryAnswer({}, ())
+
+
+def test_many_comments_are_one_squeue_and_one_sacct_for_those_it_lacks(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", comment="a") + queue_row("8", comment="other")
+    slurm.sacct = accounting_row("5", comment="b") + accounting_row("7", comment="a") + accounting_row("6", comment="d")
+    answer = query.find_by_comments(["a", "b", "c"], user="ada")
+    assert {job: record.source for job, record in answer.records.items()} == {"7": "squeue", "5": "sacct"}
+    assert [argv[0] for argv in slurm.calls if "config" not in argv] == ["squeue", "sacct"]
+    assert all("--user=ada" in argv for argv in slurm.calls[:2])
+    assert "--all" in slurm.calls[0], "jobs in hidden partitions too"
+    slurm.calls.clear()
+    assert query.find_by_comments([]) == query.QueryAnswer({}) and slurm.calls == []
+    assert set(query.find_by_comments(["a", "other"]).records) == {"7", "8"} and len(slurm.calls) == 1
+
+
+def test_two_of_our_jobs_under_one_id_are_no_proof_that_there_is_only_one(slurm: FakeSlurm) -> None:
+    slurm.squeue = queue_row("7", comment="new", submit=str(SUBMITTED + 9))
+    slurm.sacct = accounting_row("7", comment="old")
+    answer = query.find_by_comments(["old", "new"])
+    assert answer.records["7"].comment == "new" and len(answer.complaints) == 1
+    assert query.find_by_comments(["old"]).records["7"].comment == "old"
+
+
+def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm: FakeSlurm) -> None:
+    """squeue 22.05.8 says so on stderr and ends with 0."""
+    slurm.squeue_warning = "squeue: error: Invalid user: nosuch\n"
+    with pytest.raises(Unreachable, match="squeue: Invalid user: nosuch"):
+        query.find_by_comment("token", user="nosuch")
 
 
 def test_not_found_proves_nothing_where_accounting_is_away(slurm: FakeSlurm) -> None:

@@ -1,18 +1,30 @@
-"""The parsers of squeue's and sacct's rows."""
+"""The parsers of what squeue, sacct and scontrol print."""
 
 from __future__ import annotations
 
+import pwd
 from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.records import SEPARATOR, by_id, expand_array_id, parse_accounting, parse_queue
+from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, expand_array_id, parse_accounting, parse_queue
+from orchestrator.slurm.shown_jobs import parse_shown
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\x85"), max_size=40)
 
 SEVERAL_LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=SEPARATOR), max_size=60)
+# In a name of several lines, a line that looks like a row's beginning would be one.
+NAMES = SEVERAL_LINES.filter(lambda text: not any(character.isdigit() for character in text))
+# What scontrol prints behind a comment, which could not be told from a comment that ends so.
+SHOWN = SEVERAL_LINES.filter(lambda text: "  " not in text and not text.endswith((" ", "\n")))
+
+SUBMITTED, STARTED, ENDED = 1795251640, 1795251648, 1795251700
+
+
+def utc(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc)
 
 
 def queue_row(
@@ -20,29 +32,75 @@ def queue_row(
     state: str = "RUNNING",
     code: str = "0",
     nodes: str = "n1",
-    start: str = "1795251648",
+    start: str = str(STARTED),
     end: str = "N/A",
     reason: str = "None",
     comment: str = "(null)",
+    name: str = "wrap",
+    limit: str = "30:00",
+    submit: str = str(SUBMITTED),
+    preempted: str = "N/A",
 ) -> str:
-    return SEPARATOR.join((job, state, code, nodes, start, end, reason, comment)) + "\n"
+    times = (submit, start, end, preempted)
+    return SEPARATOR.join((job, state, code, nodes, *times, limit, "ada", reason, name, comment)) + "\n"
 
 
 def accounting_row(
-    job: str = "7", state: str = "COMPLETED", code: str = "0:0", name: str = "wrap", limit: str = "00:30:00"
+    job: str = "7",
+    state: str = "COMPLETED",
+    code: str = "0:0",
+    name: str = "wrap",
+    limit: str = "00:30:00",
+    comment: str = "token",
+    submit: str = str(SUBMITTED),
+    start: str = str(STARTED),
+    end: str = str(ENDED),
+    user: str = "ada",
 ) -> str:
-    times = ("1795251648", "1795251700")
-    return SEPARATOR.join((job, state, code, "n[1-2]", *times, "None", name, limit, "token")) + "\n"
+    times = (submit, start, end)
+    return SEPARATOR.join((job, state, code, "n[1-2]", *times, limit, user, "4711", "None", name, comment)) + "\n"
 
 
-@given(
-    reason=PRINTABLE, comment=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x1f"), max_size=60)
-)
-def test_whatever_stands_in_reason_and_comment_stays_there(reason: str, comment: str) -> None:
-    first, second = parse_queue(queue_row(reason=reason, comment=comment) + queue_row("8", comment="next"))
-    assert first.comment == ("" if comment == "(null)" else comment.rstrip("\n"))
-    assert first.reason in (reason.strip(), "") and first.nodes == "n1"
-    assert (second.job_id, second.comment) == ("8", "next")
+def shown_row(
+    job: str = "JobId=7",
+    state: str = "RUNNING",
+    reason: str = "None",
+    comment: str | None = None,
+    name: str = "wrap",
+    start: str = str(STARTED),
+    end: str = str(STARTED + 1800),
+    code: str = "0:0",
+    batch: bool = True,
+) -> str:
+    """One job as `scontrol --oneliner show job` of Slurm 22.05.8 printed it, with fewer fields between."""
+    said = "" if comment is None else f" Comment={comment} "
+    files = " StdErr=/dev/null StdIn=/dev/null StdOut=/dev/null" if batch else ""
+    return (
+        f"{job} JobName={name} UserId=ada(4711) GroupId=ada(4711) MCS_label=N/A Priority=0 Nice=0 Account=research "
+        f"QOS=normal JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=0 ExitCode={code} "
+        f"RunTime=00:00:00 TimeLimit=00:30:00 SubmitTime={SUBMITTED} EligibleTime=Unknown StartTime={start} "
+        f"EndTime={end} Deadline=N/A Partition=batch ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-4] NumNodes=4 "
+        f"Command=(null) WorkDir=/tmp{said}{files}\n"
+    )
+
+
+@given(reason=PRINTABLE, comment=SEVERAL_LINES, name=NAMES)
+def test_whatever_stands_in_reason_name_and_comment_stays_there(reason: str, comment: str, name: str) -> None:
+    rows = queue_row(reason=reason, comment=comment, name=name) + queue_row("8", comment="next")
+    past = accounting_row(comment=comment, name=name) + accounting_row("8", comment="next")
+    for first, second in (parse_queue(rows), parse_accounting(past)):
+        assert first.comment == ("" if comment == "(null)" else comment.rstrip("\n"))
+        assert first.job_name in (name.strip(), "") and first.user == "ada"
+        assert (second.job_id, second.comment) == ("8", "next")
+    assert next(parse_queue(rows)).reason in (reason.strip(), "")
+
+
+@given(comment=SHOWN, reason=PRINTABLE, batch=st.booleans())
+def test_whatever_stands_in_a_comment_stays_there_in_scontrols_form_too(comment: str, reason: str, batch: bool) -> None:
+    first, second = parse_shown(shown_row(comment=comment, batch=batch) + shown_row("JobId=8", reason=reason))
+    assert first.comment == ("" if comment == "(null)" else comment)
+    assert (second.job_id, second.comment, second.state) == ("8", "", "RUNNING")
+    assert second.reason in (reason.strip(), "")
 
 
 @given(PRINTABLE)
@@ -56,15 +114,114 @@ def test_a_separator_in_the_comment_moves_no_field(text: str) -> None:
 def test_no_text_breaks_the_parsers(text: str) -> None:
     list(parse_queue(text))
     list(parse_accounting(text))
+    list(parse_shown(text))
     expand_array_id(text)
 
 
+@given(st.data())
+def test_no_damaged_row_breaks_the_parsers(data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from([queue_row(), accounting_row("7_[1-3]"), shown_row(comment="a"), shown_row() * 2]))
+    place = data.draw(st.integers(0, len(row)))
+    text = row[:place] + data.draw(st.text(max_size=5)) + row[data.draw(st.integers(place, len(row))) :]
+    for parse in (parse_queue, parse_accounting, parse_shown):
+        assert all(isinstance(record, JobRecord) for record in parse(text))
+
+
 def test_what_is_only_expected_is_not_reported_as_happened() -> None:
-    (waiting,) = parse_queue(queue_row(state="PENDING", start="1795251648", end="1795255000", nodes=""))
-    assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
-    (running,) = parse_queue(queue_row(end="1795255000"))
-    assert running.started_at == datetime(2026, 11, 21, 9, 0, 48, tzinfo=timezone.utc)
-    assert running.ended_at is None
+    start, end = str(STARTED), str(STARTED + 1800)
+    for (waiting,) in (
+        parse_queue(queue_row(state="PENDING", start=start, end=end, nodes="")),
+        parse_shown(shown_row(state="PENDING", start=start, end=end)),
+    ):
+        assert (waiting.started_at, waiting.ended_at, waiting.exit_code) == (None, None, None)
+        assert (waiting.starts_at, waiting.ends_at) == (utc(STARTED), None)
+    for (running,) in (
+        parse_queue(queue_row(end=end)),
+        parse_shown(shown_row(end=end)),
+        parse_accounting(accounting_row(state="RUNNING", end="Unknown")),
+    ):
+        assert running.started_at == datetime(2026, 11, 21, 9, 0, 48, tzinfo=timezone.utc)
+        assert (running.ended_at, running.starts_at) == (None, None)
+        assert running.ends_at == utc(STARTED + 1800), running.source
+    (held,) = parse_queue(queue_row(state="PENDING", start="N/A"))
+    (endless,) = parse_queue(queue_row(end="NONE", limit="UNLIMITED"))
+    assert (held.starts_at, endless.ends_at, endless.time_limit_s) == (None, None, None)
+    (ended,) = parse_queue(queue_row(state="FAILED", end=end))
+    assert (ended.ended_at, ended.ends_at) == (utc(STARTED + 1800), None)
+
+
+def test_the_three_sources_tell_the_same_of_a_job() -> None:
+    (queued,) = parse_queue(queue_row(state="FAILED", code="768", nodes="n[1-2]", end=str(ENDED), comment="token"))
+    (past,) = parse_accounting(accounting_row(state="FAILED", code="3:0"))
+    (shown,) = parse_shown(
+        shown_row(state="FAILED", code="3:0", end=str(ENDED), comment="token").replace("n[1-4]", "n[1-2]")
+    )
+    told = {(record.source, *_without_source(record)) for record in (queued, past, shown)}
+    assert {row[0] for row in told} == {"squeue", "sacct", "scontrol"}
+    assert len({row[1:] for row in told}) == 1, told
+    assert (queued.job_name, queued.user, queued.submitted_at) == ("wrap", "ada", utc(SUBMITTED))
+
+
+def _without_source(record: JobRecord) -> tuple[object, ...]:
+    names = [name for name in JobRecord.__dataclass_fields__ if name != "source"]
+    return tuple(getattr(record, name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5:00", 300),
+        ("30:00", 1800),
+        ("00:00:30", 30),
+        ("4:00:00", 14400),
+        ("1-02:04:00", 93840),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("NOT_SET", None),
+        ("", None),
+    ],
+)
+def test_a_time_limit_is_read_in_every_form(text: str, seconds: int | None) -> None:
+    assert next(parse_queue(queue_row(limit=text))).time_limit_s == seconds
+
+
+def test_who_cancelled_a_job_is_a_name_where_there_is_one() -> None:
+    def canceller(state: str) -> str | None:
+        return next(parse_accounting(accounting_row(state=state))).cancelled_by
+
+    assert canceller("CANCELLED by 0") == pwd.getpwuid(0).pw_name
+    assert canceller("CANCELLED by 4000000001") == "4000000001"
+    assert canceller("CANCELLED") is None and canceller("COMPLETED") is None
+    (stranger,) = parse_accounting(accounting_row(user=""))
+    assert stranger.user == "4711", "a user without a name is the number"
+
+
+def test_scontrols_ids_are_those_of_squeue() -> None:
+    heads = {
+        "JobId=7": ["7"],
+        "JobId=9 ArrayJobId=8 ArrayTaskId=0": ["8_0"],
+        "JobId=8 ArrayJobId=8 ArrayTaskId=1,3-5:2 ArrayTaskThrottle=4": ["8_1", "8_3", "8_5"],
+        "JobId=8 ArrayJobId=8 ArrayTaskId=0-4:2%4": ["8_0", "8_2", "8_4"],
+        "JobId=8 ArrayJobId=8 ArrayTaskId=1,3,...": ["8_1", "8_3"],
+        "JobId=7 HetJobId=6 HetJobOffset=1": ["6+1"],
+    }
+    assert {head: [job.job_id for job in parse_shown(shown_row(head))] for head in heads} == heads
+
+
+def test_nothing_in_a_name_a_reason_or_a_comment_passes_for_another_field() -> None:
+    (record,) = parse_shown(
+        shown_row(
+            name="a=b JobState=FAILED",
+            reason="ReqNodeNotAvail, UnavailableNodes:n1 FailedNode=n2",
+            comment="x JobState=FAILED Comment=y\nlines JobId=77 x=1 UserId=eve(1) GroupId=",
+        )
+    )
+    assert (record.job_id, record.state, record.user) == ("7", "RUNNING", "ada")
+    assert record.job_name == "a=b JobState=FAILED"
+    assert record.reason == "ReqNodeNotAvail, UnavailableNodes:n1"
+    assert record.comment == "x JobState=FAILED Comment=y\nlines JobId=77 x=1 UserId=eve(1) GroupId="
+    (extra,) = parse_shown(shown_row(comment="token  Extra=more"))
+    assert extra.comment == "token"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +253,27 @@ def test_a_cancelled_jobs_state_loses_who_did_it() -> None:
 
 def test_the_wrong_nodes_of_a_stub_row_are_left_out() -> None:
     (stub,) = parse_accounting(accounting_row(name="allocation", limit=""))
-    assert (stub.nodes, stub.comment, stub.state) == ("", "", "COMPLETED")
+    assert (stub.nodes, stub.comment, stub.job_name, stub.state) == ("", "", "", "COMPLETED")
     (real,) = parse_accounting(accounting_row(name="allocation"))
     assert (real.nodes, real.comment) == ("n[1-2]", "token")
 
 
-def test_of_a_job_that_ran_twice_the_last_row_counts() -> None:
-    rows = accounting_row(state="NODE_FAIL") + accounting_row(state="COMPLETED")
-    assert by_id(parse_accounting(rows))["7"].state == "COMPLETED"
+def test_a_row_without_an_end_has_no_exit_code_yet() -> None:
+    """What sacct 22.05.8 printed of a job with `exit 3` that ended while slurmdbd was away, after its return."""
+    (record,) = parse_accounting(accounting_row(state="FAILED", code="0:0", end="Unknown"))
+    assert (record.state, record.exit_code, record.signal, record.ended_at) == ("FAILED", None, None, None)
+
+
+def test_of_several_runs_under_one_id_the_newest_counts_wherever_it_stands() -> None:
+    def last_state(*rows: str) -> str:
+        return by_id(parse_accounting("".join(rows)))["7"].state
+
+    assert last_state(accounting_row(state="NODE_FAIL"), accounting_row(state="COMPLETED")) == "COMPLETED"
+    old = accounting_row(state="FAILED", submit=str(SUBMITTED - 9), start=str(SUBMITTED - 5))
+    assert last_state(accounting_row(state="COMPLETED"), old) == "COMPLETED"
+    again = accounting_row(state="PENDING", submit=str(SUBMITTED + 3), start="Unknown", end="Unknown")
+    assert last_state(again, accounting_row(state="REQUEUED")) == "PENDING"
+    assert last_state(accounting_row(state="NODE_FAIL"), accounting_row(state="PENDING", start="Unknown")) == "PENDING"
 
 
 def test_a_pending_array_is_its_tasks() -> None:
@@ -125,6 +295,10 @@ def test_a_pending_array_is_its_tasks() -> None:
         ("40_[0-6:3,9]", ["40_0", "40_3", "40_6", "40_9"]),
         ("40_[1,3,...]", ["40_1", "40_3"]),
         ("40_[1,3-...", ["40_1"]),
+        ("12_[3-6%4]", ["12_3", "12_4", "12_5", "12_6"]),
+        ("12_[1,3-5:2]", ["12_1", "12_3", "12_5"]),
+        ("12_[5-1]", []),
+        ("12_[x]", []),
     ],
 )
 def test_an_array_expression_is_expanded(text: str, ids: list[str]) -> None:

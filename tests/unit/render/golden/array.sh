@@ -12,8 +12,13 @@
 #SBATCH --output=/runs/20261121-092041-bd57/submissions/%A_%a.txt
 # 2 jobs that ask for the same resources, as one array: element i runs script i, each complete in itself.
 set -euo pipefail
-jobs=(
-  /runs/20261121-092041-bd57/a/job.sh
-  /runs/20261121-092041-bd57/b/job.sh
+umask 027
+jobs=( # script and folder
+  /runs/20261121-092041-bd57/a/job.sh /runs/20261121-092041-bd57/a
+  /runs/20261121-092041-bd57/b/job.sh /runs/20261121-092041-bd57/b
 )
-exec bash "${jobs[$SLURM_ARRAY_TASK_ID]}"
+job=${jobs[2 * SLURM_ARRAY_TASK_ID]}
+folder=${jobs[2 * SLURM_ARRAY_TASK_ID + 1]}
+mkdir -p -- "$folder"
+exec >>"$folder/batch.txt" 2>&1
+exec bash "$job" "$folder"

@@ -4,15 +4,27 @@
 # Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
 set -euo pipefail
+umask 027
 
-folder=/runs/20261121-092041-bd57/pp1-tp4-gbs4
+folder=${1:-/runs/20261121-092041-bd57/pp1-tp4-gbs4}
+own=${REPRO_LOCAL_ID:-none}
 mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
 
 # The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
-    "scheduler_id=${REPRO_LOCAL_ID:-none}" "pid=$$" \
+    "scheduler_id=$own" "pid=$$" \
     >"$folder/.record.$$"
 }
 rm -f "$folder/end"
@@ -20,10 +32,9 @@ write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
 
-if [ -e "$folder/cancelled" ]; then # asked for while the queue was already starting this script
-  exit 143
-fi
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1

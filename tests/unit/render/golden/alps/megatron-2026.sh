@@ -13,15 +13,27 @@
 # Complete as it stands: `sbatch` this file. It needs bash and Slurm with CSCS's container engine, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
 set -euo pipefail
+umask 027
 
-folder=/runs/20261121-092041-bd57/pp2-gbs128
+folder=${1:-/runs/20261121-092041-bd57/pp2-gbs128}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
 
 # The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
-    "scheduler_id=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" "pid=$$" \
+    "scheduler_id=$own" "pid=$$" \
     image=megatron-2026 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/4" \
     >"$folder/.record.$$"
 }
@@ -30,6 +42,8 @@ write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
 
 # Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
 # `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.

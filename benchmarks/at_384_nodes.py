@@ -1,0 +1,225 @@
+"""The paper's largest machine as a real Slurm on this one: 384 nodes of 8 GPUs, a slurmd for each, nothing behind them.
+
+    python -m benchmarks.at_384_nodes
+
+Every case of SC21 at scale `paper` is shown to `sbatch --test-only`. Then the script of Table 1's largest job, 3,072
+GPUs, is run with another program: each process says who it is. How long that takes is held against a plain srun of as
+many processes. As root on Debian or Ubuntu; takes 3 GB of memory and two or three minutes.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import PAPER
+from orchestrator.catalog.library import Entry, find_entries
+from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.folders import Folders, find_folders
+from orchestrator.job_record import read_record
+from orchestrator.launch.executors import without_strays
+from orchestrator.launch.render import render_job
+from orchestrator.planning.plan import Plan, plan_cases
+from orchestrator.slurm.command import run_slurm
+from orchestrator.slurm.states import Phase, phase_of
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.configuration import Shape
+from tests.slurm.host import wait_until
+
+SHAPE = Shape(nodes=384, gpus_per_node=8, gpu_type="a100", accounting=False)
+RANKS = SHAPE.nodes * SHAPE.gpus_per_node
+ROUNDS = 3
+MOST = 2.5
+"""Our script may take so many times a plain srun: its processes are each a shell that starts another."""
+
+PROFILE = f"""\
+about: {SHAPE.nodes} nodes that stand on one machine
+scheduler: slurm
+hardware: {{nodes: {SHAPE.nodes}, gpus_per_node: {SHAPE.gpus_per_node}, gpu: A100-SXM4-80GB, gpu_memory_gb: 80}}
+slurm:
+  partition: batch
+  time_limit: "0:30:00"
+  gpu_request: gres
+  gres_type: {SHAPE.gpu_type}
+  exclusive: true
+  mem: "0"
+workloads:
+  megatron-2021:
+    checkout: /nowhere/Megatron-LM
+    data_path: /nowhere/data
+    vocab_file: /nowhere/vocab.json
+    merge_file: /nowhere/merges.txt
+"""
+# What each process says instead of training.
+WHO = 'echo "rank=$RANK of=$WORLD_SIZE on=$SLURMD_NODENAME as=$LOCAL_RANK gpus=$CUDA_VISIBLE_DEVICES at=$MASTER_ADDR"'
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What Slurm said of several jobs."""
+
+    refused: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that ran, and what is wrong with what it left."""
+
+    state: str
+    seconds: float
+    faults: list[str]
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="sf") as folder, pytest.MonkeyPatch.context() as patch:
+        home = Path(folder)
+        slurm = SlurmCluster(home / "slurm", SHAPE)
+        patch.setenv("SLURM_CONF", str(slurm.conf))
+        try:
+            start = time.perf_counter()
+            slurm.up()
+            print(f"{SHAPE.nodes} nodes of {SHAPE.gpus_per_node} GPUs are up after {time.perf_counter() - start:.1f} s")
+            return measure(home, slurm)
+        finally:
+            slurm.down()
+
+
+def measure(home: Path, slurm: SlurmCluster) -> int:
+    (home / "site.yaml").write_text(PROFILE)
+    folders = replace(find_folders(), home=home)
+    cluster = find_cluster(folders, str(home / "site.yaml"))
+    entries = [entry for entry in find_entries(folders, "sc21") if not entry.experiment.reference_only]
+    by_name = {entry.short_name: planned(entry, cluster, folders) for entry in entries}
+
+    print(f"\n{'experiment':<12}{'cases':>7}{'accepted':>10}{'largest: nodes':>16}{'GPUs':>7}{'ms a test':>11}")
+    missed = 0
+    for name, plans in by_name.items():
+        tested = ask(plans, cluster, folders)
+        largest = max(plans, key=lambda plan: plan.resources.nodes).resources
+        count, each_ms = len(plans), tested.seconds / len(plans) * 1e3
+        gpus = largest.nodes * largest.gpus_per_node
+        print(f"{name:<12}{count:>7}{count - len(tested.refused):>10}{largest.nodes:>16}{gpus:>7}{each_ms:>11.1f}")
+        for why in tested.refused:
+            print(f"  {why}")
+        missed += len(tested.refused)
+
+    largest_plan = max((plan for plans in by_name.values() for plan in plans), key=lambda plan: plan.resources.tasks)
+    missed += one_node_too_many(largest_plan, cluster, folders)
+    missed += beside_srun(largest_plan, cluster, folders, slurm)
+    print(f"everything accepted, every rank seen, within {MOST} times srun: {'no' if missed else 'yes'}")
+    return 1 if missed else 0
+
+
+def planned(entry: Entry, cluster: Cluster, folders: Folders) -> list[Plan]:
+    return plan_cases(entry, expand(entry, PAPER), cluster, folders)
+
+
+def ask(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> Tested:
+    """Show each job's own script to sbatch."""
+    refused: list[str] = []
+    seconds = 0.0
+    for plan in plans:
+        folder = folders.home / plan.identity
+        script = folders.home / f"{plan.identity}.sh"
+        script.write_text(render_job(plan, cluster, folder, folders.templates))
+        start = time.perf_counter()
+        answer = run_slurm([*without_strays(), "sbatch", "--test-only", str(script)])
+        seconds += time.perf_counter() - start
+        if answer.returncode:
+            refused.append(f"{plan.case.name}: {answer.stderr.strip()}")
+    return Tested(refused, seconds)
+
+
+def one_node_too_many(plan: Plan, cluster: Cluster, folders: Folders) -> bool:
+    """Whether Slurm would take anything: then its yes to the others says nothing."""
+    more = replace(plan, resources=replace(plan.resources, nodes=SHAPE.nodes + 1))
+    refused = ask([more], cluster, folders).refused
+    print(f"\nand one of {SHAPE.nodes + 1} nodes: {'refused, as it must be' if refused else 'ACCEPTED'}")
+    return not refused
+
+
+def beside_srun(plan: Plan, cluster: Cluster, folders: Folders, slurm: SlurmCluster) -> int:
+    """Our script and a plain srun of as many processes by turns; how many things are wrong with that."""
+    say_who = replace(plan.program, python="bash", target=("-c", WHO), arguments=(), site_values=())
+    plan = replace(plan, program=say_who)
+    ours: list[Ended] = []
+    plain_s: list[float] = []
+    for turn in range(ROUNDS):
+        wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
+        plain_s.append(by_hand())
+        wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
+        ours.append(ran(plan, cluster, folders, folders.home / f"job-{turn}"))
+    print(f"\n{plan.case.experiment} {plan.case.name}, {RANKS} processes on {SHAPE.nodes} nodes")
+    print(f"{'round':<8}{'srun true s':>12}{'our script s':>14}{'ratio':>8}  state")
+    for turn, (plain, one) in enumerate(zip(plain_s, ours, strict=True)):
+        print(f"{turn + 1:<8}{plain:>12.1f}{one.seconds:>14.1f}{one.seconds / plain:>8.2f}  {one.state}")
+        for fault in one.faults:
+            print(f"  {fault}")
+    ratio = statistics.median(one.seconds for one in ours) / statistics.median(plain_s)
+    print(f"medians: {ratio:.2f} times srun")
+    return sum(len(one.faults) for one in ours) + (ratio > MOST)
+
+
+def by_hand() -> float:
+    start = time.perf_counter()
+    words = [f"--nodes={SHAPE.nodes}", f"--ntasks-per-node={SHAPE.gpus_per_node}", "--exclusive", "true"]
+    subprocess.run(["srun", *words], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def ran(plan: Plan, cluster: Cluster, folders: Folders, folder: Path) -> Ended:
+    """Submit the rendered script as a person would, and see what became of it."""
+    folder.mkdir()
+    script = folder / "job.sh"
+    script.write_text(render_job(plan, cluster, folder, folders.templates))
+    start = time.perf_counter()
+    answer = run_slurm([*without_strays(), "sbatch", "--parsable", str(script)])
+    if answer.returncode:
+        return Ended("REFUSED", 0.0, [answer.stderr.strip()])
+    job = answer.stdout.strip()
+    wait_until(lambda: phase_of(state_of(job)) is Phase.ENDED, seconds=300, what=f"job {job} ends")
+    seconds = time.perf_counter() - start
+    state = state_of(job)
+    return Ended(state, seconds, faults(state, folder))
+
+
+def state_of(job: str) -> str:
+    return run_slurm(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]).stdout.strip()
+
+
+def faults(state: str, folder: Path) -> list[str]:
+    """What a good job would have left otherwise."""
+    end, log = read_record(folder / "end"), folder / "log.txt"
+    pattern = r"rank=(\d+) of=(\d+) on=(\S+) as=(\d+) gpus=([\d,]+) at=(\S+)$"
+    said = re.findall(pattern, log.read_text(), re.MULTILINE) if log.exists() else []
+    ranks, worlds, nodes, local, gpus, masters = map(set, zip(*said, strict=True)) if said else [set[str]()] * 6
+    checks = {
+        f"{state}, not COMPLETED": state == "COMPLETED",
+        f"its end record is {end}": end is not None and end.exit_code == 0,
+        f"{len(said)} processes, {len(ranks)} ranks": len(said) == RANKS and ranks == set(map(str, range(RANKS))),
+        f"world sizes {worlds}": worlds == {str(RANKS)},
+        f"{len(nodes)} nodes": nodes == set(SHAPE.node_names),
+        f"local ranks {local}": local == set(map(str, range(SHAPE.gpus_per_node))),
+        f"each sees GPUs {gpus}": gpus == {",".join(map(str, range(SHAPE.gpus_per_node)))},
+        f"rendezvous at {masters}": masters == {SHAPE.node_names[0]},
+    }
+    return [fault for fault, is_good in checks.items() if not is_good]
+
+
+def is_idle(slurm: SlurmCluster) -> bool:
+    return slurm.run("sinfo", "-h", "-p", "batch", "-o", "%D %t") == f"{SHAPE.nodes} idle"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""`repro cancel`: by experiment, filter or job."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
+from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.folders import short_name
+
+ASK_ABOVE = 10
+"""Cancelling more jobs than this asks first."""
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def cancel(
+    targets: Targets,
+    where: Where = None,
+    scale: OnlyScale = None,
+    workload: OnlyWorkload = None,
+    yes: Yes = False,
+    database: Database = None,
+) -> None:
+    """Cancel jobs: of experiments, or by job id."""
+    from orchestrator.cli.scope import chosen_rows, submitted_ledger
+    from orchestrator.folders import find_folders
+    from orchestrator.launch.cancel import cancel as cancel_jobs
+    from orchestrator.launch.refresh import refresh
+    from orchestrator.ledger.tables import OPEN, SUBMITTING
+
+    folders = find_folders()
+    ledger = submitted_ledger(folders, database)
+    chosen_rows(ledger, folders, targets, where, scale, workload)  # refused before the scheduler is asked
+    for complaint in refresh(ledger).complaints:
+        say(f"note: {complaint}")
+    rows = chosen_rows(ledger, folders, targets, where, scale, workload)
+    live = [row for row in rows if row.phase in OPEN and row.phase != SUBMITTING]
+    if not live:
+        say("nothing to cancel: no such job is under way")
+        next_command("repro status", "how they stand")
+        return
+    if len(live) > ASK_ABOVE and not yes:
+        if not sys.stdin.isatty():
+            raise ReproError(Problem(f"{len(live)} jobs would be cancelled", mend="say --yes"))
+        typer.confirm(f"Cancel {len(live)} jobs?", abort=True, err=True)
+    done = cancel_jobs(ledger, live)
+    for row in done.asked:
+        data(f"{row.job_id}  {row.label}  {row.scheduler_id or '-'}")
+    for problem in done.refused:
+        say(f"repro: {problem}")
+    say(f"{counted(len(done.asked), 'job')} asked to end" + (f", {len(done.refused)} refused" if done.refused else ""))
+    next_command(f"repro status {short_name(live[0].experiment)}", "whether they have")
+    if done.refused:
+        raise typer.Exit(EXIT_FAILED)

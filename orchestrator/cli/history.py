@@ -1,0 +1,89 @@
+"""`repro history`: everything that became of one job, attempt by attempt, event by event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.opening import bring_up_to_date
+from orchestrator.cli.options import Database, JobName, Json
+from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.history import PastAttempt
+
+_MEASURED = ("iteration_ms", "tflops_per_gpu")
+
+
+def history(job: JobName, json: Json = False, database: Database = None) -> None:
+    """Everything about one job: each attempt and what it measured, then each event with its time (UTC) and cause."""
+    from orchestrator.cli.logs import one_job
+    from orchestrator.cli.scope import submitted_ledger
+    from orchestrator.folders import find_folders
+    from orchestrator.ledger.history import job_history
+
+    folders = find_folders()
+    ledger = submitted_ledger(folders, database)
+    row = one_job(ledger, folders, job, "a history is of one")
+    for complaint in bring_up_to_date(ledger):
+        say(f"note: {complaint}")
+    attempts = job_history(ledger, row.job_id)
+    if json:
+        as_json([_as_json(attempt) for attempt in attempts])
+    else:
+        rows = [_as_row(attempt) for attempt in attempts]
+        say(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+        table(rows, filled_columns(rows))
+        data("")
+        table(_events(attempts), ["at", "attempt", "event", "detail"])
+    last = attempts[-1].number
+    earlier = f" --attempt {last - 1}" if last > 1 else ""
+    next_command(f"repro logs {row.job_id}{earlier}", "what it printed" + (" the time before" if earlier else ""))
+
+
+def _as_json(attempt: PastAttempt) -> dict[str, Any]:
+    from orchestrator.cli.standing import shown_time
+    from orchestrator.ledger.tables import fields
+
+    plain = {name: value for name, value in fields(attempt).items() if not name.endswith("_at")}
+    times = {name: shown_time(getattr(attempt, name)) for name in attempt.__slots__ if name.endswith("_at")}
+    metrics = {
+        name: {key: value for key, value in fields(metric).items() if key != "name"}
+        for name, metric in attempt.metrics.items()
+    }
+    events = [{"at": shown_time(event.at), "event": event.kind, "detail": event.detail} for event in attempt.events]
+    return {**plain, **times, "metrics": metrics, "events": events}
+
+
+def _as_row(attempt: PastAttempt) -> dict[str, Any]:
+    """The columns of the table; those that no attempt fills are left out of it."""
+    from orchestrator.cli.standing import shown_time
+
+    measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
+    timing = attempt.metrics.get("iteration_ms")
+    return {
+        "attempt": attempt.number,
+        "id": attempt.scheduler_id,
+        "nodes": attempt.nodes,
+        "state": attempt.state,
+        "verdict": attempt.verdict,
+        "failure": attempt.failure,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "submitted": shown_time(attempt.submitted_at),
+        "started": shown_time(attempt.started_at),
+        "ended": shown_time(attempt.ended_at),
+        **{name: measured.get(name) for name in _MEASURED},
+        "used": timing.count if timing else None,
+        "why": attempt.verdict_reason or attempt.reason,
+    }
+
+
+def _events(attempts: list[PastAttempt]) -> list[dict[str, Any]]:
+    """Of all attempts together, the oldest first."""
+    from orchestrator.cli.standing import shown_time
+
+    found = [(event, attempt) for attempt in attempts for event in attempt.events]
+    return [
+        {"at": shown_time(event.at), "attempt": attempt.number, "event": event.kind, "detail": event.detail}
+        for event, attempt in sorted(found, key=lambda pair: pair[0].at)
+    ]

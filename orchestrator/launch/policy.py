@@ -1,0 +1,96 @@
+"""Whether a job gets another attempt: what is there already, how it failed, and what was asked for; pure."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from orchestrator.launch.local_state import began_at
+from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.runs import Latest, Standing
+from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
+from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+
+if TYPE_CHECKING:
+    from orchestrator.planning.plan import Plan  # a command that only looks has no need of the planner
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What is to be run again though it has ended: `verified` measures what is verified once more; `classes` are
+    failures that a person has asked for by name, whatever their policy; `only_failed` leaves alone what never ran.
+    `is_slurms`: Slurm itself runs again what lost a node or was preempted, and once for one fault is enough.
+    """
+
+    verified: bool = False
+    classes: frozenset[Failure] = field(default_factory=frozenset)
+    only_failed: bool = False
+    is_slurms: bool = False
+
+
+def standing_of(plan: Plan, latest: Latest | None, again: Again) -> Standing:
+    """What a run finds this job to be."""
+    if latest is None:
+        return Standing.LEFT if again.only_failed else Standing.MISSING
+    if latest.phase in OPEN:
+        return Standing.MISSING if is_orphan(latest) and not again.only_failed else Standing.UNDER_WAY
+    if latest.verdict is None:  # it has ended and its log was not read yet: it may have been good
+        return Standing.UNDER_WAY
+    failure = failure_named(latest.failure)
+    if again.verified or (latest.verdict != VERIFIED and failure in again.classes):
+        return Standing.MISSING
+    if latest.verdict == VERIFIED or is_as_published(plan, latest.failure):
+        return Standing.DONE
+    if again.classes or latest.submitted >= MOST_ATTEMPTS:
+        return Standing.LEFT
+    if again.is_slurms and failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
+        return Standing.LEFT
+    return Standing.MISSING if POLICIES[failure].again else Standing.LEFT
+
+
+def is_as_published(plan: Plan, failure: str | None) -> bool:
+    """Whether it failed as its source says that it does."""
+    expected = plan.case.expected
+    return expected is not None and expected.outcome == "oom" and failure == Failure.GPU_OOM.value
+
+
+def is_orphan(latest: Latest) -> bool:
+    """Whether an attempt waits for a sender that is gone."""
+    return latest.state == IN_TURN and not is_being_sent(latest.host, latest.pid, latest.created_at)
+
+
+def is_being_sent(host: str, pid: int | None, written_at: datetime) -> bool:
+    """Whether the process that wrote an attempt down is still there to send it; on another host it is taken to be gone,
+    as claiming an attempt is safe whoever else tries. One that began later has only been given its number.
+    """
+    if host != socket.gethostname() or pid is None:
+        return False
+    began = began_at(pid)
+    return began is not None and began <= written_at
+
+
+def failure_named(name: str | None) -> Failure:
+    """The class by its name; what an older repro recorded has none."""
+    return Failure(name) if name in {one.value for one in Failure} else Failure.PROGRAM
+
+
+def pause_before(submitted: int, failure: Failure) -> int:
+    """Seconds for which the next submission is held back, after so many."""
+    if not POLICIES[failure].again or submitted == 0:
+        return 0
+    return BACK_OFF_S[min(submitted - 1, len(BACK_OFF_S) - 1)]
+
+
+def may_mend_itself(row: JobRow) -> bool:
+    """Whether a failed job is to be run again by whoever waits for it: what has cost something and was not its fault.
+
+    What was never submitted, or was stopped, would meet the same obstacle at once.
+    """
+    if row.verdict != FAILED or row.number >= MOST_ATTEMPTS:
+        return False
+    failure = failure_named(row.failure)
+    if failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
+        return not row.is_requeued
+    return failure in (Failure.LOST, Failure.IMAGE)

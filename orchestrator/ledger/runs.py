@@ -1,0 +1,254 @@
+"""Runs: what a `repro submit` asks for, what of it is there already, and an attempt for what is missing.
+
+One transaction with the write lock from its start, so of two terminals only one makes an attempt.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Run, RunJob, batched, fields, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    id: str
+    experiment: str
+    scale: str
+    cluster: str
+    user: str
+    host: str
+    pid: int
+    command: list[str]
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, Any]
+    profile: dict[str, Any]
+    profile_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job a run asks for, with what an attempt of it would be."""
+
+    id: str
+    case_name: str
+    cluster: str
+    workload: str
+    code: str
+    image: str | None
+    configuration: dict[str, Any]
+    gpus: int
+    iterations: int
+    scheduler: str
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """What an attempt runs as: made while the ledger's transaction is open. `file` is what the scheduler will be
+    given, with the further words `options`; `array_index` the element of it that is this attempt.
+    """
+
+    file: str
+    array_index: int | None
+    options: tuple[str, ...]
+    is_requeued: bool
+    folder: str
+    script: str
+    script_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """A job's latest attempt, for whoever decides whether there is to be another.
+
+    `submitted` counts the job's attempts that a scheduler has had.
+    """
+
+    attempt_id: int
+    number: int
+    phase: str
+    state: str
+    verdict: str | None
+    failure: str | None
+    reason: str | None
+    scheduler: str
+    host: str
+    pid: int | None
+    created_at: datetime
+    folder: str
+    nodes: str | None
+    options: tuple[str, ...]
+    submitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An attempt that is to be made, and the one before it."""
+
+    number: int
+    before: Latest | None
+
+
+class Standing(str, enum.Enum):
+    """What a run finds a job to be."""
+
+    DONE = "done"
+    UNDER_WAY = "under way"
+    LEFT = "left"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a run found, by job id: done, under way, failed and left alone (with the class of the failure), and what it
+    has to submit (with the attempt's number).
+    """
+
+    done: list[str]
+    under_way: list[str]
+    left: dict[str, str | None]
+    to_submit: dict[str, int]
+
+
+def record_run(
+    ledger: Ledger,
+    run: NewRun,
+    jobs: Sequence[NewJob],
+    decide: Callable[[str, Latest | None], Standing],
+    make_attempts: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
+    wishes: Callable[[], Mapping[str, Any]] = dict,
+) -> Recorded:
+    """Store a run, its jobs, and an attempt for each job that `decide` finds missing.
+
+    One transaction with the write lock held throughout, so of two terminals only one submits a job. `make_attempts`
+    renders the scripts; when it raises, nothing is stored. `wishes` is asked after it. An attempt that waits its turn
+    and that nobody sends any more is made anew under its number: no scheduler has ever heard of it.
+    """
+    by_id = {job.id: job for job in jobs}  # cases may share a job
+    with ledger.writing() as session:
+        latest = _latest(session, list(by_id))
+        standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
+        missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Standing.MISSING}
+        made = make_attempts(missing)
+        session.execute(sa.insert(rows_of(Run)), [{"created_at": now(), **fields(run), "wishes": dict(wishes())}])
+        _add_jobs(session, run.id, jobs)
+        _add_attempts(session, run, by_id, missing, made)
+        found = {one: [job_id for job_id in by_id if standing[job_id] is one] for one in Standing}
+        detail = ", ".join(f"{len(found[one])} {one.value}" for one in Standing)
+        session.add(Event(at=now(), run_id=run.id, attempt_id=None, kind="run", detail=detail))
+    numbers = {job_id: one.number for job_id, one in missing.items()}
+    left = {job_id: latest[job_id].failure if job_id in latest else None for job_id in found[Standing.LEFT]}
+    return Recorded(found[Standing.DONE], found[Standing.UNDER_WAY], left, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as it was recorded; `wishes` are those of launch/wishes."""
+
+    id: str
+    experiment: str
+    scale: str
+    cluster: str
+    user: str
+    profile_file: str | None
+    wishes: dict[str, Any]
+
+
+def run_row(ledger: Ledger, run_id: str) -> RunRow:
+    """One run."""
+    with ledger.reading() as session:
+        run = session.get_one(Run, run_id)
+        return RunRow(
+            *(run.id, run.experiment, run.scale, run.cluster, run.user, run.profile_file, dict(run.wishes or {}))
+        )
+
+
+def record_wishes(ledger: Ledger, run_id: str, wishes: Mapping[str, Any]) -> None:
+    """How a run is to be sent, for whoever sends what is left of it."""
+    with ledger.writing() as session:
+        session.get_one(Run, run_id).wishes = dict(wishes)
+
+
+def _missing(before: Latest | None) -> Missing:
+    if before is None:
+        return Missing(1, None)
+    return Missing(before.number if before.state == IN_TURN else before.number + 1, before)
+
+
+def _latest(session: Session, job_ids: list[str]) -> dict[str, Latest]:
+    found: dict[str, Latest] = {}
+    submitted: dict[str, int] = {}
+    columns = (
+        *(Attempt.job_id, Attempt.scheduler_id, Attempt.id, Attempt.number, Attempt.phase, Attempt.state),
+        *(Attempt.verdict, Attempt.failure, Attempt.reason, Attempt.scheduler, Attempt.host, Attempt.pid),
+        *(Attempt.created_at, Attempt.folder, Attempt.nodes, Attempt.options),
+    )
+    for ids in batched(job_ids):
+        for row in session.execute(sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)):
+            job_id, scheduler_id, *values, options = row
+            submitted[job_id] = submitted.get(job_id, 0) + (scheduler_id is not None)
+            found[job_id] = Latest(*values, tuple(options or ()), submitted[job_id])  # type: ignore[call-arg]  # counted
+    return found
+
+
+def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
+    known: set[str] = set()
+    for ids in batched([job.id for job in jobs]):
+        known |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
+    new = [
+        {"created_at": now(), **{k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler")}}
+        for job in {job.id: job for job in jobs}.values()
+        if job.id not in known
+    ]
+    if new:
+        session.execute(sa.insert(rows_of(Job)), new)
+    asked = [
+        {"run_id": run_id, "job_id": job.id, "position": position, "case_name": job.case_name}
+        for position, job in enumerate(jobs)
+    ]
+    session.execute(sa.insert(rows_of(RunJob)), asked)
+
+
+def _add_attempts(
+    session: Session,
+    run: NewRun,
+    jobs: Mapping[str, NewJob],
+    missing: Mapping[str, Missing],
+    made: Mapping[str, NewAttempt],
+) -> None:
+    new, anew = [], []
+    for job_id, attempt in made.items():  # in the order in which they are to be sent
+        one = missing[job_id]
+        row = fields(attempt) | {
+            "job_id": job_id,
+            "run_id": run.id,
+            "number": one.number,
+            "scheduler": jobs[job_id].scheduler,
+            "host": run.host,
+            "user": run.user,
+            "pid": run.pid,
+            "token": "",
+            "state": IN_TURN,
+            "phase": WAITING,
+            "reason": None,
+            "created_at": now(),
+            "options": list(attempt.options),
+        }
+        if one.before is not None and one.before.state == IN_TURN:
+            anew.append({**row, "id": one.before.attempt_id})
+        else:
+            new.append(row)
+    if new:
+        session.execute(sa.insert(rows_of(Attempt)), new)
+    if anew:
+        session.execute(sa.update(Attempt), anew)

@@ -1,0 +1,56 @@
+"""How far a running job is and how fast, from the end of its log alone: a log of any length costs the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.megatron.log_lines import IterationLine, iteration_lines
+from orchestrator.results.statistics import measured_iterations, metrics
+
+TAIL_BYTES = 64 * 1024
+"""Of a log's end: some 200 interval lines, or several among the warnings of many ranks."""
+
+RECENT = 5
+"""Intervals that the pace is the median of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`iteration_ms` is the median of the last few intervals; None while there is none but the first, which holds the
+    start-up. `tflops_per_gpu` is computed from it as for a finished job; `left_s` is what remains at this pace.
+    """
+
+    iteration: int
+    iteration_ms: float | None = None
+    tflops_per_gpu: float | None = None
+    left_s: float | None = None
+
+
+def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Progress | None:
+    """What the end of a log says of a job of so many iterations; None where it has no interval line.
+
+    Unlike in the metrics of a finished job the warm-up counts: it is what is running now.
+    """
+    lines = _since_the_last_start(iteration_lines(tail))
+    if not lines:
+        return None
+    last = lines[-1].iteration
+    recent = [line for line in measured_iterations(lines, warmup_iterations=0) if line.used][-RECENT:]
+    now = {metric.name: metric.value for metric in metrics(recent, configuration)}
+    if not now:
+        return Progress(last)
+    left_s = max(0, iterations - last) * now["iteration_ms"] / 1e3
+    return Progress(last, now["iteration_ms"], now["tflops_per_gpu"], left_s)
+
+
+def _since_the_last_start(lines: Iterable[IterationLine]) -> list[IterationLine]:
+    """A program that was started again in the same log counts from where it began."""
+    found: list[IterationLine] = []
+    for line in lines:
+        if found and line.iteration < found[-1].iteration:
+            found.clear()
+        if not found or line.iteration != found[-1].iteration:  # more than one rank may print it
+            found.append(line)
+    return found

@@ -1,0 +1,219 @@
+"""Why a job waits: each of squeue's reasons, what it means, and what can be done about it; pure.
+
+Source: job_state_reason.c and slurm.h, with the sentences that slurmctld puts in a reason's place (job_mgr.c,
+job_scheduler.c, acct_policy.c, reservation.c and the burst buffers), of the releases 20.11 to 24.11; what they mean
+is in Slurm's "Job Reason Codes". Who may release a held job is update_job() of job_mgr.c.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["queue", "limit", "held", "dependency", "never", "nodes", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    """Why a job waits. `meaning` completes "the job ..."; `mend` is what to do, None where waiting is all.
+
+    The kinds: its turn will come (`queue`); a limit on what runs at once, or a used-up budget, must free up (`limit`);
+    somebody or something `held` it until it is released; a job it depends on must end (`dependency`); nothing will
+    start it unless somebody changes something (`never`); its `nodes` are out of service or reserved; `unknown`.
+    """
+
+    kind: Kind
+    meaning: str
+    mend: str | None
+
+
+_RELEASE = "release it with `scontrol release ID`"
+_ASK_RELEASE = "only an administrator can release it; ask one"
+_RELEASE_AFTER = "when the cause is mended, release it with `scontrol release ID`"
+_NEVER = "cancel it and submit it again with"
+_ANOTHER = "take another `qos` or `account`"
+_SPENT = f"lower `time_limit`, wait until the usage has decayed, or {_ANOTHER}"
+_STATE_OF_NODES = "`sinfo -R` says which nodes are out of service and why; if it lasts, ask an administrator"
+_END_NOT_WAIT = "says how a job ended, not why one waits"
+
+# Reasons of one word, in small letters.
+_WORDS: dict[str, tuple[Kind, str, str | None]] = {
+    # its turn will come
+    "none": ("queue", "has not been looked at by the scheduler yet", None),
+    "waitingforscheduling": ("queue", "has not been looked at by the scheduler yet", None),
+    "scheddefer": ("queue", "is scheduled with the others, not at submission", None),
+    "priority": ("queue", "waits behind jobs of higher priority", None),
+    "resources": ("queue", "is next in the queue and waits until enough nodes or GPUs are free", None),
+    "begintime": ("queue", "waits for its earliest start: its `--begin`, or a pause after it was put back", None),
+    "licenses": ("queue", "waits for licenses that other jobs use", None),
+    "cleaning": ("queue", "was put back into the queue; its last run is still being cleaned up", None),
+    "prolog": ("queue", "has nodes, where the site's prolog still runs", None),
+    "reservation": ("queue", "waits for its reservation to begin or to have room", None),
+    "fedjoblock": ("queue", "waits until the clusters of the federation agree who starts it", None),
+    "mpiportsbusy": ("queue", "waits for communication ports that other jobs use", None),
+    "nvidiaimexchannels": ("queue", "waits for an IMEX channel that other jobs use", None),
+    "burstbufferresources": ("queue", "waits for room in the burst buffer", None),
+    "burstbufferstagein": ("queue", "waits while its files are copied into the burst buffer", None),
+    # a limit must free up
+    "jobarraytasklimit": ("limit", "waits for other tasks of its own array (`--array=...%N`)", None),
+    "accountingpolicy": ("limit", "is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
+    "qosusagethreshold": (
+        "limit",
+        "waits since its account has used more than its share for this QOS",
+        "wait until the usage has decayed, or take another `qos` or `account`",
+    ),
+    "associationjoblimit": ("limit", "waits since its account runs as many jobs as it may", None),
+    "associationresourcelimit": ("limit", "waits since its account uses as much as it may", None),
+    "associationtimelimit": ("limit", "waits since its account has used up its time", "take another `account`"),
+    "qosjoblimit": ("limit", "waits since its QOS runs as many jobs as it may", None),
+    "qosresourcelimit": ("limit", "waits since its QOS uses as much as it may", None),
+    "qostimelimit": ("limit", "waits since its QOS has used up its time", "take another `qos`"),
+    "maxpoweredupnodes": ("limit", "waits since as many nodes are switched on as may be", None),
+    # held
+    "jobhelduser": ("held", "is held by its user or an account's coordinator", _RELEASE),
+    "jobheldadmin": ("held", "is held by an administrator", _ASK_RELEASE),
+    "jobholdmaxrequeue": ("held", "is held, as it was put back into the queue too often", _ASK_RELEASE),
+    "burstbufferoperation": ("held", "is held, as the burst buffer could not serve it", _RELEASE_AFTER),
+    "reservationdeleted": (
+        "held",
+        "is held, as its reservation was deleted",
+        "give it another with `scontrol update JobId=ID ReservationName=NAME`, then `scontrol release ID`",
+    ),
+    # dependencies
+    "dependency": ("dependency", "waits for another job to end", None),
+    "dependencyneversatisfied": (
+        "never",
+        "waits for another job to end well, which it did not",
+        "cancel it, or change it with `scontrol update JobId=ID Dependency=`",
+    ),
+    # nothing will start it
+    "badconstraints": ("never", "asks for what no nodes of the partition have together", f"{_NEVER} fewer demands"),
+    "partitionnodelimit": (
+        "never",
+        "asks for more or fewer nodes than its partition allows, or has in service",
+        f"{_NEVER} other `nodes` or another `partition`; `scontrol show partition` has MinNodes and MaxNodes",
+    ),
+    "partitiontimelimit": (
+        "never",
+        "asks for more time than its partition allows",
+        f"{_NEVER} a lower `time_limit` or another `partition`; `sinfo -o '%P %l'` lists the limits",
+    ),
+    "partitionconfig": ("never", "does not fit a limit of its partition", f"{_NEVER} another `partition`"),
+    "maxmemperlimit": ("never", "asks for more memory per node or CPU than is allowed", f"{_NEVER} a lower `mem`"),
+    "invalidaccount": ("never", "has an account that is no longer valid", f"{_NEVER} another `account`"),
+    "accountnotallowed": ("never", "has an account that its partition does not take", f"{_NEVER} another `account`"),
+    "invalidqos": ("never", "has a QOS that is no longer valid", f"{_NEVER} another `qos`"),
+    "qosnotallowed": ("never", "has a QOS that its partition or account does not take", f"{_NEVER} another `qos`"),
+    "reservationinvalid": ("never", "has a reservation that is not valid", f"{_NEVER} another `reservation`"),
+    "deadline": ("never", "cannot end before its deadline any more", f"{_NEVER} a later `--deadline`"),
+    # its nodes
+    "constraints": ("nodes", "asks for what no nodes in service have together just now", _STATE_OF_NODES),
+    "reqnodenotavail": ("nodes", "needs a node that is out of service or reserved", _STATE_OF_NODES),
+    "nodedown": ("nodes", "needs a node that is down", _STATE_OF_NODES),
+    "frontenddown": ("nodes", "needs a front-end node, and none is up", _STATE_OF_NODES),
+    "partitiondown": ("nodes", "waits since its partition is down", "`sinfo -s` shows the partitions that are up"),
+    "partitioninactive": ("nodes", "waits since its partition starts no jobs", "`sinfo -s` shows those that do"),
+    "powernotavail": ("nodes", "waits for electrical power, which its nodes would take", None),
+    "powerreserved": ("nodes", "waits for electrical power, which is reserved", None),
+    "blockmaxerror": ("nodes", "waits since its block of nodes had too many errors", _STATE_OF_NODES),
+    "blockfreeaction": ("nodes", "waits for a block of nodes to be freed", None),
+    # Left from a run before.
+    "systemfailure": ("unknown", f"met a failure of Slurm itself; the word {_END_NOT_WAIT}", None),
+    "joblaunchfailure": ("unknown", f"could not be launched; the word {_END_NOT_WAIT}", None),
+    "nonzeroexitcode": ("unknown", f"ended with an exit code other than 0; the word {_END_NOT_WAIT}", None),
+    "raisedsignal": ("unknown", f"was ended by a signal; the word {_END_NOT_WAIT}", None),
+    "timelimit": ("unknown", f"reached its time limit; the word {_END_NOT_WAIT}", None),
+    "inactivelimit": ("unknown", f"was idle for too long; the word {_END_NOT_WAIT}", None),
+    "outofmemory": ("unknown", f"ran out of memory; the word {_END_NOT_WAIT}", None),
+}
+
+# Sentences, tried in this order; some releases print them with underscores.
+_SENTENCES: tuple[tuple[str, tuple[Kind, str, str | None]], ...] = (
+    (r"launch failed requeued held", ("held", "could not be launched and is held; a node may be ill", _RELEASE_AFTER)),
+    (r"launch failure limit exceeded|maxrequeueexceeded", _WORDS["jobholdmaxrequeue"]),
+    (r"job requeued in held state", ("held", "was put back into the queue and is held", _RELEASE)),
+    (r"job requeued in special exit state", ("held", "ended with a special exit code and is held", _RELEASE)),
+    (r"reservation .* was deleted", _WORDS["reservationdeleted"]),
+    (r"reservation .* is invalid", _WORDS["reservationinvalid"]),
+    (r"reqnodenotavail, reserved for maintenance", ("nodes", "needs nodes that are reserved for maintenance", None)),
+    (r"reqnodenotavail, may be reserved", ("nodes", "needs nodes that may be kept for another job", None)),
+    (r"reqnodenotavail\b", _WORDS["reqnodenotavail"]),
+    (
+        r"nodes required for job are down, drained",
+        ("nodes", "needs nodes that are out of service or kept for partitions of higher priority", _STATE_OF_NODES),
+    ),
+    (r"burst ?buffer\b", _WORDS["burstbufferoperation"]),
+    (
+        r"uid \d+ not in group permitted",
+        ("never", "is in a partition that its user may not use", f"{_NEVER} another `partition`"),
+    ),
+    (
+        r"job is at or exceeds (?:qos|association) .* group ",
+        ("limit", "waits since its account or QOS has used up its minutes, or would with this job", _SPENT),
+    ),
+    (
+        r"job is at or exceeds (?:qos|association) ",
+        ("never", "asks for more minutes than its account or QOS allows one job", f"{_NEVER} less, or {_ANOTHER}"),
+    ),
+    (r"raisedsignal:", _WORDS["raisedsignal"]),
+)
+
+# A limit's name: whose (`Max...PerAccount` without an owner is a QOS's too), of what, and for whom.
+_LIMIT = re.compile(
+    r"(?P<owner>assoc|qos)?(?P<scope>grp|max|min)"
+    r"(?P<thing>cpu|gres|memory|mem|node|energy|license|bb|billing|unknown|submitjobs?|jobs?|wallduration|wall)"
+    r"(?P<minutes>runminutes|runmins|minutes)?(?:per(?P<each>job|node|user|account))?(?:notsatisfied)?(?:limit)?"
+)
+_THINGS = {
+    "cpu": "CPUs",
+    "gres": "GPUs (or other GRES)",
+    "memory": "memory",
+    "mem": "memory",
+    "node": "nodes",
+    "energy": "energy",
+    "license": "licenses",
+    "bb": "burst buffer",
+    "billing": "billing units",
+    "unknown": "other resources",
+    "wallduration": "time",
+    "wall": "time",
+}
+
+
+def explain_reason(reason: str) -> WaitReason:
+    """What squeue's reason for a waiting job means; of the kind `unknown`, with the word itself, if it is new here.
+
+    Only a waiting job's reason says why it waits: after the end it says how the job ended.
+    """
+    text = " ".join(reason.replace("_", " ").split()).casefold()
+    word = text.replace(" ", "") or "none"
+    if word in _WORDS:
+        return WaitReason(*_WORDS[word])
+    if limit := _LIMIT.fullmatch(word):
+        return _limit(limit)
+    for pattern, explained in _SENTENCES:
+        if re.match(pattern, text):
+            return WaitReason(*explained)
+    return WaitReason("unknown", f"waits for a reason that is not known here: {' '.join(reason.split())}", None)
+
+
+def _limit(name: re.Match[str]) -> WaitReason:
+    """A limit of an account (Slurm's "association" of it with a user and a partition) or of a QOS."""
+    owner = "account" if name["owner"] == "assoc" else "QOS"
+    thing, each = name["thing"], name["each"]
+    if thing.startswith(("job", "submitjob")):
+        whose = each or ("user" if name["scope"] == "max" else owner)
+        count = "has as many jobs in the queue" if thing.startswith("submit") else "runs as many jobs"
+        return WaitReason("limit", f"waits since its {whose} {count} as the {owner} allows", None)
+    what = f"{'minutes of ' if name['minutes'] else ''}{_THINGS[thing]}"
+    if name["scope"] == "min":
+        return WaitReason("never", f"asks for less than its {owner} demands: {what}", f"{_NEVER} more, or {_ANOTHER}")
+    if each in ("job", "node"):
+        meaning = f"asks for more than its {owner} allows one {each}: {what}"
+        return WaitReason("never", meaning, f"{_NEVER} less, or {_ANOTHER}")
+    if name["minutes"] == "minutes" or thing == "wall":
+        return WaitReason("limit", f"waits since its {owner} has used up its {what}, or would with this job", _SPENT)
+    meaning = f"waits since running jobs of its {each or owner} use all that the {owner} allows: {what}"
+    # Slurm lets a job that by itself asks for more than such a limit wait for ever, with the same word.
+    return WaitReason("limit", meaning, f"wait for them to end, or, if it asks for more by itself, {_ANOTHER}")

@@ -1,0 +1,220 @@
+"""What a real Slurm does to jobs: each fault has its class, and its policy, and is told from an expected end.
+
+The faults are made all at once, each to a job on a node of its own choosing, and waited for together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.stand_in import StandInSite
+
+CASE = ("--where", "pp=1,gbs=4")
+JOB = "pp=1,tp=4,gbs=4"
+
+
+def pinned(node: str, *more: str) -> str:
+    return f'sbatch: ["--nodelist={node}"]' + "".join(f"\n  {line}" for line in more)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the program does, what the profile says, and what ought to come of it."""
+
+    behave: str
+    profile: str
+    state: str
+    failure: str | None
+
+
+FAULTS = {
+    "node": Fault("hang", pinned("n2"), "NODE_FAIL", "node-fail"),
+    "preempted": Fault("hang", pinned("n3", "qos: low"), "FAILED", "preempted"),
+    "requeued": Fault("hang", pinned("n4", "requeue: true"), "COMPLETED", None),
+    "timeout": Fault("late", pinned("n1"), "TIMEOUT", "timeout"),
+    "administrator": Fault("hang", pinned("n1"), "CANCELLED", "cancelled"),
+    "gpu": Fault("fail", pinned("n1"), "FAILED", "gpu-oom"),
+    "host": Fault("host", pinned("n1"), "FAILED", "host-oom"),
+    "usage": Fault("usage", pinned("n1"), "FAILED", "configuration"),
+    "nan": Fault("nan", pinned("n1"), "COMPLETED", "numbers"),
+    "short": Fault("short", pinned("n1"), "COMPLETED", "incomplete"),
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StandInSite]]:
+    """A site for each fault, its job submitted, running and broken, and everything ended."""
+    folder = tmp_path_factory.mktemp("faulty")
+    sites = {name: StandInSite(folder / name).prepare(fault.profile, gpus=4) for name, fault in FAULTS.items()}
+    for name, site in sites.items():
+        site.behave(FAULTS[name].behave)
+        done = site.submit(*CASE)
+        assert done.returncode == 0, (name, done.stderr)
+    ids = {name: row_of(site)["id"] for name, site in sites.items()}
+    for name in ("node", "preempted", "requeued", "timeout", "administrator"):
+        sites[name].wait_for(lambda rows: rows[0]["iteration"] not in ("0/8", "-"))
+    slurm_cluster.run("scontrol", "update", f"jobid={ids['timeout']}", "EndTime=now+5")
+    slurm_cluster.run("scancel", ids["administrator"])
+    slurm_cluster.set_node("n2", "down")
+    sites["requeued"].behave("well")
+    slurm_cluster.set_node("n4", "down")
+    other = ("--parsable", "-A", "research", "-q", "high", "--exclusive", "-w", "n3", "-t", "1", "--wrap", "sleep 1")
+    slurm_cluster.run("sbatch", "-D", str(folder), *other)
+    slurm_cluster.set_node("n4", "resume")
+    for site in sites.values():
+        site.wait_until_ended(120)
+    slurm_cluster.set_node("n2", "resume")
+    yield sites
+
+
+def row_of(site: StandInSite) -> dict[str, Any]:
+    (row,) = site.status()
+    return row
+
+
+def test_each_fault_has_its_state_its_class_and_its_reason(faulty: dict[str, StandInSite]) -> None:
+    seen = {name: (row_of(site)["state"], row_of(site)["failure"]) for name, site in faulty.items()}
+    assert seen == {name: (fault.state, fault.failure) for name, fault in FAULTS.items()}
+    why = {name: str(row_of(site)["why"]) for name, site in faulty.items()}
+    assert "not by repro" in why["administrator"]
+    assert "tried to allocate" not in why["gpu"] and why["gpu"].startswith("out of memory on the GPU")
+    assert "oom-kill" in why["host"] and "unrecognized arguments" in why["usage"]
+
+
+def test_a_job_that_slurm_itself_ran_again_was_submitted_once_and_is_verified(faulty: dict[str, StandInSite]) -> None:
+    site = faulty["requeued"]
+    row = row_of(site)
+    assert row["verdict"] == "verified"
+    history = site.repro("history", row["job"]).stdout
+    assert history.count(" submitted ") == 1 and "RUNNING -> " in history
+    assert len(site.started()) > 4, "the program began twice"
+
+
+def test_what_reached_its_limit_keeps_what_it_measured_and_gets_more_time_when_it_is_asked_for(
+    faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
+) -> None:
+    site = faulty["timeout"]
+    row = row_of(site)
+    assert row["iteration"] == "6/8" and row["tflops_per_gpu"] > 0
+    again = site.submit(*CASE)
+    assert "1 failed and left alone, 0 submitted" in again.stderr and "--class timeout" in again.stderr
+    site.behave("well")
+    done = site.repro("retry", "figure-13", "--class", "timeout", "--time", "+50%")
+    assert done.returncode == 0, done.stderr
+    row = row_of(site)
+    limit = slurm_cluster.run("squeue", "-h", "--states=all", "-o", "%l", "-j", row["id"])
+    assert limit == "45:00", "the experiment asks for 30 minutes at this scale"
+    assert site.wait_until_ended()[0]["verdict"] == "verified"
+
+
+def test_a_job_that_lost_its_node_runs_again_elsewhere(
+    faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
+) -> None:
+    site = faulty["node"]
+    site.prepare(gpus=4)
+    site.behave("well")
+    done = site.submit(*CASE)
+    assert done.returncode == 0 and "1 submitted" in done.stderr, done.stderr
+    row = row_of(site)
+    shown = slurm_cluster.run("scontrol", "show", "job", row["id"])
+    assert "ExcNodeList=n2" in shown and "Requeue=0" in shown
+    row = site.wait_until_ended()[0]
+    assert row["verdict"] == "verified"
+
+
+def test_what_gave_way_is_submitted_again_and_what_would_fail_again_is_left_alone(
+    faulty: dict[str, StandInSite],
+) -> None:
+    assert "1 submitted" in faulty["preempted"].submit(*CASE).stderr
+    faulty["preempted"].repro("cancel", "figure-13")
+    for name in ("administrator", "gpu", "host", "usage", "nan", "short"):
+        done = faulty[name].submit(*CASE)
+        assert "1 failed and left alone, 0 submitted" in done.stderr, (name, done.stderr)
+        assert f"repro retry figure-13 --class {FAULTS[name].failure}" in done.stderr
+
+
+@pytest.fixture
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
+    made = StandInSite(tmp_path)
+    yield made
+    made.repro("cancel", "figure-13", "--yes")
+
+
+def test_a_held_job_and_one_that_can_never_start_are_told_and_nobody_waits_for_them(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    site.prepare('sbatch: ["--hold"]', gpus=4)
+    site.submit("--where", "gbs=4")
+    ids = [row["id"] for row in site.status()]
+    failed = slurm_cluster.run("sbatch", "--parsable", "-A", "research", "-o", "/dev/null", "--wrap", "false")
+    slurm_cluster.run("scontrol", "update", f"jobid={ids[0]}", f"Dependency=afterok:{failed}")
+    slurm_cluster.run("scontrol", "release", ids[0])
+    slurm_cluster.run("scontrol", "hold", ids[1])  # by root, which here is the user as well as the administrator
+    rows = site.wait_for(lambda rows: "DependencyNeverSatisfied" in str(rows[0]["why"]))
+    assert rows[0]["state"] == "PENDING" and "Held" in str(rows[2]["why"])
+    done = site.repro("wait", "figure-13")
+    assert done.returncode == 1 and "scontrol release" in done.stderr, done.stderr
+
+
+def test_suspended_and_requeued_held_jobs_are_shown_as_what_they_are_and_go_on(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    site.prepare("requeue: true", gpus=4)
+    site.behave("hang")
+    site.submit("--where", "gbs=4")
+    ids = [row["id"] for row in site.wait_for(lambda rows: all(row["state"] == "RUNNING" for row in rows))]
+    slurm_cluster.run("scontrol", "suspend", ids[0])
+    slurm_cluster.run("scontrol", "requeuehold", ids[1])
+    site.wait_for(lambda rows: rows[0]["state"] == "SUSPENDED" and "eld" in f"{rows[1]['state']} {rows[1]['why']}")
+    assert "2 running" in site.submit("--where", "gbs=4").stderr
+    slurm_cluster.run("scontrol", "resume", ids[0])
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+
+
+@pytest.mark.parametrize("canary", ["well", "fail"])
+def test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix(site: StandInSite, canary: str) -> None:
+    site.prepare(gpus=4)
+    site.behave(canary)
+    done = site.submit("--canary")
+    assert done.returncode == 0 and f"the canary is {JOB}" in done.stderr, done.stderr
+    rows = site.wait_until_ended()
+    began = set(site.started())
+    if canary == "well":
+        assert {row["verdict"] for row in rows} == {"verified"} and len(began) == 6
+    else:
+        assert began == {JOB} and {row["failure"] for row in rows if row["case"] != JOB} == {"stopped"}
+        site.behave("well")
+        again = site.submit("--canary")
+        assert again.returncode == 2 and "the others wait for it; repro retry figure-13" in again.stderr, again.stderr
+        assert "5 submitted" in site.submit().stderr
+
+
+def test_after_so_many_failures_of_one_kind_nothing_more_is_started(site: StandInSite) -> None:
+    site.prepare("max_running: 1", gpus=4)
+    site.behave("fail")
+    assert site.submit("--stop-after", "2").returncode == 0
+    rows = site.wait_until_ended()
+    assert sorted(row["failure"] for row in rows) == ["gpu-oom"] * 2 + ["stopped"] * 4
+    assert len(set(site.started())) == 2
+
+
+def test_no_more_than_asked_run_at_once_whatever_they_ask_for(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
+    site.prepare(gpus=4)
+    site.behave("slow")
+    first = site.submit("--where", "pp=1", "--max-parallel", "1")
+    assert first.returncode == 0
+    last = [row["id"] for row in site.status()][-1]
+    then = site.submit("--where", "pp=2", "--max-parallel", "1", "--after", last.partition("_")[0])
+    assert then.returncode == 2 or "2 submitted" in then.stderr, then.stderr
+    rows = site.wait_until_ended()
+    ids = ",".join(row["id"] for row in rows)
+    spans = slurm_cluster.run("squeue", "-h", "-r", "--states=all", "-o", "%S|%e", "-j", ids).splitlines()
+    ordered = sorted(tuple(line.split("|")) for line in spans)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered)), spans

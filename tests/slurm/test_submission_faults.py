@@ -1,0 +1,270 @@
+"""Exactly one submission per attempt, whatever breaks between the ledger, `repro submit` and a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.accounting import OTHER_USER
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.site import REPRO
+from tests.slurm.stand_in import StandInSite, ids_in_queue
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+# Submits what it is told and is killed outright where PLACE is called for the NTH time.
+DIES = """
+import os, signal, sys
+import orchestrator.launch.submit, orchestrator.launch.sending
+from orchestrator.cli.app import main
+calls = 0
+real = PLACE
+def die(*given, **named):
+    global calls
+    calls += 1
+    if calls == NTH:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*given, **named)
+PLACE = die
+sys.argv = ["repro", "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu", *sys.argv[1:]]
+main()
+"""
+
+PLACES = {
+    "before the row": ("orchestrator.launch.submit.record_run", 1),
+    "between the rows and their turn": ("orchestrator.launch.submit.send", 1),
+    "before the claim": ("orchestrator.launch.sending.claim", 1),
+    "between the claim and sbatch": ("orchestrator.launch.sending._sbatch", 1),
+    "between sbatch and recording its id": ("orchestrator.launch.sending.record_submission", 1),
+    "between two submissions": ("orchestrator.launch.sending.claim", 2),
+    "behind the second sbatch": ("orchestrator.launch.sending.record_submission", 2),
+}
+
+
+@pytest.fixture
+def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+    """A cluster that takes jobs and starts none."""
+    slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
+    try:
+        yield slurm_cluster
+    finally:
+        slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=up")
+
+
+@pytest.fixture
+def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
+    made = StandInSite(tmp_path).prepare()
+    yield made
+    made.variables.clear()
+    made.repro("cancel", "figure-13", "--yes")
+
+
+def killed_submit(site: StandInSite, place: str, nth: int, *words: str) -> None:
+    script = DIES.replace("PLACE", place).replace("NTH", str(nth))
+    environment = {**os.environ, "REPRO_HOME": str(site.folder), "PYTHONPATH": str(CHECKOUT), **site.variables}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=site.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, (place, done.stdout, done.stderr)
+
+
+def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, cases: int) -> None:
+    """Slurm has each job once, and the ledger knows it as the first attempt under that id."""
+    rows = site.status()
+    queued = ids_in_queue(cluster.run, site.folder)
+    assert len(rows) == cases and {row["state"] for row in rows} == {"PENDING"}, rows
+    assert sorted(queued) == sorted(row["id"] for row in rows) and len(set(queued)) == cases
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_killed_anywhere_the_next_submit_leaves_each_job_in_slurm_once(
+    place: str, site: StandInSite, held: SlurmCluster
+) -> None:
+    # One job behind the other, in submissions of their own.
+    words = ("--where", "gbs=4", "--canary") if place in ("between two submissions", "behind the second sbatch") else ()
+    killed_submit(site, *PLACES[place], *(words or ("--where", "gbs=4")))
+    again = site.submit("--where", "gbs=4", *words[2:])
+    assert again.returncode == 0, again.stderr
+    assert_each_case_is_queued_once(site, held, 3)
+    assert "0 submitted" in site.submit("--where", "gbs=4").stderr
+
+
+def test_an_sbatch_that_outlives_its_repro_is_waited_for_and_not_given_up(
+    site: StandInSite, held: SlurmCluster
+) -> None:
+    site.replace_sbatch('kill -9 $PPID; sleep 3; exec /usr/bin/sbatch "$@"')
+    assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
+    site.variables.clear()
+    assert {row["state"] for row in site.status()} == {"SUBMITTING"}, "it may still get there"
+    assert "3 waiting, 0 submitted" in site.submit("--where", "gbs=4").stderr
+    site.wait_for(lambda rows: all(row["state"] == "PENDING" for row in rows), 20)
+    assert_each_case_is_queued_once(site, held, 3)
+
+
+def test_three_submits_at_once_submit_each_job_once(site: StandInSite, held: SlurmCluster) -> None:
+    command = [REPRO, "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu"]
+    environment = {**os.environ, "REPRO_HOME": str(site.folder)}
+    terminals = [
+        subprocess.Popen(command, cwd=site.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    ends = [(terminal.communicate(timeout=60), terminal.returncode) for terminal in terminals]
+    assert [code for _, code in ends] == [0, 0, 0], ends
+    assert_each_case_is_queued_once(site, held, 6)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that everybody may use, with a ledger for two users."""
+    folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
+    folder.chmod(0o777)
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def as_other_user(site: StandInSite, *words: str) -> subprocess.CompletedProcess[str]:
+    """`repro` of another user of the cluster, with a home of their own and the same ledger."""
+    inherit = {**os.environ, **site.variables, "REPRO_HOME": str(site.folder), "HOME": str(site.folder)}
+    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *words]
+    return subprocess.run(
+        command, cwd=site.folder, env=inherit, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_end_each_others(
+    shared: Path, held: SlurmCluster
+) -> None:
+    mine, theirs = (StandInSite(shared / name).prepare() for name in ("mine", "theirs"))
+    for one in (mine, theirs):
+        one.variables["REPRO_DATABASE"] = str(shared / "results.db")
+    subprocess.run(["chown", "-R", OTHER_USER, str(theirs.folder)], check=True)
+    submit = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
+    try:
+        first = mine.repro(*submit, "--where", "gbs=4")
+        assert first.returncode == 0, first.stderr
+        (shared / "results.db").chmod(0o666)
+        done: list[subprocess.CompletedProcess[str]] = []
+        other = threading.Thread(target=lambda: done.append(as_other_user(theirs, *submit)))
+        other.start()
+        again = mine.repro(*submit)
+        other.join()
+        assert again.returncode == 0 and done[0].returncode == 0, (again.stderr, done[0].stderr)
+        assert_each_case_is_queued_once_of_two(mine, shared, held)
+
+        refused = as_other_user(theirs, "cancel", "figure-13", "--where", "gbs=4", "--yes")
+        assert refused.returncode == 1 and refused.stderr.count("denied") == 3, refused.stderr
+        assert len(ids_in_queue(held.run, mine.folder)) >= 3, "Slurm did not consent"
+        assert {row["state"] for row in mine.status()} == {"PENDING"}
+
+        killed_submit(mine, *PLACES["between sbatch and recording its id"], "--rerun", "--repeat", "2")
+        said = as_other_user(theirs, "status")
+        assert "a submission of root was cut off; root's next command finds out" in said.stderr, said.stderr
+        assert all(row["state"] == "PENDING" for row in mine.status())
+    finally:
+        mine.repro("cancel", "figure-13", "--yes")
+        as_other_user(theirs, "cancel", "figure-13", "--yes")
+
+
+def assert_each_case_is_queued_once_of_two(mine: StandInSite, shared: Path, cluster: SlurmCluster) -> None:
+    rows = mine.status()
+    queued = ids_in_queue(cluster.run, shared)
+    assert len(rows) == 6 and sorted(queued) == sorted(row["id"] for row in rows), (rows, queued)
+
+
+# ---- the controller --------------------------------------------------------------------------------------------
+
+
+def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
+    """Clients that wait for the controller for four seconds, not ten."""
+    conf = cluster.conf.with_name("impatient.conf")
+    conf.write_text(cluster.conf.read_text() + "MessageTimeout=4\n")
+    site.variables["SLURM_CONF"] = str(conf)
+
+
+def test_a_controller_that_answers_too_late_and_takes_the_job_all_the_same_has_it_once(
+    site: StandInSite, held: SlurmCluster
+) -> None:
+    impatient(held, site)
+    freeze = f"kill -STOP $(cat {held.folder}/pid/slurmctld.pid)"
+    thaw = f"(sleep 7; kill -CONT $(cat {held.folder}/pid/slurmctld.pid)) </dev/null >/dev/null 2>&1 &"
+    site.replace_sbatch(f'[ "$SECOND" ] || {{ {freeze}; {thaw} }}\nexec /usr/bin/sbatch "$@"')
+    done = site.submit("--where", "gbs=4", timeout_s=120)
+    assert done.returncode == 0 and "asking again in 2 s" in done.stderr, done.stderr
+    site.variables.clear()
+    assert_each_case_is_queued_once(site, held, 3)
+
+
+def test_a_controller_that_is_restarted_meanwhile_gets_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
+    site.prepare('sbatch: ["--hold"]')  # a controller that is killed forgets that its partition is down
+    impatient(held, site)
+    site.replace_sbatch(f'[ "$SECOND" ] || kill -9 $(cat {held.folder}/pid/slurmctld.pid)\nexec /usr/bin/sbatch "$@"')
+    restart = threading.Timer(5, held.start_controller)
+    restart.start()
+    try:
+        done = site.submit("--where", "gbs=4", timeout_s=120)
+    finally:
+        restart.join()
+    assert done.returncode == 0 and "asking again" in done.stderr, done.stderr
+    site.variables.clear()
+    assert_each_case_is_queued_once(site, held, 3)
+
+
+def test_an_answer_that_is_lost_is_found_by_its_token(site: StandInSite, held: SlurmCluster) -> None:
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
+    done = site.submit("--where", "gbs=4")
+    assert done.returncode == 0 and "3 submitted" in done.stderr, done.stderr
+    site.variables.clear()
+    assert_each_case_is_queued_once(site, held, 3)
+
+
+def test_while_the_controller_is_away_status_says_how_old_what_it_shows_is_and_concludes_nothing(
+    site: StandInSite, held: SlurmCluster
+) -> None:
+    impatient(held, site)
+    assert site.submit("--where", "gbs=4").returncode == 0
+    before = [(row["state"], row["id"]) for row in site.status()]
+    held.stop_controller()
+    try:
+        away = site.repro("status")
+        assert away.returncode == 0 and "as last seen" in away.stderr and "s ago" in away.stderr, away.stderr
+        assert away.stdout.count("PENDING") == 3
+        refused = site.submit()
+        assert refused.returncode == 3 and "Traceback" not in refused.stderr, refused.stderr
+    finally:
+        held.start_controller()
+    now = [(row["state"], row["id"]) for row in site.status()]
+    assert now == before, "what no scheduler can be given is not recorded"
+
+
+def test_what_the_queue_has_no_room_for_waits_its_turn_and_is_sent_by_whoever_waits(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    site.prepare("qos: limited")  # three jobs of a user at most
+    done = site.submit()
+    assert done.returncode == 0 and "6 cases: 3 submitted, 3 in turn" in done.stderr, done.stderr
+    assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr
+    assert [row["state"] for row in site.status()].count("IN_TURN") == 3
+    site.wait_for(lambda rows: sum(row["verdict"] == "verified" for row in rows) == 3)
+    waited = site.repro("wait", "figure-13", timeout_s=120)
+    assert waited.returncode == 0, waited.stdout + waited.stderr
+    rows = site.status()
+    assert {row["verdict"] for row in rows} == {"verified"}
+    names = slurm_cluster.run(
+        "squeue", "-h", "-r", "--states=all", "-o", "%i", "-j", ",".join(row["id"] for row in rows)
+    )
+    assert sorted(names.split()) == sorted(row["id"] for row in rows), "each once"

@@ -1,0 +1,122 @@
+"""What became of a job: every attempt with what it measured, every event with its time and cause."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+
+import pytest
+
+from orchestrator.ledger.jobs import Observation, record_observations
+from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.made_jobs import MadeJobs
+from tests.unit.launch.stand_in import Site
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+@pytest.fixture
+def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+    """A job that reached its time limit, and was verified when it was run again."""
+    made = MadeJobs.make(repro, monkeypatch)
+    made.submit("a", "b")
+    first = made.row("a-id").attempt_id
+    runs = Observation(state="RUNNING", phase=RUNNING, nodes="n[1-2]", started_at=NOON, seen_via="squeue")
+    ended = Observation(
+        state="TIMEOUT", phase=ENDED, exit_code=0, signal=15, ended_at=NOON + timedelta(hours=1), reason="TimeLimit"
+    )
+    for seen in (runs, ended):
+        record_observations(made.ledger, {first: seen}, [first])
+    why = "TIMEOUT; its log ends at iteration 5 of 8"
+    record_measurements(made.ledger, [Measurement(first, 5, FAILED, why, (), (), "timeout")])
+    made.submit("a", token="18")
+    second = made.row("a-id").attempt_id
+    done = Observation(state="COMPLETED", phase=ENDED, nodes="n3", exit_code=0, ended_at=NOON + timedelta(hours=3))
+    record_observations(made.ledger, {second: done}, [second])
+    metrics = (
+        MeasuredMetric("iteration_ms", 250.0, "ms", 1.0, 6),
+        MeasuredMetric("tflops_per_gpu", 120.5, "TFLOP/s", 0.5, 6),
+    )
+    record_measurements(made.ledger, [Measurement(second, 8, VERIFIED, None, (), metrics)])
+    return made
+
+
+def test_every_attempt_and_every_event_is_shown_with_its_time_and_cause(made: MadeJobs) -> None:
+    done = made.repro("history", "a-id")
+    assert done.returncode == 0
+    attempts, events = (part.splitlines() for part in done.stdout.split("\n\n"))
+    assert len(attempts) == 3
+    for word in (
+        "17_0",
+        "n[1-2]",
+        "TIMEOUT",
+        "failed",
+        "timeout",
+        "15",
+        "2026-01-01T12:00:00Z",
+        "2026-01-01T13:00:00Z",
+    ):
+        assert f" {word} " in attempts[1]
+    for word in ("18_0", "n3", "COMPLETED", "verified", "250", "120.5", "6"):
+        assert f" {word} " in attempts[2]
+    assert attempts[1].endswith("its log ends at iteration 5 of 8")
+    assert events[0].split() == ["AT", "ATTEMPT", "EVENT", "DETAIL"]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in events[1:])
+    told = "\n".join(events)
+    order = [
+        "2 missing",
+        "17_0",
+        "PENDING -> RUNNING (via squeue)",
+        "RUNNING -> TIMEOUT: TimeLimit",
+        "failed (timeout): TIMEOUT",
+        "1 missing",
+        "18_0",
+        "PENDING -> COMPLETED",
+        "verified: every check passed",
+    ]
+    places = [told.index(detail) for detail in order]
+    assert places == sorted(places)
+    assert done.stderr.splitlines()[0] == "a-id: a of sc21/figure-13 at scale cpu on local, pretrain"
+    assert done.stderr.splitlines()[-1].startswith("next: repro logs a-id --attempt 1 ")
+
+
+def test_json_has_the_same_a_list_of_attempts_each_with_its_events(made: MadeJobs) -> None:
+    first, second = json.loads(made.repro("history", "a-id", "--json").stdout)
+    assert (first["number"], first["nodes"], first["failure"], first["signal"]) == (1, "n[1-2]", "timeout", 15)
+    assert (first["started_at"], first["ended_at"]) == ("2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z")
+    assert first["metrics"] == {} and first["user"] == "me" and first["folder"].endswith("a-id-1")
+    assert second["metrics"]["iteration_ms"] == {"value": 250.0, "unit": "ms", "spread": 1.0, "count": 6}
+    assert [event["event"] for event in first["events"]][:2] == ["run", "submitted"]
+    assert first["events"][-1]["detail"].startswith("failed (timeout)")
+    assert second["events"][-1] == {
+        "at": second["events"][-1]["at"],
+        "event": "verdict",
+        "detail": "verified: every check passed",
+    }
+
+
+def test_what_no_attempt_has_is_no_column(made: MadeJobs) -> None:
+    done = made.repro("history", "b-id")
+    header, line = done.stdout.split("\n\n")[0].splitlines()
+    assert header.split() == ["ATTEMPT", "ID", "STATE", "SUBMITTED"] and " 17_1 " in line
+    assert done.stderr.splitlines()[-1].startswith("next: repro logs b-id ")
+
+
+def test_a_history_is_of_one_job(made: MadeJobs) -> None:
+    for word, what in (("figure-13", "2 jobs; a history is of one"), ("zzz", "neither an experiment nor a job")):
+        done = made.repro("history", word)
+        assert (done.returncode, done.stdout) == (2, "") and what in done.complaints[0]
+
+
+def test_a_job_of_this_machine_has_its_past_too(
+    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repro = Caller(finished, monkeypatch, capsys)
+    job = json.loads(repro("status", "--json").stdout)[0]
+    (attempt,) = json.loads(repro("history", job["job"], "--json").stdout)
+    assert (attempt["scheduler_id"], attempt["verdict"], attempt["exit_code"]) == (job["id"], "verified", 0)
+    assert attempt["metrics"]["iteration_ms"]["count"] == 6 and attempt["ended_at"].endswith("Z")
+    assert {"run", "submitted", "state", "verdict"} <= {event["event"] for event in attempt["events"]}

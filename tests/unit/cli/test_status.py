@@ -1,0 +1,324 @@
+"""Where jobs stand: state and verdict, how far and how fast, why they wait, and the picture that stays up to date."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from datetime import timedelta, timezone
+from typing import Any
+
+import pytest
+
+from orchestrator.cli.standing import Tally, duration
+from orchestrator.launch.refresh import Refreshed
+from orchestrator.ledger.database import now
+from tests.unit.cli.calling import Caller, Done, everything_in
+from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
+from tests.unit.launch.stand_in import Site
+
+HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
+
+
+@pytest.fixture
+def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+    monkeypatch.setattr("orchestrator.cli.status.REDRAW_S", 0.0)
+    return MadeJobs.make(repro, monkeypatch)
+
+
+def shown(made: MadeJobs, *words: str) -> dict[str, dict[str, Any]]:
+    """The rows by job."""
+    done = made.repro("status", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return {row["job"]: row for row in json.loads(done.stdout)}
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100, lines: int = 30) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+def frames(done: Done) -> list[list[str]]:
+    """What was drawn, picture by picture, without what clears the rest of a line."""
+    return [frame.replace("\033[K", "").splitlines() for frame in done.stdout.split("\033[H")[1:]]
+
+
+def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None:
+    before = everything_in(repro.site.folder)
+    for words in (("status",), ("status", "--watch")):
+        done = repro(*words)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.splitlines() == ["nothing was submitted yet", "next: repro list   # what there is to run"]
+    assert json.loads(repro("status", "--json").stdout) == []
+    assert everything_in(repro.site.folder) == before
+
+
+def test_status_says_state_and_verdict_in_two_columns_and_a_bar_what_they_amount_to(
+    finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = Caller(finished, monkeypatch, capsys)("status", "figure-13", "--where", "pp=4")
+    assert status.returncode == 0
+    header, *rows = status.stdout.splitlines()
+    assert header.split() == ["JOB", "CASE", "STATE", "VERDICT", "ITERATION", "TFLOPS_PER_GPU", "ID"]
+    cases = ["pp=4,tp=1,gbs=4", "pp=4,tp=1,gbs=16"]
+    assert [row.split()[1:5] for row in rows] == [[case, "COMPLETED", "verified", "8/8"] for case in cases]
+    bar, after = status.stderr.splitlines()
+    assert bar == "figure-13 cpu here [##########] 2/2 verified"
+    assert after.startswith("next: repro collect figure-13 --export csv")
+
+
+def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.submit("a", "b", "c", "d")
+    made.ends("a-id")
+    made.ends("b-id", "TIMEOUT", "failed", failure="timeout")
+    made.runs("c-id", iterations(2))
+    monkeypatch.setattr("orchestrator.cli.status.MOST_ROWS", 3)
+    # Not one row of a job is read for it.
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.cli.standing.stands", None)
+        done = made.repro("status")
+        (counts,) = json.loads(made.repro("status", "--json").stdout)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == (
+        "everything [##........] 1/4 verified, 1 running, 1 waiting, 1 failed (1 timeout)"
+    )
+    assert "1 timeout" in done.stdout.splitlines()[1]
+    assert (counts["experiment"], counts["cases"], counts["verified"]) == ("sc21/figure-13", 4, 1)
+    assert (counts["running"], counts["waiting"], counts["failures"]) == (1, 1, {"timeout": 1})
+    assert len(shown(made, "figure-13")) == 4
+
+
+def test_a_running_job_says_how_far_and_how_fast_it_is_and_how_long_it_takes(made: MadeJobs) -> None:
+    made.submit("a")
+    made.runs("a-id", iterations(3))
+    row = shown(made)["a-id"]
+    assert (row["iteration"], row["left_s"], row["left_by"]) == ("3/8", 5 * 60, "pace")
+    # Equation 3 by hand, as in test_statistics: 7113539584 FLOPs in 60 s on 4 GPUs.
+    assert row["tflops_per_gpu"] == pytest.approx(7113539584 / 60 / 4 / 1e12)
+    header, line = made.repro("status").stdout.splitlines()
+    assert "LEFT" in header and " 3/8 " in line and " 5m " in line
+    made.writes("a-id", iterations(4)[-400:])
+    assert shown(made)["a-id"]["iteration"] == "4/8"
+
+
+def test_a_time_limit_that_comes_first_is_what_is_left_and_said_to_cut_the_job_off(made: MadeJobs) -> None:
+    made.submit("a", "b", "c")
+    in_two_minutes = now() + timedelta(minutes=2, seconds=1)
+    made.runs("a-id", iterations(3), ends_at=in_two_minutes)
+    made.runs("b-id", iterations(7), ends_at=in_two_minutes)
+    made.runs("c-id", "loading\n", ends_at=in_two_minutes)
+    rows = shown(made)
+    assert [rows[job]["left_by"] for job in ("a-id", "b-id", "c-id")] == ["time limit", "pace", "time limit"]
+    assert 115 <= rows["a-id"]["left_s"] <= 121 and rows["b-id"]["left_s"] == 60
+    assert re.fullmatch("at its pace it needs [23]m more than its time limit leaves", rows["a-id"]["why"])
+    assert rows["b-id"]["why"] is None and rows["c-id"]["why"] is None
+    lines = made.repro("status").stdout.splitlines()
+    assert "m (time limit)" in lines[1] and "time limit" not in lines[2]
+
+
+def test_of_a_log_of_a_gigabyte_only_the_end_is_read_and_of_a_waiting_job_nothing(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.submit("a", "b")
+    made.runs("a-id")
+    log = made.folder("a-id") / "log.txt"
+    with log.open("r+b") as file:
+        file.truncate(1 << 30)  # a hole: it takes no room
+    made.writes("a-id", "\n" + iterations(5))
+    made.writes("b-id", iterations(8))
+    read: list[tuple[str, int]] = []
+    from orchestrator import job_files
+
+    tail_bytes = job_files.tail_bytes
+
+    def counting(folder: Any, name: str, last: int) -> bytes:
+        tail = tail_bytes(folder, name, last)
+        read.append((folder.name, len(tail)))
+        return tail
+
+    monkeypatch.setattr(job_files, "tail_bytes", counting)
+    began = time.monotonic()
+    rows = shown(made)
+    assert time.monotonic() - began < 1.0
+    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("5/8", "0/8")
+    assert read == [("a-id-1", 64 * 1024)]
+
+
+def test_a_log_that_may_not_be_read_is_said_and_the_others_are_shown(made: MadeJobs) -> None:
+    made.submit("a", "b")
+    made.runs("a-id", iterations(2))
+    made.runs("b-id", iterations(2))
+    log = made.folder("a-id") / "log.txt"
+    log.unlink()
+    log.symlink_to("/etc/hostname")
+    rows = shown(made)
+    assert "a link and not a file, so it is not read" in rows["a-id"]["why"]
+    assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("0/8", "2/8")
+
+
+def test_a_waiting_job_says_when_it_starts_and_why_it_waits(made: MadeJobs) -> None:
+    made.submit("a", "b", "c", "d")
+    starts = now() + timedelta(minutes=1)
+    made.update("a-id", starts_at=starts, reason="Priority")
+    made.update("b-id", reason="JobHeldUser")
+    made.update("c-id", reason="SomethingOfNextYear")
+    made.update("d-id", state="IN_TURN", scheduler_id=None, reason="the queue is full")
+    rows = shown(made)
+    assert rows["a-id"]["starts_at"] == f"{starts.replace(microsecond=0).isoformat()}Z"
+    assert rows["a-id"]["why"].startswith("Priority: waits behind jobs of higher priority")
+    assert "scontrol release 17_1" in rows["b-id"]["why"] and rows["b-id"]["why"].startswith("JobHeldUser: is held")
+    assert rows["c-id"]["why"].startswith("SomethingOfNextYear") and rows["d-id"]["why"] == "the queue is full"
+    here = starts.replace(tzinfo=timezone.utc).astimezone()
+    line = made.repro("status").stdout.splitlines()[1]
+    assert f"{here:%H:%M}" in line and "starts " in line
+
+
+def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(made: MadeJobs) -> None:
+    made.submit("a", "b", "c", "d", "e", "f")
+    for job in ("a-id", "b-id"):
+        made.ends(job)
+    made.runs("c-id")
+    made.ends("d-id", "TIMEOUT", "failed", failure="timeout")
+    made.ends("e-id", "FAILED", "failed", failure="gpu-oom")
+    done = made.repro("status")
+    assert done.stderr.splitlines()[0] == (
+        "figure-13 cpu local [###.......] 2/6 verified, 1 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)"
+    )
+    assert "FAILURE" in done.stdout.splitlines()[0] and " timeout " in done.stdout
+    assert done.stderr.splitlines()[-1] == "next: repro logs d-id   # why d failed"
+
+
+def test_a_bar_is_full_only_when_everything_is_verified() -> None:
+    assert "[#########.]" in Tally("x", 1000, 999, 0, 1, 0).bar("#", ".")
+    assert "[##########]" in Tally("x", 1000, 1000, 0, 0, 0).bar("#", ".")
+    assert Tally("x", 0, 0, 0, 0, 0).bar("#", ".") == "x [..........] 0/0 verified"
+
+
+def test_what_jobs_share_is_no_column_and_what_tells_them_apart_is(made: MadeJobs) -> None:
+    made.submit("a", "b")
+    assert "EXPERIMENT" not in made.repro("status").stdout
+    with made.ledger.writing() as session:
+        session.connection().exec_driver_sql("update jobs set repeat = 2, workload = 'megatron-2021' where id = 'b-id'")
+    done = made.repro("status")
+    assert "WORKLOAD" in done.stdout and " b #2 " in done.stdout and "SCALE" not in done.stdout
+    rows = shown(made)
+    assert (rows["b-id"]["case"], rows["b-id"]["repeat"]) == ("b", 2)
+    assert {row["experiment"] for row in rows.values()} == {"figure-13"}
+
+
+def test_states_that_could_not_be_asked_for_are_shown_with_their_age(made: MadeJobs) -> None:
+    made.submit("a")
+    made.update("a-id", refreshed_at=now() - timedelta(minutes=4, seconds=5))
+    made.answer = Refreshed(("squeue: no answer",), now())
+    done = made.repro("status")
+    assert done.returncode == 0 and "PENDING" in done.stdout
+    assert done.stderr.splitlines()[:2] == ["note: squeue: no answer", "note: states are as last seen 4m ago"]
+    made.update("a-id", refreshed_at=now() + timedelta(seconds=1))  # only accounting is away
+    assert "as last seen" not in made.repro("status").stderr
+    made.answer = Refreshed((), now())
+    assert "note:" not in made.repro("status").stderr
+
+
+@pytest.mark.parametrize("every", ["4.9", "0", "-1", "nan", "inf", "1e9"])
+def test_a_scheduler_is_not_asked_oftener_than_it_bears_nor_never(made: MadeJobs, every: str) -> None:
+    made.submit("a")
+    done = made.repro("status", "--watch", f"--every={every}")
+    assert (done.returncode, done.stdout, made.asked) == (2, "", [])
+    assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: --every ")
+
+
+def test_watching_a_file_adds_what_has_changed_and_ends_with_the_last_job(made: MadeJobs) -> None:
+    made.submit("a", "b")
+    nothing: list[Any] = [lambda: None, lambda: None]
+    made.then = [
+        *nothing,
+        lambda: made.runs("a-id", iterations(2)),
+        lambda: made.writes("a-id", iterations(8)),  # an iteration is no news for a file
+        *nothing,
+        lambda: made.ends("a-id"),
+        lambda: made.ends("b-id", "FAILED", "failed", failure="program"),
+    ]
+    done = made.repro("status", "--watch")
+    assert done.returncode == 0 and "\033" not in done.stdout
+    said = [tuple(line.split()[:3]) for line in done.stdout.splitlines() if not line.startswith("JOB")]
+    assert said == [
+        ("a-id", "a", "PENDING"),
+        ("b-id", "b", "PENDING"),
+        ("a-id", "a", "RUNNING"),
+        ("a-id", "a", "COMPLETED"),
+        ("b-id", "b", "FAILED"),
+    ]
+    assert done.stderr.splitlines()[-1] == "next: repro logs b-id   # why b failed"
+    assert set(made.asked) == {15.0} and made.then == []
+
+
+def test_watching_json_gives_a_list_for_each_change(made: MadeJobs) -> None:
+    made.submit("a", "b")
+    made.then = [lambda: None, lambda: made.ends("a-id"), lambda: made.ends("b-id")]
+    done = made.repro("status", "--watch", "--json", "--every", "60")
+    lists = [json.loads(text + "]") for text in done.stdout.split("]\n")[:-1]]
+    assert [[row["job"] for row in rows] for rows in lists] == [["a-id", "b-id"], ["a-id"], ["b-id"]]
+    assert set(made.asked) == {60.0}
+
+
+def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.submit("a", "b")
+    made.answer = Refreshed((), now())
+    made.then = [
+        lambda: made.runs("a-id", iterations(2)),
+        lambda: made.writes("a-id", iterations(5)),
+        lambda: made.ends("a-id"),
+        lambda: made.ends("b-id", "FAILED", "failed", failure="program", verdict_reason="it says so " * 30),
+    ]
+    on_a_terminal(monkeypatch)
+    done = made.repro("status", "--watch")
+    assert done.returncode == 0 and done.stdout.count("\033[2J") == 1  # before the first picture alone
+    pictures = frames(done)
+    assert len(pictures) == 4
+    assert [next(line for line in one if line.startswith("a-id")).split()[2] for one in pictures] == [
+        *("RUNNING", "RUNNING", "COMPLETED", "COMPLETED")
+    ]
+    assert ["5/8" in "".join(one) for one in pictures[:2]] == [False, True]
+    assert all(one[0].startswith("figure-13 cpu local [") for one in pictures)
+    assert all("Slurm was asked at " in "".join(one) for one in pictures)
+    assert all(len(line) <= 100 for one in pictures for line in one)
+    assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
+
+
+def test_a_small_terminal_shows_what_runs_first_and_never_scrolls(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"job{number}" for number in range(30)]
+    made.submit(*names)
+    for name in names[:10]:
+        made.ends(f"{name}-id")
+    made.runs("job25-id", iterations(2))
+    made.ends("job26-id", "FAILED", "failed")
+    made.then = [lambda: None, interrupt]
+    on_a_terminal(monkeypatch, lines=12)
+    (picture,) = frames(made.repro("status", "--watch"))
+    assert len(picture) < 12
+    assert [line.split()[0] for line in picture if line.startswith("job")][:3] == ["job25-id", "job26-id", "job10-id"]
+    assert "10/30 verified" in picture[0]
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_jobs(made: MadeJobs) -> None:
+    made.submit("a")
+    made.then = [lambda: None, interrupt]
+    done = made.repro("status", "--watch")
+    assert done.returncode == 130 and done.stderr.splitlines()[-1] == "no longer watching; the jobs go on"
+    assert made.row("a-id").phase == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-3, "0s"), (59.4, "59s"), (60, "1m"), (3599, "59m"), (3900, "1h05m"), (86399, "23h59m"), (90000, "1d01h")],
+)
+def test_a_duration_is_short_and_in_two_units_at_most(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

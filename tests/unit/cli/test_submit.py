@@ -1,0 +1,469 @@
+"""`repro submit` and `repro retry`: what is run again, in which order, after what, and when it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.job_record import read_record
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.tables import Attempt
+from tests.unit.cli.calling import Caller, Done
+from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
+from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
+from tests.unit.ledger.making import new_ledger
+
+HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
+ONE = ("--where", "pp=1,gbs=4")
+SMALL = ("--where", "gbs=4")
+
+
+def submit(repro: Caller, *words: str) -> Done:
+    return repro("submit", *HERE, *words)
+
+
+def summary(done: Done) -> str:
+    """Behind `figure-13 at scale cpu on here: `."""
+    found = re.search(r"^figure-13 at scale cpu on \w+: (.*)$", done.stderr, re.MULTILINE)
+    assert found, done.stderr
+    return found[1]
+
+
+def status(repro: Caller) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(repro("status", "figure-13", "--json").stdout)
+    return rows
+
+
+def rows(site: Site) -> list[JobRow]:
+    return job_rows(new_ledger(site.folder))
+
+
+def last_line(done: Done) -> str:
+    return done.stderr.rstrip("\n").rpartition("\n")[2]
+
+
+# ---- once more -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_verified_is_measured_again_only_with_rerun(repro: Caller) -> None:
+    assert summary(submit(repro, *ONE, "--wait")) == "1 case: 1 submitted"
+    assert summary(submit(repro, *ONE)) == "1 case: 1 done, 0 submitted"
+    done = submit(repro, *ONE, "--rerun", "--wait")
+    assert (done.returncode, summary(done)) == (0, "1 case: 1 submitted")
+    (row,) = rows(repro.site)
+    assert (row.number, row.verdict) == (2, "verified") and len(repro.site.started()) == 2
+
+
+def test_what_is_under_way_is_not_run_beside_itself_even_with_rerun(repro: Caller) -> None:
+    repro.site.behave("hang")
+    submit(repro, *SMALL)
+    wait_until(repro.site.sleepers)
+    assert summary(submit(repro, *SMALL, "--rerun")) == "3 cases: 1 running, 2 waiting, 0 submitted"
+    repro("cancel", "figure-13")
+
+
+def test_repeats_are_jobs_of_their_own_that_are_found_again(repro: Caller) -> None:
+    done = submit(repro, *ONE, "--repeat", "2", "--wait")
+    assert (done.returncode, summary(done)) == (0, "2 cases: 2 submitted"), done.stderr
+    first, second = rows(repro.site)
+    assert (first.label, second.label) == ("pp=1,tp=4,gbs=4", "pp=1,tp=4,gbs=4 #2")
+    assert first.job_id != second.job_id and first.folder != second.folder
+    for row in (first, second):
+        assert (row.verdict, row.number) == ("verified", 1)
+        assert "elapsed time per iteration" in repro("logs", row.job_id).stdout
+    assert summary(submit(repro, *ONE, "--repeat", "2")) == "2 cases: 2 done, 0 submitted"
+    assert summary(submit(repro, *ONE)) == "1 case: 1 done, 0 submitted"
+    assert summary(submit(repro, *ONE, "--repeat", "3", "--wait")) == "3 cases: 2 done, 1 submitted"
+    assert len(repro.site.started()) == 3
+
+
+def test_a_repeat_that_has_not_begun_can_be_cancelled(repro: Caller) -> None:
+    repro.site.behave("hang")
+    submit(repro, *ONE, "--repeat", "3")
+    wait_until(repro.site.sleepers)
+    done = repro("cancel", "figure-13")
+    assert done.returncode == 0 and "3 jobs asked to end" in done.stderr, done.stderr
+    wait_until(lambda: {row["state"] for row in status(repro)} == {"CANCELLED"})
+    assert len(repro.site.started()) == 1
+
+
+# ---- what failed ---------------------------------------------------------------------------------------------
+
+
+def test_what_would_fail_again_is_left_alone_with_the_command_that_runs_it_all_the_same(repro: Caller) -> None:
+    repro.site.behave("fail", "pp2-gbs4")
+    assert submit(repro, *SMALL, "--wait").returncode == 1
+    done = submit(repro, *SMALL)
+    assert summary(done) == "3 cases: 2 done, 1 failed and left alone, 0 submitted"
+    assert "1 job failed (gpu-oom), left alone: it would run out of memory again" in done.complaints
+    assert "to run what is left alone all the same: repro retry figure-13 --class gpu-oom" in done.complaints
+    assert done.stderr.count("next: ") == 1 and last_line(done).startswith("next: ")
+    assert len(repro.site.started()) == 3
+
+
+@pytest.fixture
+def failed(repro: Caller) -> Caller:
+    """A case that ran out of memory, and has more of it now."""
+    repro.site.behave("fail", "pp1-gbs4")
+    assert submit(repro, *ONE, "--wait").returncode == 1
+    repro.site.behave("well", "pp1-gbs4")
+    return repro
+
+
+def test_a_retry_leaves_what_would_fail_again_and_says_why_and_how(failed: Caller) -> None:
+    done = failed("retry", "figure-13")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.complaints == ["nothing to run again", "failed (gpu-oom): it would run out of memory again"]
+    assert last_line(done).startswith("next: repro retry figure-13 --class gpu-oom")
+    assert len(failed.site.started()) == 1
+
+
+def test_a_retry_by_class_runs_it_as_the_next_attempt_of_the_same_job(failed: Caller) -> None:
+    (before,) = rows(failed.site)
+    done = failed("retry", "figure-13", "--class", "gpu-oom")
+    assert (done.returncode, done.stdout) == (0, f"{before.job_id}  pp=1,tp=4,gbs=4  attempt 2\n"), done.stderr
+    assert done.complaints == ["1 job submitted again"]
+    wait_until(lambda: status(failed)[0]["verdict"] == "verified")
+    (row,) = rows(failed.site)
+    assert (row.job_id, row.number) == (before.job_id, 2) and row.folder != before.folder
+    assert failed("retry", "figure-13", "--class", "gpu-oom").complaints == ["nothing to run again"]
+
+
+def test_a_retry_by_the_jobs_id_and_of_another_class_than_its_own(failed: Caller) -> None:
+    (before,) = rows(failed.site)
+    done = failed("retry", before.job_id[:6], "--class", "timeout,node-fail")
+    assert done.complaints[0] == "nothing to run again" and len(failed.site.started()) == 1
+    assert failed("retry", before.job_id[:6], "--class", "timeout, gpu-oom").complaints == ["1 job submitted again"]
+    wait_until(lambda: len(failed.site.started()) == 2)
+
+
+def limit_s(row: JobRow) -> int:
+    found = re.search(r"^timeout .*--kill-after=60 (\d+) ", (Path(row.folder) / "job.sh").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("+50%", 1.5), ("+0:30:00", 1800), ("1:02:03", 3723), ("1-00:00:00", 86400)]
+)
+def test_a_retry_with_another_time_limit_has_it_in_its_script(failed: Caller, word: str, expected: float) -> None:
+    before = limit_s(rows(failed.site)[0])
+    assert failed("retry", "figure-13", "--class", "gpu-oom", "--time", word).returncode == 0
+    after = limit_s(rows(failed.site)[0])
+    if word.endswith("%"):
+        assert after == before * expected
+    else:
+        assert after == expected + (before if word.startswith("+") else 0)
+    wait_until(lambda: len(failed.site.started()) == 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--class", "gpu-om"), 'repro: --class gpu-om: no such class; did you mean "gpu-oom"?'),
+        (("--class", "zzzzz"), "repro: --class zzzzz: no such class; there are not-submitted, refused, "),
+        (("--time", "soon"), "repro: --time soon: no time limit; for example --time +50%, +0:30:00 or 2:00:00"),
+        (("--time", "+50"), "repro: --time +50: no time limit"),
+        (("--time", "1:99:00"), "repro: --time 1:99:00: no time limit"),
+        (("--time", "-0:30:00"), "repro: --time -0:30:00: no time limit"),
+    ],
+)
+def test_a_class_or_a_limit_that_is_none_is_refused_and_nothing_is_run(
+    failed: Caller, words: tuple[str, ...], complaint: str
+) -> None:
+    done = failed("retry", "figure-13", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.complaints) == 1 and done.complaints[0].startswith(complaint), done.stderr
+    assert [row.number for row in rows(failed.site)] == [1]
+
+
+def test_every_class_that_is_none_is_said(failed: Caller) -> None:
+    done = failed("retry", "figure-13", "--class", "a,timeout,b")
+    assert [line.split()[2] for line in done.complaints] == ["a:", "b:"]
+
+
+def test_a_job_that_a_node_took_with_it_is_retried_unasked(repro: Caller) -> None:
+    repro.site.behave("hang", "pp1-gbs4")
+    submit(repro, *SMALL)
+    wait_until(repro.site.sleepers)
+    start = read_record(Path(rows(repro.site)[0].folder) / "start")
+    assert start is not None
+    os.killpg(start.pid, signal.SIGKILL)
+    repro.site.behave("well", "pp1-gbs4")
+    wait_until(lambda: {row["verdict"] for row in status(repro)} == {"failed", "verified"})
+    assert rows(repro.site)[0].failure == "node-fail"
+    assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
+    wait_until(lambda: {row["verdict"] for row in status(repro)} == {"verified"})
+    assert [row.number for row in rows(repro.site)] == [2, 1, 1]
+
+
+def test_a_job_that_would_be_another_now_is_not_retried(failed: Caller) -> None:
+    """What is measured under one job's name must be that job."""
+    shutil.copytree(CHECKOUT / "experiments", failed.site.folder / "experiments")
+    file = failed.site.folder / "experiments" / "sc21" / "figure-13.yaml"
+    text = file.read_text()
+    assert text.count("model: {layers: 4, hidden: 256") == 1
+    file.write_text(text.replace("model: {layers: 4, hidden: 256", "model: {layers: 4, hidden: 512"))
+    (row,) = rows(failed.site)
+    done = failed("retry", "figure-13", "--class", "gpu-oom")
+    assert (done.returncode, done.complaints) == (
+        2,
+        [
+            f"repro: pp=1,tp=4,gbs=4 ({row.job_id}) would be another job now: its experiment or its profile has "
+            "changed; repro submit figure-13 --cluster here"
+        ],
+    )
+    assert len(failed.site.started()) == 1
+
+
+def test_a_retry_of_a_repeat_runs_that_one(repro: Caller) -> None:
+    repro.site.behave("fail", "pp1-gbs4")
+    submit(repro, *ONE, "--repeat", "2", "--wait")
+    repro.site.behave("well", "pp1-gbs4")
+    _, second = rows(repro.site)
+    done = repro("retry", second.job_id, "--class", "gpu-oom")
+    assert done.stdout == f"{second.job_id}  pp=1,tp=4,gbs=4 #2  attempt 2\n"
+    wait_until(lambda: [row["verdict"] for row in status(repro)] == ["failed", "verified"])
+    assert [row.number for row in rows(repro.site)] == [1, 2]
+
+
+# ---- one before the others -----------------------------------------------------------------------------------
+
+
+def test_the_smallest_case_goes_first_and_once_it_is_verified_the_others_do(repro: Caller) -> None:
+    done = submit(repro, "--canary", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert "the canary is pp=1,tp=4,gbs=4; the others start once it is verified" in done.stderr
+    assert repro.site.started()[0] == "pp=1,tp=4,gbs=4" and len(repro.site.started()) == 6
+
+
+def test_a_canary_that_fails_keeps_the_others_from_starting(repro: Caller) -> None:
+    repro.site.behave("nan", "pp1-gbs4")
+    done = submit(repro, "--canary", *SMALL, "--wait")
+    assert done.returncode == 1 and repro.site.started() == ["pp=1,tp=4,gbs=4"]
+    canary, *others = rows(repro.site)
+    assert (canary.failure, {row.failure for row in others}) == ("numbers", {"stopped"})
+    assert all("its canary, pp=1,tp=4,gbs=4, was not verified" in str(row.verdict_reason) for row in others)
+
+
+def test_a_case_that_is_verified_already_needs_no_canary(repro: Caller) -> None:
+    submit(repro, *ONE, "--wait")
+    done = submit(repro, "--canary", *SMALL, "--wait")
+    assert done.returncode == 0 and "the canary is" not in done.stderr
+    assert summary(done) == "3 cases: 1 done, 2 submitted" and len(repro.site.started()) == 3
+
+
+def test_a_canary_that_failed_and_would_again_is_to_be_seen_to_before_the_others_start(repro: Caller) -> None:
+    repro.site.behave("fail")
+    submit(repro, "--canary", *SMALL, "--wait")
+    assert len(repro.site.started()) == 1
+    done = submit(repro, "--canary", *SMALL, "--wait")
+    mend = "repro retry figure-13 --class gpu-oom --where pp=1,tp=4,gbs=4, or leave --canary out"
+    assert (done.returncode, done.complaints) == (
+        2,
+        [f"repro: the canary, pp=1,tp=4,gbs=4, failed (gpu-oom), and the others wait for it; {mend}"],
+    )
+    assert len(repro.site.started()) == 1
+    # The mend, as it is said; then the others start.
+    repro.site.behave("well")
+    assert repro(*mend.partition(", or")[0].split()[1:]).complaints == ["1 job submitted again"]
+    done = submit(repro, "--canary", *SMALL, "--wait")
+    assert done.returncode == 0 and len(repro.site.started()) == 4, done.stderr
+
+
+# ---- when it stops, and after what ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [(), ("--wait",)], ids=["left to itself", "waited for"])
+def test_after_so_many_failures_of_one_kind_no_other_job_starts(repro: Caller, more: tuple[str, ...]) -> None:
+    repro.site.behave("fail")
+    done = submit(repro, "--stop-after", "2", *more)
+    assert done.returncode == (1 if more else 0)
+    wait_until(lambda: {row["verdict"] for row in status(repro)} == {"failed"})
+    assert len(repro.site.started()) == 2
+    failures = sorted(str(row.failure) for row in rows(repro.site))
+    assert failures[-1] in ("gpu-oom", "stopped") and failures.count("gpu-oom") == 2
+    assert set(failures) <= {"gpu-oom", "stopped", "cancelled"}
+
+
+def test_failures_of_different_kinds_stop_nothing(repro: Caller) -> None:
+    repro.site.behave("fail", "pp1-gbs4")
+    repro.site.behave("nan", "pp2-gbs4")
+    assert submit(repro, "--stop-after", "2", *SMALL, "--wait").returncode == 1
+    assert len(repro.site.started()) == 3
+
+
+def test_jobs_begin_after_one_that_was_named(repro: Caller) -> None:
+    repro.site.behave("hang", "pp1-gbs4")
+    submit(repro, "--where", "pp=1,gbs=4")
+    submit(repro, "--where", "pp=2,gbs=4")
+    wait_until(repro.site.sleepers)
+    first, second = rows(repro.site)
+    assert submit(repro, "--where", "pp=4,gbs=4", "--after", second.job_id).returncode == 0
+    repro("cancel", first.job_id)
+    wait_until(lambda: len(repro.site.started()) == 3)
+    assert repro.site.started() == [f"pp={pp},tp={4 // pp},gbs=4" for pp in (1, 2, 4)]
+
+
+def test_a_job_that_has_ended_is_not_waited_for(repro: Caller) -> None:
+    submit(repro, *ONE, "--wait")
+    (row,) = rows(repro.site)
+    assert submit(repro, "--where", "pp=2,gbs=4", "--after", row.job_id, "--wait").returncode == 0
+
+
+def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+    assert submit(repro, *ONE, "--after", "zzz").complaints == [
+        "repro: zzz: neither an experiment nor a job; repro status shows the jobs"
+    ]
+    repro.site.behave("hang")
+    submit(repro, *ONE)
+    (row,) = rows(site)
+    on_slurm(repro, monkeypatch)
+    done = repro("submit", "figure-13", "--cluster", "there", "--scale", "cpu", "--after", row.job_id)
+    assert (done.returncode, done.complaints) == (
+        2,
+        [f"repro: --after {row.job_id} (pp=1,tp=4,gbs=4): another scheduler has it; wait for it: repro wait"],
+    )
+    repro("cancel", "figure-13")
+
+
+def test_one_at_a_time_is_what_this_machine_does_whatever_is_asked_for(repro: Caller) -> None:
+    done = submit(repro, *ONE, "--max-parallel", "2", "--wait")
+    assert done.returncode == 0
+    assert "note: here runs one job at a time, whatever --max-parallel allows" in done.complaints
+    assert "note:" not in submit(repro, *ONE, "--max-parallel", "1").stderr
+
+
+@pytest.mark.parametrize("word", ["--max-parallel", "--repeat", "--stop-after"])
+def test_none_at_all_is_not_a_number_of_jobs(repro: Caller, word: str) -> None:
+    assert submit(repro, *ONE, word, "0").returncode == 2
+    assert not (repro.site.folder / "results.db").exists()
+
+
+def test_a_warm_up_of_what_needs_none_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = submit(repro, "--depends-on", "warm-up")
+    assert (done.returncode, done.complaints) == (
+        2,
+        ["repro: --depends-on warm-up: jobs run one after another here; leave it out"],
+    )
+    on_slurm(repro, monkeypatch)
+    done = repro("submit", "figure-13", "--cluster", "there", "--scale", "cpu", "--depends-on", "warm-up")
+    assert done.complaints == ["repro: --depends-on warm-up: pretrain compiles nothing beforehand; leave it out"]
+    assert submit(repro, "--depends-on", "cold-up").returncode == 2
+    assert not (repro.site.folder / "results.db").exists()
+
+
+# ---- what a person is told about Slurm's queue ---------------------------------------------------------------
+
+
+def on_slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    (repro.site.folder / "clusters" / "there.yaml").write_text(PROFILE)
+    return Slurm.on_path(repro.site.folder.parent / "bin", monkeypatch)
+
+
+THERE = ("submit", "figure-13", "--cluster", "there", "--scale", "cpu")
+
+
+def test_what_a_full_queue_did_not_take_is_said_with_what_sends_it(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_slurm(repro, monkeypatch).has_room_for(3)
+    done = repro(*THERE, "--json")
+    assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 in turn")
+    assert any(line.startswith("3 wait their turn: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
+    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["IN_TURN"] * 3 + ["PENDING"] * 3
+    assert last_line(done) == "next: repro wait figure-13   # sends what waits its turn, as there is room"
+
+
+def its_sender_has_ended(site: Site) -> None:
+    """As it has after every command; here they are all called within this process."""
+    with new_ledger(site.folder).writing() as session:
+        session.execute(sa.update(Attempt).values(pid=2**22 + 1))
+
+
+def test_submitting_again_sends_what_waited_its_turn_and_nothing_twice(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = on_slurm(repro, monkeypatch)
+    slurm.has_room_for(3)
+    repro(*THERE)
+    slurm.has_room_for(10)
+    # As long as that command is there, it may still be at it.
+    assert summary(repro(*THERE)) == "6 cases: 6 waiting, 0 submitted"
+    its_sender_has_ended(repro.site)
+    assert summary(repro(*THERE)) == "6 cases: 3 waiting, 3 submitted"
+    found = rows(repro.site)
+    assert [row.state for row in found] == ["PENDING"] * 6 and {row.number for row in found} == {1}
+    assert len({row.token for row in found}) == len(slurm.taken()) == 2
+    assert summary(repro(*THERE)) == "6 cases: 6 waiting, 0 submitted" and len(slurm.taken()) == 2
+
+
+def test_what_waits_its_turn_can_be_cancelled_and_is_then_left_alone(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = on_slurm(repro, monkeypatch)
+    slurm.has_room_for(3)
+    repro(*THERE)
+    done = repro("cancel", "figure-13", "--where", "gbs=16")
+    assert (done.returncode, done.complaints) == (0, ["3 jobs asked to end"]) and slurm.cancelled() == []
+    slurm.has_room_for(10)
+    assert summary(repro(*THERE)) == "6 cases: 3 waiting, 3 failed and left alone, 0 submitted"
+    assert len(slurm.taken()) == 1
+
+
+def test_a_refusal_is_exit_2_with_the_schedulers_words_and_the_next_command_tries_again(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = on_slurm(repro, monkeypatch)
+    slurm.then("refuse")
+    done = repro(*THERE)
+    assert done.returncode == 2 and "Invalid partition name specified" in done.complaints[-1]
+    assert {(row.state, row.failure) for row in rows(repro.site)} == {("NEVER_SUBMITTED", "refused")}
+    assert summary(repro(*THERE)) == "6 cases: 6 submitted"
+
+
+def test_a_scheduler_that_is_slow_is_said_while_it_is_waited_for(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launch.sending.PAUSES_S", (0.001,))
+    slurm = on_slurm(repro, monkeypatch)
+    slurm.then("late")
+    done = repro(*THERE)
+    assert done.returncode == 0 and summary(done) == "6 cases: 6 submitted"
+    assert sum("asking again" in line for line in done.complaints) == 1 and len(slurm.calls()) == 1
+
+
+def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_failed_before(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = on_slurm(repro, monkeypatch)
+    repro(*THERE, *ONE)
+    ledger = new_ledger(repro.site.folder)
+
+    def loses(node: str) -> None:
+        newest = sa.select(sa.func.max(Attempt.id)).scalar_subquery()
+        lost = {"phase": "ended", "state": "NODE_FAIL", "verdict": "failed", "failure": "node-fail", "nodes": node}
+        with ledger.writing() as session:
+            session.execute(sa.update(Attempt).where(Attempt.id == newest).values(**lost))
+
+    loses("n7")
+    assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
+    loses("n9")
+    assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
+    assert slurm.options() == ["", "--exclude=n7", "--exclude=n7,n9 --begin=now+60"]
+    loses("n8")
+    done = repro("retry", "figure-13")
+    assert done.complaints == [
+        "0 jobs submitted again; 1 left alone, after too many attempts or to Slurm: --class says which to run all the "
+        "same"
+    ]
+    assert repro("retry", "figure-13", "--class", "node-fail").complaints == ["1 job submitted again"]
+    assert slurm.options()[-1] == "--exclude=n7,n8,n9 --begin=now+300"

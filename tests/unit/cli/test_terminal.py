@@ -1,0 +1,203 @@
+"""Nothing that a file, a log or a scheduler says steers the terminal: seen on a real one, a pty."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.cli.output import VisibleLog, visible, visible_bytes
+from tests.unit.catalog.entries import BASE, write_experiment
+from tests.unit.launch.stand_in import REPRO, Site
+
+# It would set the window's title, clear the screen, turn the writing round and hide what follows.
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31m\u009b1m\u202e\u200b\x08\x7f\rX"
+# A terminal's own line ends, and nothing else that is not written.
+HARMLESS = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]*")
+
+
+def on_terminal(words: list[str], folder: Path, environment: Mapping[str, str]) -> bytes:
+    """What a command writes to a terminal that is both its stdout and its stderr."""
+    ours, its = pty.openpty()
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=its, stderr=its, cwd=folder, env=environment) as run:
+        os.close(its)
+        written = b"".join(_read(ours))
+        run.wait(60)
+    os.close(ours)
+    return written
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    while True:
+        try:
+            block = os.read(terminal, 4096)
+        except OSError:  # so Linux says that nobody has it open any more
+            return
+        if not block:
+            return
+        yield block
+
+
+def require_harmless(written: bytes) -> str:
+    text = written.decode().replace("\r\n", "\n")
+    assert HARMLESS.fullmatch(text) and "\r" not in text, repr(text)
+    return text
+
+
+@pytest.mark.parametrize(
+    "call", ["say(evil)", "data(evil)", "next_command(evil, evil)", "table([{evil: evil}], [evil])"]
+)
+def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(tmp_path: Path, call: str) -> None:
+    program = f"from orchestrator.cli.output import *; evil = {EVIL!r}; {call}"
+    text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
+    assert "owned" in text.lower() and "X" in text and "?" in text
+
+
+def test_data_is_piped_as_it_is_and_talk_is_visible_wherever_it_goes(tmp_path: Path) -> None:
+    program = f"from orchestrator.cli.output import *; data({EVIL!r}); say({EVIL!r})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode() == EVIL + "\n"
+    require_harmless(done.stderr)
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text)  # which YAML reads, too
+
+
+EVIL_EXPERIMENT = (
+    BASE.replace("title: t", f"title: {quoted('title' + EVIL)}")
+    .replace("label: x", f"label: {quoted('label' + EVIL)}")
+    .replace(
+        "fixed: {mbs: 1}", f"fixed: {{mbs: 1}}\nnotes: [{quoted('note' + EVIL)}]\narguments: [{quoted('-a' + EVIL)}]"
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        ("list", "title?"),
+        ("show figure-1", "note?"),
+        ("show figure-1 --json", "note"),
+        ("plan figure-1 --cluster here", None),
+        (f"show figure-1{EVIL}", None),
+    ],
+)
+def test_an_experiment_cannot_write_to_the_terminal_of_who_looks_at_it(
+    tmp_path: Path, words: str, seen: str | None
+) -> None:
+    site = Site.make(tmp_path / "home")
+    write_experiment(site.folder, EVIL_EXPERIMENT)
+    text = require_harmless(on_terminal([str(REPRO), *words.split(" ")], site.folder, site.environment))
+    assert "Traceback" not in text and (seen is None or seen in text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gpus: 8", f"gpus: {quoted('8' + EVIL)}"),
+        ("gpus: 8", f"gpus: 8{EVIL}"),
+        ("gbs: [8, 16]", f"gbs: [{quoted('8' + EVIL)}]"),
+        ("  tp: gpus / pp", f"  tp: {quoted('gpus /' + EVIL)}"),
+        ("workload: pretrain", f"workload: {quoted('pretrain' + EVIL)}"),
+        ("title: t", f"{quoted('title' + EVIL)}: t"),
+        ("of: [pp, tp]", f"of: [{quoted('pp' + EVIL)}]"),
+    ],
+)
+def test_what_is_said_of_a_faulty_experiment_is_visible(tmp_path: Path, old: str, new: str) -> None:
+    site = Site.make(tmp_path / "home")
+    assert old in BASE
+    write_experiment(site.folder, BASE.replace(old, new))
+    command = [str(REPRO), "plan", "figure-1", "--cluster", "here"]
+    text = require_harmless(on_terminal(command, site.folder, site.environment))
+    assert "repro: " in text and "Traceback" not in text
+
+
+def test_a_line_of_a_log_that_becomes_a_reason_does_not_steer_who_asks_for_it(tmp_path: Path) -> None:
+    site = Site.make(tmp_path / "home")
+    octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
+    (site.folder / "train.sh").write_text(f"#!/bin/bash\nprintf 'RuntimeError: it broke {octal}\\n' >&2\nexit 1\n")
+    assert site.submit("--where", "pp=1,gbs=4", "--wait").returncode == 1
+    for words in ("status", "status --json", "collect figure-13", "collect figure-13 --export json"):
+        text = require_harmless(on_terminal([str(REPRO), *words.split()], site.folder, site.environment))
+        assert "it broke" in text, words
+    job = json.loads(site.repro("status", "--json").stdout)[0]["job"]
+    text = require_harmless(on_terminal([str(REPRO), "logs", job], site.folder, site.environment))
+    assert "it broke ?]0;owned??[2J" in text
+    assert (
+        EVIL.encode()
+        in subprocess.run(
+            [str(REPRO), "logs", job], cwd=site.folder, env=site.environment, capture_output=True, check=True
+        ).stdout
+    )
+
+
+def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    program = (
+        "import sys; from orchestrator.cli.output import VisibleLog; log = VisibleLog()\n"
+        f"for byte in {EVIL.encode()!r}: sys.stdout.buffer.write(log.feed(bytes([byte])))"
+    )
+    text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
+    assert text == "?]0;owned??[2J?[31m?1m????\nX"
+
+
+# What only looks unlike ASCII stays as it is: units, names, a figure space, a sign of several code points.
+WRITTEN = "µs 3×2 Ålesund 中文 \u00a0\u2007 é e\u0301 ✓ 😀\n\ttab"
+
+
+def test_what_is_written_stays_as_it_is() -> None:
+    assert visible(WRITTEN) == WRITTEN
+    assert visible_bytes(WRITTEN.encode()) == WRITTEN.encode()
+
+
+@pytest.mark.parametrize(
+    ("block", "shown"),
+    [
+        (b"10%\r20%\r\n30%\r", b"10%\n20%\n30%\n"),
+        (b"\r\r\n\n", b"\n\n\n"),
+        (b"\x1b[0m\x00\x0b\x9b\xc2\x9b", b"?[0m????"),
+        (b"\xff\xfe ok \xe4\xb8", b"?? ok ?"),
+        ("\ud800".encode("utf-8", "surrogatepass"), b"???"),
+        ("a\u2028b\u2029c\ufeff\u00ad\U000e0041".encode(), b"a?b?c???"),
+    ],
+)
+def test_what_is_no_writing_is_shown_as_a_question_mark_and_every_line_ends_the_same_way(
+    block: bytes, shown: bytes
+) -> None:
+    assert visible_bytes(block) == shown
+
+
+@settings(deadline=None)
+@given(text=st.text())
+@example(text=EVIL)
+def test_no_text_keeps_what_a_terminal_obeys_and_what_is_visible_stays_so(text: str) -> None:
+    shown = visible(text)
+    assert len(shown) == len(text) and HARMLESS.fullmatch(shown) and "\r" not in shown
+    assert visible(shown) == shown
+    assert all(new in (old, "?") for new, old in zip(shown, text, strict=True))
+
+
+BLOCKS = st.lists(st.binary(max_size=6) | st.sampled_from([b"\r", b"\n", "é".encode(), "😀".encode()[:2], b"\x1b["]))
+
+
+@settings(deadline=None)
+@given(blocks=BLOCKS)
+@example(blocks=[b"\r", b"\n", b"\n"])
+@example(blocks=[b"\r", b"", b"\n"])
+@example(blocks=["😀".encode()[:2], "😀".encode()[2:]])
+def test_a_log_looks_the_same_however_it_is_cut_into_blocks(blocks: list[bytes]) -> None:
+    log, whole = VisibleLog(), b"".join(blocks)
+    shown = b"".join(log.feed(block) for block in blocks) + log.feed(b"", last=True)
+    assert shown == visible_bytes(whole)
+    text = codecs.decode(shown, "utf-8")
+    assert HARMLESS.fullmatch(text) and "\r" not in text

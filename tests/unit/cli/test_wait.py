@@ -1,0 +1,237 @@
+"""Waiting: until the last job has ended, not for what can never start, and the exit code says whether all is well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.cli.waiting import Following, wait_for
+from orchestrator.launch.refresh import Refreshed
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.tables import Run, RunJob
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
+
+HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
+
+
+@pytest.fixture
+def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
+    monkeypatch.setattr("orchestrator.cli.waiting.SLURM_POLL_S", 0.0)
+    return MadeJobs.make(repro, monkeypatch)
+
+
+def test_jobs_of_this_machine_are_waited_for_and_judged(repro: Caller) -> None:
+    assert repro("wait").returncode == 2  # nothing was submitted yet
+    repro.site.behave("slow", "pp1-gbs4")
+    assert repro("submit", *HERE, "--where", "gbs=4").returncode == 0
+    done = repro("wait")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" verified ") == 3
+    assert "3/3 cases ended" in done.stderr and "[##########] 3/3 verified" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: repro collect figure-13 ")
+    again = repro("wait")
+    assert (again.returncode, again.stdout, again.complaints) == (0, "", ["nothing is under way"])
+    assert repro("wait", "figure-13").returncode == 0
+
+
+def test_a_job_that_fails_is_exit_1_and_the_others_are_waited_for(made: MadeJobs) -> None:
+    made.submit("a", "b", "c")
+    made.then = [
+        lambda: made.runs("a-id", iterations(3)),
+        lambda: made.ends("a-id", "TIMEOUT", "failed", failure="timeout", verdict_reason="TIMEOUT"),
+        lambda: made.runs("b-id", iterations(5)),
+        lambda: made.ends("b-id"),
+        lambda: made.ends("c-id"),
+    ]
+    done = made.repro("wait")
+    assert done.returncode == 1 and made.then == []
+    assert "0/3 cases ended; a iteration 3/8" in done.stderr and "1/3 cases ended; b iteration 5/8" in done.stderr
+    assert "2/3 verified, 1 failed (1 timeout)" in done.stderr
+    assert done.stderr.splitlines()[-1] == "next: repro logs a-id   # why a failed"
+    assert set(made.asked) == {15.0}
+
+
+def test_what_failed_before_the_first_look_counts(made: MadeJobs) -> None:
+    made.submit("a")
+    made.then = [lambda: made.ends("a-id", "FAILED", "failed")]
+    assert made.repro("wait").returncode == 1
+    assert made.repro("wait", "a-id").returncode == 1  # asked for by name it counts for ever
+
+
+def test_only_what_is_named_is_waited_for(made: MadeJobs) -> None:
+    made.submit("a", "b")
+    made.then = [lambda: None, lambda: made.ends("b-id")]
+    done = made.repro("wait", "b-id")
+    assert done.returncode == 0 and [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["b-id"]
+    unknown = made.repro("wait", "b-id", "zzz")
+    assert unknown.returncode == 2 and "zzz: neither an experiment nor a job" in unknown.stderr
+
+
+def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not(made: MadeJobs) -> None:
+    out_of_memory = {"failure": "gpu-oom", "verdict_reason": "out of memory on the GPU (rank 3)"}
+    made.submit("case=baseline", "b")
+    with made.ledger.writing() as session:
+        session.execute(sa.update(Run).values(experiment="own/figure-1", scale="paper"))
+        session.execute(sa.update(RunJob).where(RunJob.case_name == "case=baseline").values(case_name="case=plain"))
+    folder = made.repro.site.folder / "experiments" / "own"
+    folder.mkdir(parents=True)
+    (folder / "paper.yaml").write_text("title: t\nvenue: v\n")
+    from tests.unit.results.making import ROWS
+
+    (folder / "figure-1.yaml").write_text(ROWS)
+    made.ends("case=baseline-id", "FAILED", "failed", **out_of_memory)
+    made.ends("b-id")
+    done = made.repro("wait", "figure-1")
+    assert done.returncode == 0, done.stderr
+    made.update("case=baseline-id", failure="program", verdict_reason="FAILED with exit code 1")
+    assert made.repro("wait", "figure-1").returncode == 1
+    made.update("case=baseline-id", **out_of_memory)
+    made.update("b-id", verdict="failed", **out_of_memory)
+    assert made.repro("wait", "figure-1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("JobHeldUser", "JobHeldUser: is held by its user or an account's coordinator; release it with"),
+        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: waits for another job to end well, which it did not"),
+    ],
+)
+def test_what_can_never_start_is_not_waited_for_once_nothing_else_is_left(
+    made: MadeJobs, reason: str, said: str
+) -> None:
+    made.submit("a", "b")
+    made.update("b-id", reason=reason)
+    made.then = [lambda: made.runs("a-id"), lambda: None, lambda: made.ends("a-id"), interrupt]
+    done = made.repro("wait")
+    assert done.returncode == 1 and made.then == [interrupt]
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("b-id (b): ")]
+    assert said in line and "; " in line
+    assert "1/2 verified, 1 waiting" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: repro history b-id ")
+
+
+@pytest.mark.parametrize("reason", ["Priority", "Resources", "Dependency", "ReqNodeNotAvail", "NewWord", None])
+def test_what_may_still_start_is_waited_for(made: MadeJobs, reason: str | None) -> None:
+    made.submit("a")
+    made.update("a-id", reason=reason)
+    made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
+    assert made.repro("wait").returncode == 0 and made.then == []
+
+
+def test_jobs_held_by_the_same_thing_are_said_in_one_line(made: MadeJobs) -> None:
+    made.submit("a", "b", "c")
+    for job in ("a-id", "b-id", "c-id"):
+        made.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
+    lines = [line for line in made.repro("wait").stderr.splitlines() if ": is " in line or ": asks " in line]
+    assert len(lines) == 2
+    assert lines[0].startswith("2 jobs, a-id (a) first: JobHeldUser: ") and "scontrol release ID" in lines[0]
+    assert lines[1].startswith("c-id (c): BadConstraints: ")
+
+
+def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_is(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.launch.turns.Turns.send_what_has_room", lambda *_: None)
+    made.submit("a", "b")
+    made.update("a-id", reason="JobHeldUser")
+    made.update("b-id", state="IN_TURN", scheduler_id=None, reason="the queue is full")
+    made.then = [lambda: None, interrupt]
+    done = made.repro("wait")
+    assert done.returncode == 1 and made.then == [interrupt]
+    assert "a-id (a): JobHeldUser: is held by" in done.stderr
+    assert "b-id (b): waits its turn (the queue is full); repro wait b-id sends it" in done.stderr
+    made.then = [lambda: None, lambda: None, lambda: made.ends("b-id")]
+    assert made.repro("wait", "b-id").returncode == 0 and made.then == []
+
+
+def test_what_waits_its_turn_is_sent_by_whoever_waits_for_it(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.submit("a")
+    made.update("a-id", state="IN_TURN", scheduler_id=None)
+
+    def sends(_turns: object, rows: list[JobRow]) -> None:
+        if rows[0].state == "IN_TURN":
+            made.update("a-id", state="PENDING", scheduler_id="18")
+        else:
+            made.ends("a-id")
+
+    monkeypatch.setattr("orchestrator.launch.turns.Turns.send_what_has_room", sends)
+    done = made.repro("wait")
+    assert done.returncode == 0 and " 18" in done.stdout
+
+
+def test_each_time_comes_before_it_is_asked_whether_all_have_ended(made: MadeJobs) -> None:
+    made.submit("a")
+    made.ends("a-id", "NODE_FAIL", "failed")
+    calls: list[int] = []
+
+    def again() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            made.submit("a", token="18")
+        elif len(calls) == 3:
+            made.ends("a-id")
+
+    wait_for(made.ledger, lambda: job_rows(made.ledger), "figure-13", again)
+    assert (len(calls), made.row("a-id").number, made.row("a-id").verdict) == (3, 2, "verified")
+
+
+def test_of_jobs_that_have_ended_the_ledger_is_asked_no_more_and_a_new_attempt_is_seen(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.submit("a", "b")
+    following = Following(made.ledger, job_rows(made.ledger))
+    made.ends("a-id")
+    assert {row.job_id: row.verdict for row in following()} == {"a-id": "verified", "b-id": None}
+    asked: list[dict[str, Any]] = []
+
+    def counting(ledger: Any, **chosen: Any) -> list[Any]:
+        asked.append(chosen)
+        return job_rows(ledger, **chosen)
+
+    monkeypatch.setattr("orchestrator.cli.waiting.job_rows", counting)
+    following()
+    assert asked == [{"only_open": True}]
+    made.ends("b-id", "FAILED", "failed")
+    following()
+    made.submit("b", token="18")
+    assert {row.job_id: row.number for row in following()} == {"a-id": 1, "b-id": 2}
+
+
+def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:
+    made.submit("a")
+    made.then = [lambda: None, interrupt]
+    done = made.repro("wait")
+    assert done.returncode == 130 and made.row("a-id").phase == "waiting"
+    assert done.stderr.splitlines()[-2:] == [
+        "no longer waiting; the jobs go on",
+        "next: repro status figure-13 --watch   # or: repro cancel figure-13",
+    ]
+
+
+def test_a_scheduler_that_is_away_is_said_once_and_waited_for(made: MadeJobs) -> None:
+    made.submit("a")
+    made.answer = Refreshed(("squeue: no answer",), None)
+    made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
+    done = made.repro("wait")
+    assert done.returncode == 0 and done.stderr.count("note: squeue: no answer") == 1
+
+
+def test_of_many_running_jobs_a_line_names_a_few(made: MadeJobs) -> None:
+    made.submit("a", "b", "c", "d", "e")
+
+    def run() -> None:
+        for row in job_rows(made.ledger):
+            made.runs(row.job_id)
+
+    def end() -> None:
+        for row in job_rows(made.ledger):
+            made.ends(row.job_id)
+
+    made.then = [run, end]
+    done = made.repro("wait")
+    assert done.returncode == 0
+    assert "0/5 cases ended; a iteration 0/8, b iteration 0/8, c iteration 0/8, and 2 more" in done.stderr

@@ -1,0 +1,357 @@
+"""What looks before a job starts, run by bash for real: the queue, the array, and the head of a job's own script."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.job_record import read_record
+from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_queue
+from orchestrator.results.failure import Failure, failure_of
+from orchestrator.results.outcome import Ending
+from orchestrator.results.read import log_bytes, read_log
+from tests.unit.launch.stand_in import wait_until
+from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
+from tests.unit.render.standing import Stage, sited, with_words
+
+# Stands in for a job's script: leaves its record, and ends as it is told.
+JOB = """#!/bin/bash
+folder=$1
+touch "$folder/ran"
+echo "the job's own output"
+printf '%s\\n' event=end exit_code=CODE at=2026-01-01T00:00:00Z host=h scheduler_id=s pid=$$ >"$folder/end"
+exit CODE
+"""
+
+ITERATION = (
+    " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples:           16 | elapsed time per iteration"
+    " (ms): 100.0 | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {} | loss scale: 1.0 |\n"
+)
+
+
+@dataclass
+class Run:
+    """The folder of a run with a space in its name; its jobs are stand-ins that end with these codes."""
+
+    kind: str
+    folder: Path
+    scripts: list[Script] = field(default_factory=list)
+
+    def job(self, name: str, code: int = 0) -> Path:
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        (folder / "job.sh").write_text(JOB.replace("CODE", str(code)))
+        self.scripts.append(Script(folder / "job.sh", folder))
+        return folder
+
+    def start(self, gate: Gate | None = None) -> None:
+        """Run all jobs, one after another, as the queue or as elements of an array."""
+        if self.kind == "queue":
+            text = render_queue(self.scripts, self.folder / "lock", TEMPLATES, gate=gate)
+            assert bash(self.folder / "queue.sh", text).returncode == 0
+            return
+        cluster = plain_slurm(self.folder)
+        some = [plans(cluster, "cpu")[0]] * len(self.scripts)
+        text = render_array(some, cluster, self.scripts, self.folder, TEMPLATES, at_once=1, gate=gate)
+        for index in range(len(self.scripts)):
+            bash(self.folder / "array.sh", text, SLURM_ARRAY_JOB_ID="17", SLURM_ARRAY_TASK_ID=str(index))
+
+    def ran(self) -> list[str]:
+        return [one.folder.name for one in self.scripts if (one.folder / "ran").exists()]
+
+
+def bash(file: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    file.write_text(text)
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(["bash", str(file)], env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture(params=["queue", "array"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return Run(request.param, tmp_path / "the run's")
+
+
+def was_not_started(run: Run, folder: Path, because: str) -> None:
+    """Its end is recorded, its output says why, and it is told from what failed by itself."""
+    end = read_record(folder / "end")
+    assert end is not None and end.exit_code == 95 and end.pid > 0
+    place = [one.folder for one in run.scripts].index(folder)
+    assert end.scheduler_id.endswith(f"_{place}") and (run.kind == "queue" or end.scheduler_id == f"17_{place}")
+    assert (folder / "batch.txt").read_text() == f"repro: not started: {because}\n"
+    assert failure_of(read_log(log_bytes(folder)), Ending("ended", "FAILED", 95, None)) is Failure.STOPPED
+
+
+# ---- the array and the queue themselves ----------------------------------------------------------------------
+
+
+def test_each_job_is_run_and_its_output_is_beside_it(run: Run) -> None:
+    for name in ("a", "b b", "c"):
+        run.job(name)
+    run.start()
+    assert run.ran() == ["a", "b b", "c"]
+    assert [(one.folder / "batch.txt").read_text() for one in run.scripts] == ["the job's own output\n"] * 3
+
+
+def test_what_a_queue_or_an_array_writes_is_not_for_everybody(run: Run) -> None:
+    run.job("a", 7)
+    run.job("b")
+    before = os.umask(0)
+    try:
+        run.start(Gate(run.folder, stop_after=1))
+    finally:
+        os.umask(before)
+    written = [one.folder / name for one in run.scripts for name in ("batch.txt", "end")]
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o640}
+
+
+def test_repeats_of_a_case_are_one_script_with_a_folder_each(run: Run) -> None:
+    folder = run.job("a")
+    run.scripts.append(Script(folder / "job.sh", run.folder / "a 2"))
+    run.start()
+    assert run.ran() == ["a", "a 2"] and not (run.folder / "a 2" / "job.sh").exists()
+
+
+# ---- --stop-after --------------------------------------------------------------------------------------------
+
+
+def test_after_so_many_equal_failures_no_other_job_starts(run: Run) -> None:
+    run.job("a", 7)
+    run.job("b", 7)
+    stopped = [run.job("c"), run.job("d")]
+    run.start(Gate(run.folder, stop_after=2))
+    assert run.ran() == ["a", "b"]
+    for folder in stopped:  # the second is not stopped by the first, which did not fail
+        was_not_started(run, folder, "2 jobs of this run have ended with exit code 7")
+
+
+@pytest.mark.parametrize("codes", [(7, 3), (0, 0), (7, 0), (95, 95), (143, 143)])
+def test_what_ended_well_or_in_different_ways_or_was_not_started_or_cancelled_stops_nothing(
+    run: Run, codes: tuple[int, int]
+) -> None:
+    for name, code in zip("ab", codes, strict=True):
+        run.job(name, code)
+    run.job("c")
+    run.start(Gate(run.folder, stop_after=2))
+    assert run.ran() == ["a", "b", "c"]
+
+
+def test_failures_of_another_run_do_not_count(run: Run) -> None:
+    other = Run(run.kind, run.folder.parent / "another")
+    for one in (other, run):
+        one.job("a", 7)
+        one.job("b")
+        one.start(Gate(one.folder, stop_after=2))
+    assert run.ran() == ["a", "b"]
+
+
+def test_the_first_job_of_a_run_has_nothing_to_count(run: Run) -> None:
+    run.job("a")
+    run.start(Gate(run.folder, stop_after=1))
+    assert run.ran() == ["a"]
+
+
+# ---- --canary ------------------------------------------------------------------------------------------------
+
+
+def canary(run: Run, log: str = "", code: int | None = 0) -> Gate:
+    """The first job of the run; `code` is how it ended, None where it has not."""
+    folder = run.job("the 'smallest'", code or 0)
+    (folder / "log.txt").write_text(log)
+    if code is None:
+        (folder / "job.sh").write_text("#!/bin/bash\nexit 0\n")
+    return Gate(run.folder, canary=Canary("pp=1 'x'", folder, 8))
+
+
+GOOD = ITERATION.format(7, 8, "6.9E+00") + ITERATION.format(8, 8, "6.8E+00")
+
+
+def test_once_the_canary_is_verified_the_others_start(run: Run) -> None:
+    gate = canary(run, f"0: prefix\n{GOOD}")
+    run.job("b")
+    run.start(gate)
+    assert run.ran() == ["the 'smallest'", "b"]
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("", 0),
+        (ITERATION.format(7, 8, "6.9E+00"), 0),
+        (ITERATION.format(8, 80, "6.9E+00"), 0),
+        (ITERATION.format(18, 18, "6.9E+00"), 0),
+        (ITERATION.format(7, 8, "nan") + ITERATION.format(8, 8, "6.8E+00"), 0),
+        (ITERATION.format(7, 8, "-inf") + ITERATION.format(8, 8, "6.8E+00"), 0),
+        (GOOD, 1),
+        (GOOD, 95),
+        (GOOD, None),
+    ],
+    ids=["no log", "short", "of another length", "of yet another", "nan", "inf", "failed", "not started", "no end"],
+)
+def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run, log: str, code: int | None) -> None:
+    gate = canary(run, log, code)
+    others = [run.job("b"), run.job("c")]
+    run.start(gate)
+    assert run.ran() in (["the 'smallest'"], [])
+    for folder in others:
+        was_not_started(run, folder, "its canary, pp=1 'x', was not verified")
+
+
+def test_a_canary_that_runs_in_another_runs_folder_is_looked_for_there(run: Run) -> None:
+    elsewhere = Run(run.kind, run.folder.parent / "another")
+    gate = canary(elsewhere, GOOD)
+    run.job("b")
+    run.start(Gate(run.folder, canary=gate.canary))
+    assert run.ran() == []
+    elsewhere.start()
+    run.start(Gate(run.folder, canary=gate.canary))
+    assert run.ran() == ["b"]
+
+
+# ---- a script that is started twice --------------------------------------------------------------------------
+
+OWN = {"slurm": "SLURM_JOB_ID", "mpirun": "REPRO_LOCAL_ID", "local": "REPRO_LOCAL_ID"}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_second_copy_of_a_submission_does_not_start(kind: str, tmp_path: Path) -> None:
+    """As a slow scheduler may have taken: the first of them is running."""
+    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    stage.job.mkdir()
+    (stage.job / "claimed").write_text("77\n")
+    second = stage.run(stage.script(with_words(plan), cluster), {OWN[kind]: "78"})
+    assert (second.returncode, second.stdout) == (95, "")
+    assert second.stderr == "repro: not started: job 77 runs it already\n"
+    assert [path.name for path in stage.job.iterdir()] == ["claimed"] and not (tmp_path / "argv").exists()
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_job_that_the_scheduler_starts_again_under_its_id_runs_again(kind: str, tmp_path: Path) -> None:
+    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    stage.job.mkdir()
+    (stage.job / "claimed").write_text("77\n")
+    (stage.job / "start").write_text("its node was lost\n")
+    stage.run_well(with_words(plan), cluster, {OWN[kind]: "77"})
+    assert stage.end()["scheduler_id"] == "77" and (tmp_path / "argv").exists()
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_script_that_is_run_by_hand_can_be_run_by_hand_again(kind: str, tmp_path: Path) -> None:
+    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    stage.run_well(with_words(plan), cluster, {OWN[kind]: "77"})
+    (tmp_path / "argv").unlink()
+    stage.run_well(with_words(plan), cluster, {OWN[kind]: "78"})
+    assert stage.end()["scheduler_id"] == "78" and (tmp_path / "argv").exists()
+
+
+def test_a_copy_that_a_scheduler_starts_after_the_first_has_ended_does_not_run_again(tmp_path: Path) -> None:
+    """What is submitted is told its folder, and so knows that nobody repeats it by hand."""
+    (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
+    script = stage.base / "job.sh"
+    stage.run_well(with_words(plan), cluster, {"REPRO_LOCAL_ID": "77"})
+    script.write_text(stage.script(with_words(plan), cluster))
+    environment = {"PATH": f"{stage.base}/bin:/usr/bin:/bin", "REPRO_LOCAL_ID": "78"}
+    late = subprocess.run(
+        ["bash", script, stage.job], env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (late.returncode, late.stderr) == (95, "repro: not started: job 77 runs it already\n")
+    assert stage.end()["scheduler_id"] == "77"
+
+
+def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
+    (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
+    script = stage.base / "job.sh"
+    (stage.base / "bin" / "python").write_text('#!/bin/sh\necho x >>"$SEEN/ran"\nsleep 0.5\n')
+    script.write_text(stage.script(with_words(plan), cluster))
+    environment = {"PATH": f"{stage.base}/bin:/usr/bin:/bin", "SEEN": str(stage.base)}
+    both = [
+        subprocess.Popen(["bash", script], env={**environment, "REPRO_LOCAL_ID": own}, stderr=subprocess.DEVNULL)
+        for own in ("77_0", "78_0")
+    ]
+    assert sorted(process.wait(timeout=30) for process in both) == [0, 95]
+    assert (stage.base / "ran").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_what_a_job_writes_is_not_for_everybody(kind: str, tmp_path: Path) -> None:
+    (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
+    before = os.umask(0)
+    try:
+        stage.run_well(with_words(plan), cluster)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (stage.job, *stage.job.iterdir())}
+    assert modes.pop(stage.job.name) == 0o750
+    assert {"claimed", "start", "end"} <= set(modes) and set(modes.values()) == {0o640}
+
+
+# ---- what a queue waits for, and what it clears away ---------------------------------------------------------
+
+KILLED = """#!/bin/bash
+folder=$(dirname "$0")
+TRAP
+sleep 300 &
+echo $! >"$folder/child"
+printf '%s\\n' event=start exit_code=0 at=2026-01-01T00:00:00Z host=h scheduler_id=s pid=$$ >"$folder/.s"
+mv "$folder/.s" "$folder/start"
+wait
+"""
+
+LOOKS = """#!/bin/bash
+child=$(<CHILD)
+grep -Eqs '^State:.[^ZX]' "/proc/$child/status" && touch "$(dirname "$0")/disturbed"
+touch "$(dirname "$0")/ran"
+"""
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM"], ids=["that goes", "that does not listen"])
+def test_workers_that_a_killed_script_left_are_ended_before_the_next_job_starts(tmp_path: Path, trap: str) -> None:
+    run = Run("queue", tmp_path / "the run's")
+    killed, following = run.job("a"), run.job("b")
+    (killed / "job.sh").write_text(KILLED.replace("TRAP", trap))
+    (following / "job.sh").write_text(LOOKS.replace("CHILD", shlex.quote(f"{killed}/child")))
+    queue = run.folder / "queue.sh"
+    queue.write_text(render_queue(run.scripts, run.folder / "lock", TEMPLATES))
+    with subprocess.Popen(["bash", str(queue)], start_new_session=True) as process:
+        wait_until((killed / "start").exists)
+        start = read_record(killed / "start")
+        assert start is not None and Path(f"/proc/{(killed / 'child').read_text().strip()}").exists()
+        os.kill(start.pid, signal.SIGKILL)
+        assert process.wait(timeout=30) == 0
+    assert (following / "ran").exists() and not (following / "disturbed").exists()
+
+
+@pytest.fixture
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("how", ["end", "cancelled", "its queue is gone"])
+def test_a_queue_that_follows_a_job_begins_when_that_one_has_ended(
+    tmp_path: Path, sleeping: subprocess.Popen[bytes], how: str
+) -> None:
+    run = Run("queue", tmp_path / "the run's")
+    run.job("b")
+    (tmp_path / "be fore").mkdir()
+    before = [Before(tmp_path / "be fore", sleeping.pid)]
+    queue = run.folder / "queue.sh"
+    queue.write_text(render_queue(run.scripts, run.folder / "lock", TEMPLATES, after=before))
+    with subprocess.Popen(["bash", str(queue)], start_new_session=True) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.5)
+        assert run.ran() == []
+        if how == "its queue is gone":
+            sleeping.kill()
+            sleeping.wait()
+        else:
+            (tmp_path / "be fore" / how).touch()
+        assert process.wait(timeout=30) == 0
+    assert run.ran() == ["b"]

@@ -1,0 +1,229 @@
+"""Whether a job is run again: every class of failure, asked for and not; and for how long it is held back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orchestrator.catalog.case import Expectation
+from orchestrator.clusters.placement import seconds
+from orchestrator.launch.policy import Again, failure_named, is_being_sent, may_mend_itself, pause_before, standing_of
+from orchestrator.ledger.database import now
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.runs import Latest, Standing
+from orchestrator.ledger.tables import (
+    ENDED,
+    FAILED,
+    IN_TURN,
+    NEVER_SUBMITTED,
+    OPEN,
+    RUNNING,
+    SUBMITTING,
+    VERIFIED,
+    WAITING,
+)
+from orchestrator.planning.plan import Plan
+from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from tests.unit.ledger.making import new_ledger, record
+from tests.unit.render.plans import local, plans
+
+# What comes out well on another node or another day. What is left costs GPU-hours and would fail again.
+RUN_AGAIN = {
+    Failure.NOT_SUBMITTED,
+    Failure.REFUSED,
+    Failure.NODE_FAIL,
+    Failure.PREEMPTED,
+    Failure.LOST,
+    Failure.STOPPED,
+    Failure.IMAGE,
+}
+DONE, UNDER_WAY, LEFT, MISSING = Standing.DONE, Standing.UNDER_WAY, Standing.LEFT, Standing.MISSING
+NOBODY = 2**22 + 1
+"""A process id that no process has."""
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plans(local(tmp_path_factory.mktemp("here")), "cpu")[0]
+
+
+def latest(failure: Failure | str | None = None, **changes: object) -> Latest:
+    """An attempt that failed of this; or verified."""
+    value = Latest(
+        attempt_id=1,
+        number=1,
+        phase=ENDED,
+        state="FAILED" if failure else "COMPLETED",
+        verdict=FAILED if failure else VERIFIED,
+        failure=str(failure) if failure else None,
+        reason=None,
+        scheduler="slurm",
+        host=socket.gethostname(),
+        pid=NOBODY,
+        created_at=now(),
+        folder="/runs/old/a",
+        nodes="n1",
+        options=(),
+        submitted=1,
+    )
+    return replace(value, **changes)  # type: ignore[arg-type]  # fields of it
+
+
+def test_the_classes_that_are_run_again_are_these() -> None:
+    assert {failure for failure in Failure if POLICIES[failure].again} == RUN_AGAIN
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_unasked_only_what_may_come_out_well_is_run_again(plan: Plan, failure: Failure) -> None:
+    expected = MISSING if failure in RUN_AGAIN else LEFT
+    assert standing_of(plan, latest(failure), Again()) is expected
+    assert standing_of(plan, latest(failure), Again(only_failed=True)) is expected
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_asked_for_by_its_class_it_is_run_again_however_often_it_was_and_no_other_is(
+    plan: Plan, failure: Failure
+) -> None:
+    others = frozenset(Failure) - {failure}
+    for submitted in (0, 1, MOST_ATTEMPTS, MOST_ATTEMPTS + 5):
+        for is_slurms in (False, True):
+            asked = Again(classes=frozenset({failure}), is_slurms=is_slurms)
+            assert standing_of(plan, latest(failure, submitted=submitted), asked) is MISSING
+    assert standing_of(plan, latest(failure), Again(classes=others, only_failed=True)) is LEFT
+
+
+@pytest.mark.parametrize("failure", sorted(RUN_AGAIN))
+def test_after_three_submissions_it_is_left_to_a_person(plan: Plan, failure: Failure) -> None:
+    assert MOST_ATTEMPTS == 3
+    assert standing_of(plan, latest(failure, submitted=2, number=9), Again()) is MISSING
+    assert standing_of(plan, latest(failure, submitted=3, number=3), Again()) is LEFT
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_rerun_runs_everything_that_has_ended_again(plan: Plan, failure: Failure) -> None:
+    rerun = Again(verified=True)
+    assert standing_of(plan, latest(failure, submitted=MOST_ATTEMPTS), rerun) is MISSING
+    assert standing_of(plan, latest(), rerun) is MISSING
+    assert standing_of(plan, None, rerun) is MISSING
+
+
+@pytest.mark.parametrize("again", [Again(), Again(only_failed=True), Again(classes=frozenset(Failure))])
+def test_what_is_verified_is_done(plan: Plan, again: Again) -> None:
+    assert standing_of(plan, latest(), again) is DONE
+
+
+def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
+    expected = Expectation("oom", confirmed=True, source="a table")
+    published = replace(plan, case=replace(plan.case, expected=expected))
+    assert standing_of(published, latest(Failure.GPU_OOM), Again()) is DONE
+    assert standing_of(published, latest(Failure.GPU_OOM), Again(verified=True)) is MISSING
+    # It must be that memory, and that outcome.
+    assert standing_of(published, latest(Failure.HOST_OOM), Again()) is LEFT
+    assert standing_of(published, latest(Failure.NODE_FAIL), Again()) is MISSING
+    other = replace(plan, case=replace(plan.case, expected=replace(expected, outcome="ok")))
+    assert standing_of(other, latest(Failure.GPU_OOM), Again()) is LEFT
+
+
+def test_what_never_ran_is_missing_unless_only_failures_are_asked_for(plan: Plan) -> None:
+    assert standing_of(plan, None, Again()) is MISSING
+    assert standing_of(plan, None, Again(only_failed=True, classes=frozenset(Failure))) is LEFT
+
+
+@pytest.mark.parametrize("phase", OPEN)
+@pytest.mark.parametrize("again", [Again(), Again(verified=True), Again(classes=frozenset(Failure))])
+def test_what_is_under_way_is_never_run_beside_itself(plan: Plan, phase: str, again: Again) -> None:
+    states = {SUBMITTING: "SUBMITTING", WAITING: "PENDING", RUNNING: "RUNNING"}
+    assert standing_of(plan, latest(phase=phase, state=states[phase], verdict=None), again) is UNDER_WAY
+
+
+@pytest.mark.parametrize("again", [Again(), Again(verified=True), Again(classes=frozenset(Failure))])
+def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, again: Again) -> None:
+    assert standing_of(plan, latest(verdict=None), again) is UNDER_WAY
+    assert standing_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
+
+
+def in_turn(**changes: object) -> Latest:
+    return replace(latest(phase=WAITING, state=IN_TURN, verdict=None, submitted=0), **changes)  # type: ignore[arg-type]
+
+
+def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
+    assert standing_of(plan, in_turn(), Again()) is MISSING
+    assert standing_of(plan, in_turn(pid=None), Again()) is MISSING
+    assert standing_of(plan, in_turn(), Again(verified=True)) is MISSING
+    # A retry is about what failed.
+    assert standing_of(plan, in_turn(), Again(only_failed=True)) is UNDER_WAY
+    # Claiming is safe whoever tries, so nobody asks whether another host's process lives.
+    assert standing_of(plan, in_turn(host="another", pid=os.getpid()), Again()) is MISSING
+
+
+def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
+    host, me = socket.gethostname(), os.getpid()
+    assert standing_of(plan, in_turn(pid=me), Again()) is UNDER_WAY
+    assert is_being_sent(host, me, now()) and not is_being_sent("another", me, now())
+    assert not is_being_sent(host, None, now()) and not is_being_sent(host, NOBODY, now())
+
+
+def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_for_it(plan: Plan) -> None:
+    """Whatever the process is called: the attempt was written down before it began."""
+    with subprocess.Popen(["sleep", "60"]) as repro:
+        try:
+            before, after = now() - timedelta(minutes=1), now()
+            assert is_being_sent(socket.gethostname(), repro.pid, after)
+            assert not is_being_sent(socket.gethostname(), repro.pid, before)
+            assert standing_of(plan, in_turn(pid=repro.pid, created_at=after), Again()) is UNDER_WAY
+            assert standing_of(plan, in_turn(pid=repro.pid, created_at=before), Again()) is MISSING
+        finally:
+            repro.kill()
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_where_slurm_itself_runs_again_what_lost_a_node_repro_does_not(plan: Plan, failure: Failure) -> None:
+    expected = MISSING if failure in RUN_AGAIN - {Failure.NODE_FAIL, Failure.PREEMPTED} else LEFT
+    assert standing_of(plan, latest(failure), Again(is_slurms=True)) is expected
+
+
+def test_a_failure_without_a_class_or_of_one_that_is_gone_is_the_programs(plan: Plan) -> None:
+    """As an older repro, or a newer one, has recorded it."""
+    assert failure_named(None) is failure_named("no-such-class") is Failure.PROGRAM
+    for name in (None, "no-such-class"):
+        failed, asked = replace(latest("x"), failure=name), Again(classes=frozenset({Failure.PROGRAM}))
+        assert standing_of(plan, failed, Again()) is LEFT and standing_of(plan, failed, asked) is MISSING
+
+
+# ---- how soon ------------------------------------------------------------------------------------------------
+
+
+def test_each_further_submission_is_held_back_longer() -> None:
+    pauses = [pause_before(submitted, Failure.NODE_FAIL) for submitted in range(1, 6)]
+    assert pauses[:3] == list(BACK_OFF_S) and pauses[3:] == [BACK_OFF_S[-1]] * 2
+    assert pauses == sorted(pauses) and pauses[1] >= 60 and pauses[-1] <= seconds("0:10:00")
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_what_never_was_submitted_or_was_asked_for_by_name_is_not_held_back(failure: Failure) -> None:
+    assert pause_before(0, failure) == 0
+    if failure not in RUN_AGAIN:
+        assert pause_before(2, failure) == 0
+
+
+# ---- while somebody waits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_while_somebody_waits_only_what_was_not_its_fault_and_began_is_run_again(
+    tmp_path: Path, failure: Failure
+) -> None:
+    ledger = new_ledger(tmp_path)
+    record(ledger, "a")
+    failed = replace(job_rows(ledger)[0], verdict=FAILED, failure=str(failure), phase=ENDED, state="FAILED")
+    mends = failure in (Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.IMAGE)
+    assert may_mend_itself(failed) is mends
+    assert not may_mend_itself(replace(failed, number=MOST_ATTEMPTS))
+    assert not may_mend_itself(replace(failed, verdict=VERIFIED))
+    assert not may_mend_itself(replace(failed, verdict=None, state=NEVER_SUBMITTED))

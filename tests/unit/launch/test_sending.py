@@ -1,0 +1,442 @@
+"""Attempts that wait their turn, and a scheduler that is full, slow, away, or says no: each job is had once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.catalog.case import Expectation
+from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.errors import ReproError, Unreachable
+from orchestrator.launch import sending
+from orchestrator.launch.sending import Sent, Talk, send
+from orchestrator.launch.submit import Request, Submitted, submit
+from orchestrator.launch.wishes import Wishes
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.runs import run_row
+from orchestrator.ledger.submissions import Turn, claim, in_turn, record_never_submitted
+from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, SUBMITTING, VERIFIED, Attempt
+from orchestrator.planning.plan import Plan
+from orchestrator.results.failure import Failure
+from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
+from tests.unit.launch.stand_in import Site
+from tests.unit.ledger.making import new_ledger
+
+QUEUE_FULL = "QOSMaxSubmitJobPerUserLimit"
+
+
+@dataclass
+class Sender:
+    """Six cases of figure 13 on a cluster: one array, unless `apart`, which makes each ask for another time."""
+
+    site: Site
+    slurm: Slurm
+    ledger: Ledger
+    said: list[str]
+
+    def cluster(self) -> Cluster:
+        return find_cluster(self.site.folders, str(self.site.folder / "clusters" / "there.yaml"))
+
+    def plans(self, where: str | None = None, *, apart: bool = False) -> list[Plan]:
+        plans = self.site.plans(where)
+        if not apart:
+            return plans
+        return [replace(p, resources=replace(p.resources, time_limit=f"0:1{n}:00")) for n, p in enumerate(plans)]
+
+    def submit(self, request: Request | None = None, where: str | None = None, *, apart: bool = False) -> Submitted:
+        plans = self.plans(where, apart=apart)
+        return submit(plans, self.cluster(), self.ledger, self.site.folders, [], request, tell=self.said.append)
+
+    def send(self, run_id: str) -> Sent:
+        return send(self.ledger, run_id, Talk(self.said.append))
+
+    def rows(self) -> list[JobRow]:
+        """The smallest first: those with a batch of 4."""
+        return sorted(job_rows(self.ledger), key=lambda row: row.attempt_id)
+
+    def end(self, row: JobRow, verdict: str | None, state: str = "COMPLETED") -> None:
+        with self.ledger.writing() as session:
+            change = {"phase": ENDED, "state": state, "verdict": verdict}
+            session.execute(sa.update(Attempt).where(Attempt.id == row.attempt_id).values(**change))
+
+
+@pytest.fixture
+def sender(site: Site, monkeypatch: pytest.MonkeyPatch) -> Sender:
+    (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
+    monkeypatch.setattr(sending, "PAUSES_S", (0.001, 0.001))
+    slurm = Slurm.on_path(site.folder.parent / "bin", monkeypatch)
+    return Sender(site, slurm, new_ledger(site.folder), [])
+
+
+def states(rows: Sequence[JobRow]) -> list[str]:
+    return [row.state for row in rows]
+
+
+# ---- all is well ---------------------------------------------------------------------------------------------
+
+
+def test_jobs_that_ask_for_the_same_are_one_submission_throttled_by_the_profile(sender: Sender) -> None:
+    done = sender.submit()
+    assert (done.sent.ids, done.sent.jobs, done.sent.in_turn) == (["100"], 6, 0)
+    assert sender.slurm.options() == ["--array=0-5%4"]
+    rows = sender.rows()
+    assert [row.scheduler_id for row in rows] == [f"100_{n}" for n in range(6)]
+    assert states(rows) == ["PENDING"] * 6 and {f"repro:{row.token}" for row in rows} == set(sender.slurm.taken())
+    assert [row.configuration["point"]["gbs"] for row in rows] == [4, 4, 4, 16, 16, 16]
+
+
+def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_array(sender: Sender) -> None:
+    done = sender.submit(where="gbs=4", apart=True)
+    assert done.sent.ids == ["100", "101", "102"] and sender.slurm.options() == ["", "", ""]
+    assert [row.scheduler_id for row in sender.rows()] == ["100", "101", "102"]
+    assert len(set(sender.slurm.comments())) == 3
+
+
+# ---- a full queue --------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_takes_fewer_at_a_time_and_the_rest_waits_its_turn(sender: Sender) -> None:
+    sender.slurm.has_room_for(2)
+    done = sender.submit()
+    assert (done.sent.jobs, done.sent.in_turn, len(done.sent.ids)) == (2, 4, 2)
+    assert done.sent.why is not None and QUEUE_FULL in done.sent.why
+    # What was cut off an array goes behind it, so that together they keep its limit.
+    assert sender.slurm.options() == [
+        "--array=0-5%4",
+        "--array=0-2%4",
+        "--array=0%4",
+        "--array=1%4 --dependency=afterany:100",
+        "--array=2%4 --dependency=afterany:101",
+    ]
+    rows = sender.rows()
+    assert [(row.state, row.scheduler_id) for row in rows[:2]] == [("PENDING", "100_0"), ("PENDING", "101_1")]
+    for row in rows[2:]:
+        assert (row.state, row.token, row.verdict, row.scheduler_id) == (IN_TURN, "", None, None)
+    assert QUEUE_FULL in str(rows[2].reason)
+
+
+def test_what_waited_its_turn_is_sent_once_when_there_is_room(sender: Sender) -> None:
+    sender.slurm.has_room_for(2)
+    run_id = sender.submit().run_id
+    before = len(sender.slurm.calls())
+    assert sender.send(run_id).in_turn == 4 and states(sender.rows())[2:] == [IN_TURN] * 4
+    sender.slurm.has_room_for(10)
+    sent = sender.send(run_id)
+    assert (sent.jobs, sent.in_turn, sent.why) == (4, 0, None)
+    assert sender.slurm.options()[-1] == "--array=2-5%4 --dependency=afterany:101"
+    rows = sender.rows()
+    assert states(rows) == ["PENDING"] * 6
+    assert [row.scheduler_id for row in rows] == ["100_0", "101_1", *(f"102_{n}" for n in range(2, 6))]
+    asked = len(sender.slurm.calls())
+    assert asked > before and sender.send(run_id) == Sent() and len(sender.slurm.calls()) == asked
+    assert len(sender.slurm.taken()) == 3
+
+
+def test_behind_a_full_queue_nothing_larger_is_tried(sender: Sender) -> None:
+    sender.slurm.has_room_for(1)
+    done = sender.submit(apart=True, where="gbs=4")
+    assert (done.sent.jobs, done.sent.in_turn) == (1, 2) and len(sender.slurm.calls()) == 2
+    assert states(sender.rows()) == ["PENDING", IN_TURN, IN_TURN]
+
+
+# ---- a scheduler that is slow or away ------------------------------------------------------------------------
+
+
+def test_a_submission_that_was_taken_though_the_answer_was_lost_is_recorded_and_not_made_again(sender: Sender) -> None:
+    sender.slurm.then("late")
+    done = sender.submit()
+    assert done.sent.ids == ["100"] and len(sender.slurm.calls()) == len(sender.slurm.taken()) == 1
+    assert [row.scheduler_id for row in sender.rows()] == [f"100_{n}" for n in range(6)]
+    assert len(sender.said) == 1 and "imed out" in sender.said[0] and "asking again" in sender.said[0]
+
+
+def test_a_submission_that_was_not_taken_is_made_again_under_the_same_token(sender: Sender) -> None:
+    sender.slurm.then("away")
+    done = sender.submit()
+    assert done.sent.ids == ["100"] and len(sender.slurm.taken()) == 1
+    first, second = sender.slurm.calls()
+    assert first == second and states(sender.rows()) == ["PENDING"] * 6
+
+
+def test_of_a_submission_that_was_taken_twice_one_is_kept_and_the_other_cancelled(sender: Sender) -> None:
+    sender.slurm.then("twice")
+    assert sender.submit().sent.ids == ["100"]
+    assert sender.slurm.cancelled() == ["101"] and len(sender.slurm.calls()) == 1
+
+
+def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sender: Sender) -> None:
+    sender.slurm.then("away")
+    (sender.slurm.folder / "silent").touch()
+    with pytest.raises(Unreachable) as caught:
+        sender.submit(where="gbs=4", apart=True)
+    assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1
+    assert states(sender.rows()) == ["SUBMITTING", IN_TURN, IN_TURN]
+    assert len(sender.said) == 2
+
+
+def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PAUSES_S", (600.0,))
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit(where="gbs=4", apart=True).run_id
+    sender.slurm.then("away")
+    answers = iter([False, True])
+    with pytest.raises(Unreachable):
+        send(sender.ledger, run_id, Talk(sender.said.append, lambda: next(answers)))
+
+
+def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sender) -> None:
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit(where="gbs=4", apart=True).run_id
+    sender.slurm.has_room_for(10)
+    answers = iter([False, True, True])
+    sent = send(sender.ledger, run_id, Talk(sender.said.append, lambda: next(answers)))
+    assert (sent.jobs, sent.in_turn) == (1, 2) and states(sender.rows()) == ["PENDING", IN_TURN, IN_TURN]
+
+
+# ---- a scheduler that says no --------------------------------------------------------------------------------
+
+
+def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted(sender: Sender) -> None:
+    sender.slurm.then("take", "refuse")
+    with pytest.raises(ReproError, match="[Pp]artition") as caught:
+        sender.submit(where="gbs=4", apart=True)
+    assert caught.value.exit_code == 2 and len(sender.slurm.calls()) == 2
+    taken, refused, untried = sender.rows()
+    assert (taken.state, taken.verdict) == ("PENDING", None)
+    assert (refused.state, refused.verdict, refused.failure) == (NEVER_SUBMITTED, FAILED, "refused")
+    assert "artition" in str(refused.verdict_reason)
+    assert (untried.state, untried.failure) == (NEVER_SUBMITTED, "not-submitted")
+    assert untried.verdict_reason == "not tried, as the submission before it failed"
+    # Nothing was spent: the same command submits both, at once.
+    done = sender.submit(where="gbs=4", apart=True)
+    assert sorted(done.recorded.to_submit) == sorted([refused.job_id, untried.job_id])
+    assert sender.slurm.options()[-2:] == ["", ""] and states(sender.rows()) == ["PENDING"] * 3
+
+
+# ---- two senders ---------------------------------------------------------------------------------------------
+
+
+def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[Turn]]:
+    """A run of which this process believes that everything waits its turn, whatever others do."""
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit().run_id
+    sender.slurm.has_room_for(10)
+    turns = in_turn(sender.ledger, run_id=run_id)
+    assert len(turns) == 6
+    monkeypatch.setattr(sending, "in_turn", lambda *_, **__: turns)
+    return run_id, turns
+
+
+def test_what_another_sender_has_claimed_meanwhile_is_left_to_it(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, turns = stale(sender, monkeypatch)
+    before = len(sender.slurm.calls())
+    theirs = ("another-host", "me", 77)
+    assert claim(sender.ledger, [turn.attempt_id for turn in turns], "theirs", theirs)
+    assert sender.send(run_id).jobs == 0 and len(sender.slurm.calls()) == before
+    assert {(row.phase, row.token, row.host) for row in sender.rows()} == {(SUBMITTING, "theirs", "another-host")}
+
+
+def test_what_was_cancelled_in_its_turn_meanwhile_is_not_sent_and_the_others_are_later(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id, turns = stale(sender, monkeypatch)
+    record_never_submitted(sender.ledger, [turns[1].attempt_id], "cancelled in its turn", "cancelled")
+    before = len(sender.slurm.calls())
+    assert sender.send(run_id).jobs == 0 and len(sender.slurm.calls()) == before
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", f"{sender.slurm.folder}:{os.environ['PATH']}")
+    assert sender.send(run_id).jobs == 5 and sender.slurm.options()[-1] == "--array=0,2-5%4"
+    assert states(sender.rows()) == ["PENDING", NEVER_SUBMITTED, *["PENDING"] * 4]
+
+
+def test_a_sender_leaves_its_host_and_process_with_what_it_claims(sender: Sender) -> None:
+    sender.submit(where="gbs=4")
+    with sender.ledger.reading() as session:
+        found = set(session.execute(sa.select(Attempt.host, Attempt.pid)).all())
+    assert found == {(socket.gethostname(), os.getpid())}
+
+
+# ---- what jobs wait for --------------------------------------------------------------------------------------
+
+
+def test_jobs_begin_after_those_that_were_named(sender: Sender) -> None:
+    sender.submit(Request(after=("55", "56_3")))
+    assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55,afterany:56_3"]
+
+
+def test_the_canary_goes_alone_and_the_others_wait_for_it_and_never_for_ever(sender: Sender) -> None:
+    done = sender.submit(Request(canary=True, after=("55",)))
+    smallest = sender.rows()[0]
+    assert (done.canary, smallest.case_name) == (smallest.job_id, "pp=1,tp=4,gbs=4")
+    assert sender.slurm.options() == [
+        "--array=0%4 --dependency=afterany:55",
+        "--array=0-4%4 --dependency=afterany:55,afterok:100_0 --kill-on-invalid-dep=yes",
+    ]
+
+
+def test_no_more_jobs_than_asked_for_at_once_in_an_array_and_across_submissions(sender: Sender) -> None:
+    sender.submit(Request(max_parallel=2), where="gbs=4")
+    sender.submit(Request(max_parallel=2), where="gbs=16", apart=True)
+    assert sender.slurm.options() == [
+        "--array=0-2%2",
+        "",
+        "--dependency=afterany:101",
+        "--dependency=afterany:102",
+    ]
+
+
+def test_asked_for_more_at_once_than_the_profile_allows_the_profile_wins(sender: Sender) -> None:
+    sender.submit(Request(max_parallel=50))
+    assert sender.slurm.options() == ["--array=0-5%4"]
+
+
+def canary_in_the_queue(sender: Sender) -> tuple[str, JobRow]:
+    """There was room for the canary alone; the others wait their turn."""
+    sender.slurm.has_room_for(1)
+    run_id = sender.submit(Request(canary=True)).run_id
+    rows = sender.rows()
+    assert states(rows) == ["PENDING", *[IN_TURN] * 5]
+    sender.slurm.has_room_for(100)
+    return run_id, rows[0]
+
+
+def test_once_the_canary_is_verified_the_others_wait_for_nothing(sender: Sender) -> None:
+    run_id, canary = canary_in_the_queue(sender)
+    sender.end(canary, VERIFIED)
+    assert sender.send(run_id).jobs == 5 and sender.slurm.options()[-1] == "--array=0-4%4"
+
+
+def test_once_the_canary_has_failed_the_others_are_never_submitted(sender: Sender) -> None:
+    run_id, canary = canary_in_the_queue(sender)
+    sender.end(canary, FAILED, "FAILED")
+    before = len(sender.slurm.calls())
+    assert sender.send(run_id).jobs == 0 and len(sender.slurm.calls()) == before
+    for row in sender.rows()[1:]:
+        assert (row.state, row.verdict, row.failure) == (NEVER_SUBMITTED, FAILED, "stopped")
+        assert row.verdict_reason == "its canary failed"
+
+
+def test_a_canary_that_has_ended_and_was_not_judged_yet_has_not_failed(sender: Sender) -> None:
+    """Another terminal has seen its end, and reads its log a moment later."""
+    run_id, canary = canary_in_the_queue(sender)
+    sender.end(canary, None)
+    sender.send(run_id)
+    assert NEVER_SUBMITTED not in states(sender.rows())
+
+
+def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_their_turn(sender: Sender) -> None:
+    sender.slurm.has_room_for(0)
+    run_id = sender.submit(Request(canary=True)).run_id
+    sender.slurm.has_room_for(100)
+    before = len(sender.slurm.calls())
+    assert claim(sender.ledger, [sender.rows()[0].attempt_id], "theirs", ("another-host", "me", 77))
+    sent = sender.send(run_id)
+    assert (sent.jobs, sent.in_turn, sent.why) == (0, 5, "its canary is not in the queue yet")
+    assert len(sender.slurm.calls()) == before and states(sender.rows()) == ["SUBMITTING", *[IN_TURN] * 5]
+
+
+def canary_failed(sender: Sender, failure: Failure) -> None:
+    """The canary was submitted alone and failed of this."""
+    sender.submit(where="pp=1,gbs=4")
+    (canary,) = sender.rows()
+    change = {"phase": ENDED, "state": "FAILED", "verdict": FAILED, "failure": str(failure)}
+    with sender.ledger.writing() as session:
+        session.execute(sa.update(Attempt).where(Attempt.id == canary.attempt_id).values(**change))
+
+
+def test_a_canary_that_would_fail_again_is_refused_and_the_mend_named(sender: Sender) -> None:
+    canary_failed(sender, Failure.CONFIGURATION)
+    before = len(sender.slurm.calls())
+    with pytest.raises(ReproError, match="canary.*failed \\(configuration\\)") as caught:
+        sender.submit(Request(canary=True))
+    assert caught.value.exit_code == 2
+    assert "repro retry figure-13 --class configuration --where pp=1,tp=4,gbs=4" in str(caught.value)
+    # Nothing was written down: neither a run nor its scripts.
+    assert len(sender.slurm.calls()) == before and len(sender.rows()) == 1
+    assert len(list(sender.site.folders.runs.iterdir())) == 1
+    assert sender.submit().sent.jobs == 5
+
+
+def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(sender: Sender) -> None:
+    canary_failed(sender, Failure.NODE_FAIL)
+    done = sender.submit(Request(canary=True))
+    assert done.canary in done.recorded.to_submit and done.sent.jobs == 6
+    assert "afterok:101_0" in sender.slurm.options()[-1]
+
+
+def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Sender) -> None:
+    canary_failed(sender, Failure.GPU_OOM)
+    plans = sender.plans()
+    oom = Expectation("oom", confirmed=True, source="a table")
+    published = [replace(plan, case=replace(plan.case, expected=oom)) for plan in plans]
+    request = Request(canary=True)
+    done = submit(published, sender.cluster(), sender.ledger, sender.site.folders, [], request)
+    assert (done.canary, done.sent.jobs) == (None, 5)
+
+
+def turn(index: int | None) -> Turn:
+    return Turn(
+        attempt_id=index or 0,
+        job_id="a",
+        run_id="run",
+        number=1,
+        scheduler="slurm",
+        host="here",
+        user=None,
+        pid=None,
+        folder="/runs/r/a",
+        created_at=now(),
+        file="/runs/r/x.array.sh",
+        array_index=index,
+        options=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("indexes", "words"),
+    [
+        ([], []),
+        ([None], []),
+        ([0], ["--array=0%3"]),
+        ([0, 1, 2], ["--array=0-2%3"]),
+        ([5, 1, 3, 2], ["--array=1-3,5%3"]),
+        ([7, 9, 10, 0], ["--array=0,7,9-10%3"]),
+    ],
+)
+def test_the_elements_that_are_meant_are_said_on_the_command_line(indexes: list[int | None], words: list[str]) -> None:
+    assert list(sending._array([turn(index) for index in indexes], Wishes(at_once=3))) == words
+
+
+def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender) -> None:
+    done = sender.submit(Request(max_parallel=2, after=("55",), stop_after=3, canary=True))
+    kept = Wishes.from_json(run_row(sender.ledger, done.run_id).wishes)
+    assert (kept.max_parallel, kept.after, kept.stop_after, kept.at_once) == (2, ("55",), 3, 2)
+    assert kept.canary == done.canary and kept.has_gate
+    follows = Wishes(follows=(("/runs/a", 77),), warm_ups={"101": ("a", "b")})
+    assert Wishes.from_json(follows.as_json()) == follows
+
+
+def test_a_crash_before_anything_was_sent_does_not_lose_what_jobs_wait_for(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("orchestrator.launch.submit.send", die)
+    with pytest.raises(Killed):
+        sender.submit(Request(after=("55",)))
+    sender.send(sender.rows()[0].run_id)
+    assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55"]

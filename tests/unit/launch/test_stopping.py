@@ -1,0 +1,117 @@
+"""Stopping an experiment that fails again and again in one way: what waits is cancelled, what runs goes on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.launch.provenance import user_name
+from orchestrator.launch.stopping import stop_if_due
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import asked_to_end, job_rows
+from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, RUNNING, VERIFIED, WAITING, Attempt
+from orchestrator.results.failure import Failure
+from tests.unit.ledger.making import new_ledger, new_run, record
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Six jobs in Slurm's queue: 17_0 to 17_5."""
+    made = new_ledger(tmp_path)
+    run = replace(new_run(host=socket.gethostname()), user=user_name())
+    record(made, *"abcdef", run=run, scheduler="slurm")
+    record_submission(made, "token", "17")
+    return made
+
+
+@pytest.fixture
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids that scancel was given."""
+    ids: list[str] = []
+
+    def cancel_jobs(job_ids: Collection[str]) -> dict[str, str]:
+        ids.extend(job_ids)
+        return {}
+
+    monkeypatch.setattr("orchestrator.launch.cancel.cancel_jobs", cancel_jobs)
+    return ids
+
+
+def update(ledger: Ledger, name: str, **columns: Any) -> None:
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).where(Attempt.job_id == f"{name}-id").values(**columns))
+
+
+def fails(ledger: Ledger, names: str, failure: Failure) -> None:
+    for name in names:
+        update(ledger, name, phase=ENDED, state="FAILED", verdict=FAILED, failure=str(failure))
+
+
+def stop(ledger: Ledger, after: int) -> str | None:
+    return stop_if_due(ledger, job_rows(ledger), after)
+
+
+def test_after_so_many_failures_of_a_class_what_waits_is_cancelled_and_what_runs_is_not(
+    ledger: Ledger, cancelled: list[str]
+) -> None:
+    fails(ledger, "ab", Failure.GPU_OOM)
+    update(ledger, "c", phase=RUNNING, state="RUNNING")
+    said = stop(ledger, 2)
+    assert said == "2 jobs failed (gpu-oom): 3 that had not started are cancelled"
+    assert sorted(cancelled) == ["17_3", "17_4", "17_5"]
+    asked = asked_to_end(ledger, [row.attempt_id for row in job_rows(ledger)])
+    assert {row.case_name for row in job_rows(ledger) if row.attempt_id in asked} == set("def")
+    assert {row.phase for row in job_rows(ledger)[3:]} == {WAITING}, "that they have ended is the scheduler's to say"
+
+
+def test_fewer_failures_or_failures_of_several_classes_stop_nothing(ledger: Ledger, cancelled: list[str]) -> None:
+    assert stop(ledger, 1) is None
+    fails(ledger, "a", Failure.GPU_OOM)
+    assert stop(ledger, 2) is None
+    fails(ledger, "b", Failure.TIMEOUT)
+    fails(ledger, "c", Failure.NODE_FAIL)
+    assert stop(ledger, 2) is None and cancelled == []
+
+
+def test_the_class_that_is_met_most_decides(ledger: Ledger, cancelled: list[str]) -> None:
+    fails(ledger, "a", Failure.TIMEOUT)
+    fails(ledger, "bcd", Failure.PROGRAM)
+    assert stop(ledger, 3) == "3 jobs failed (program): 2 that had not started are cancelled"
+    assert len(cancelled) == 2
+
+
+@pytest.mark.parametrize("failure", [Failure.STOPPED, Failure.CANCELLED])
+def test_what_was_kept_from_running_is_no_failure_of_the_experiment(
+    ledger: Ledger, cancelled: list[str], failure: Failure
+) -> None:
+    fails(ledger, "abcde", failure)
+    assert stop(ledger, 2) is None and cancelled == []
+
+
+def test_what_is_verified_does_not_count(ledger: Ledger, cancelled: list[str]) -> None:
+    for name in "abc":
+        update(ledger, name, phase=ENDED, state="COMPLETED", verdict=VERIFIED)
+    assert stop(ledger, 2) is None and cancelled == []
+
+
+def test_where_nothing_waits_nothing_is_said(ledger: Ledger, cancelled: list[str]) -> None:
+    fails(ledger, "abcde", Failure.PROGRAM)
+    update(ledger, "f", phase=RUNNING, state="RUNNING")
+    assert stop(ledger, 2) is None and cancelled == []
+
+
+def test_what_waits_its_turn_is_withdrawn_without_a_word_to_the_scheduler(ledger: Ledger, cancelled: list[str]) -> None:
+    fails(ledger, "abcd", Failure.PROGRAM)
+    for name in "ef":
+        update(ledger, name, state=IN_TURN, token="", scheduler_id=None)
+    assert stop(ledger, 2) == "4 jobs failed (program): 2 that had not started are cancelled"
+    assert cancelled == []
+    assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "cancelled")] * 2
+    assert stop(ledger, 2) is None, "said once"

@@ -1,0 +1,191 @@
+"""Older ledgers: brought to today's schema with every row, copied first, and unharmed by whatever interrupts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from orchestrator.errors import ReproError
+from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.tables import VERIFIED, Table
+from tests.unit.ledger.making import make_old_ledger, opened, record
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+OLDER = [f"{number:04d}" for number in range(1, int(SCHEMA))]
+
+MIGRATES = """
+import os, signal, sys
+import sqlalchemy as sa
+from orchestrator.ledger.database import open_ledger
+last, spilling = int(sys.argv[2]), sys.argv[3] == "spilling"
+done = 0
+
+@sa.event.listens_for(sa.Engine, "connect")
+def no_room_in_memory(connection, _record):  # what is written goes to the file before the commit, behind a journal
+    if spilling:
+        connection.execute("pragma cache_size=1")
+
+@sa.event.listens_for(sa.Engine, "after_cursor_execute")
+def count(_connection, _cursor, statement, *_rest):
+    global done
+    if not statement.lstrip().upper().startswith(("SELECT", "PRAGMA", "BEGIN", "SET", "SHOW")):
+        done += 1
+        if done == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+open_ledger(sa.make_url(sys.argv[1]))
+print(done)
+"""
+
+
+KILLED_IN_A_WRITE = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("pragma cache_size=1")
+connection.execute("begin immediate")
+for number in range(400):
+    connection.execute("insert into events (at, kind, detail) values (?, 'half', ?)", (number, "x" * 999))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def rows_of(url: sa.URL) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table."""
+    engine = sa.create_engine(url)
+    with engine.connect() as connection:
+        names = sorted(sa.inspect(connection).get_table_names())
+        rows = {name: [tuple(row) for row in connection.exec_driver_sql(f"select * from {name}")] for name in names}
+    engine.dispose()
+    return rows
+
+
+def migrates(url: sa.URL, killed_after: int = 0, how: str = "in memory") -> subprocess.CompletedProcess[str]:
+    """Open, and so migrate, in another process that is killed after so many of its changes."""
+    command = [sys.executable, "-c", MIGRATES, url.render_as_string(hide_password=False), str(killed_after), how]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300)
+
+
+def check_migrated(ledger: Ledger) -> None:
+    """The old rows are there with today's columns, and today's commands work on them."""
+    rows = {row.case_name: row for row in job_rows(ledger, experiment="sc21/figure-13")}
+    verified, queued = rows["a"], rows["b"]
+    assert (verified.job_id, verified.verdict, verified.scheduler_id) == ("a-id", VERIFIED, "17_0")
+    assert (verified.iteration, verified.exit_code, verified.configuration) == (20, 0, {"gpus_per_node": 8})
+    assert (queued.state, queued.phase, queued.repeat) == ("PENDING", "waiting", 1)
+    assert losses_of(ledger, [verified.attempt_id]) == {verified.attempt_id: [(10, 10.25), (20, 9.875)]}
+    assert metrics_of(ledger, [verified.attempt_id])[verified.attempt_id]["iteration_ms"].value == 800.1
+    again = record(ledger, "a", "b", "c")
+    assert (again.done, again.under_way, again.to_submit) == (["a-id"], ["b-id"], {"c-id": 1})
+    with ledger.engine.connect() as connection:
+        if ledger.url.get_backend_name() == "sqlite":  # rows of nothing are refused, as ever
+            assert connection.exec_driver_sql("pragma foreign_keys").scalar() == 1
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Table.metadata) == []
+        keys = sa.inspect(connection).get_pk_constraint("run_jobs")["constrained_columns"]
+    assert keys == ["run_id", "position"]
+
+
+@pytest.mark.parametrize("schema", OLDER)
+def test_a_ledger_of_an_older_repro_is_migrated_with_its_rows(database_url: sa.URL, schema: str) -> None:
+    make_old_ledger(database_url, schema)
+    ledger = opened(database_url)
+    check_migrated(ledger)
+    ledger.engine.dispose()
+
+
+@pytest.mark.parametrize("schema", OLDER)
+def test_a_copy_of_the_older_file_is_kept_and_is_what_it_was(tmp_path: Path, schema: str) -> None:
+    url = ledger_url(None, tmp_path)
+    make_old_ledger(url, schema)
+    (tmp_path / "results.db").chmod(0o640)
+    before = rows_of(url)
+    opened(url).engine.dispose()
+    copy = tmp_path / f"results.db.before-{SCHEMA}"
+    assert rows_of(sa.make_url(f"sqlite:///{copy}")) == before != rows_of(url)
+    assert copy.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.db", copy.name]
+
+
+def test_the_copy_has_what_a_killed_writer_left_in_its_journal_taken_back(tmp_path: Path) -> None:
+    """The file alone is then half of a transaction: to copy it without its journal would keep the damage."""
+    url = ledger_url(None, tmp_path)
+    make_old_ledger(url, "0001")
+    before = rows_of(url)
+    subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(tmp_path / "results.db")], check=False)
+    assert (tmp_path / "results.db-journal").stat().st_size > 0
+    assert (tmp_path / "results.db").read_bytes().count(b"x" * 999) > 0, "nothing was half written"
+    opened(url).engine.dispose()
+    assert rows_of(sa.make_url(f"sqlite:///{tmp_path}/results.db.before-{SCHEMA}")) == before
+
+
+@pytest.mark.parametrize(
+    ("database_url", "how"),
+    [("sqlite", "in memory"), ("sqlite", "spilling"), ("postgresql", "in memory")],
+    indirect=["database_url"],
+)
+def test_a_migration_killed_anywhere_leaves_the_old_ledger_and_can_be_repeated(
+    database_url: sa.URL, tmp_path: Path, how: str
+) -> None:
+    make_old_ledger(database_url, "0001")
+    old = rows_of(database_url)
+    file = tmp_path / "results.db"
+    is_file = database_url.get_backend_name() == "sqlite"
+    for killed_after in (1, 4, 9, 14):
+        assert migrates(database_url, killed_after, how).returncode == -signal.SIGKILL
+        if is_file and how == "spilling" and killed_after == 14:
+            assert file.with_name("results.db-journal").exists(), "nothing had reached the file"
+        assert rows_of(database_url) == old
+    done = migrates(database_url)
+    assert done.returncode == 0 and int(done.stdout) > 14, done.stderr
+    ledger = opened(database_url)
+    check_migrated(ledger)
+    ledger.engine.dispose()
+    if is_file:
+        assert rows_of(sa.make_url(f"sqlite:///{tmp_path}/results.db.before-{SCHEMA}")) == old
+
+
+def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(database_url: sa.URL) -> None:
+    make_old_ledger(database_url, "0001")
+    old = rows_of(database_url)
+
+    def fails(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if "CREATE TABLE looks" in statement:
+            raise RuntimeError("stopped")
+
+    sa.event.listen(sa.Engine, "after_cursor_execute", fails)
+    try:
+        with pytest.raises(RuntimeError, match="stopped"):
+            open_ledger(database_url)
+    finally:
+        sa.event.remove(sa.Engine, "after_cursor_execute", fails)
+    assert rows_of(database_url) == old
+    ledger = opened(database_url)
+    check_migrated(ledger)
+    ledger.engine.dispose()
+
+
+def test_an_older_ledger_that_is_damaged_is_named_and_not_migrated(tmp_path: Path) -> None:
+    url = ledger_url(None, tmp_path)
+    file = tmp_path / "results.db"
+    make_old_ledger(url, "0002")
+    with sqlite3.connect(file) as raw:  # a root page that no check of the schema reads
+        (page,) = raw.execute("select rootpage from sqlite_master where name = 'metrics'").fetchone()
+    raw.close()
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = os.urandom(4096)
+    file.write_bytes(content)
+    with pytest.raises(ReproError, match="results.db: not a readable SQLite database .*; it was left as it is"):
+        open_ledger(url)
+    assert file.read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["results.db"]

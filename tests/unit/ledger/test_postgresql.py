@@ -1,0 +1,188 @@
+"""A ledger on a PostgreSQL server: what becomes of it when the server is killed, away, stopped, or says no."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError, Unreachable
+from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.tables import Run
+from tests.postgresql import PostgresqlServer
+from tests.unit.ledger.conftest import missing
+from tests.unit.ledger.making import opened, record
+from tests.unit.ledger.test_survival import begin, check_whole, count, mount, start_writer
+
+
+@pytest.fixture
+def on_server(postgresql: PostgresqlServer) -> Iterator[Ledger]:
+    with postgresql.new_database() as url:
+        ledger = opened(url)
+        yield ledger
+        ledger.engine.dispose()
+
+
+def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is_back(
+    postgresql: PostgresqlServer, on_server: Ledger
+) -> None:
+    for number in range(3):
+        writer = start_writer(on_server.url, f"w{number}", jobs=20)
+        begin(writer)
+        time.sleep(0.1 + 0.12 * number)
+        postgresql.kill()
+        out, problems = writer.communicate(timeout=60)
+        assert writer.returncode != 0 and "Unreachable" in problems.splitlines()[-1], problems
+        said = len(out.split())
+        postgresql.start()
+        # The connection that this process held is gone with the server: the next command makes another.
+        check_whole(on_server, 20)
+        assert count(on_server, Run.id.startswith(f"w{number}-"), table=Run) >= said
+    record(on_server, *(str(one) for one in range(20)), token="afterwards")
+
+
+def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
+    postgresql: PostgresqlServer, on_server: Ledger
+) -> None:
+    record(on_server, "a")
+    postgresql.stop()
+    try:
+        for attempt in (
+            lambda: open_ledger(on_server.url),
+            lambda: job_rows(on_server),
+            lambda: record(on_server, "b"),
+        ):
+            with pytest.raises(Unreachable, match="does not answer .*; repeat the command once it does") as caught:
+                attempt()
+            assert caught.value.exit_code == EXIT_UNREACHABLE and "\n" not in str(caught.value)
+    finally:
+        postgresql.start()
+    assert [row.case_name for row in job_rows(on_server)] == ["a"]
+    record(on_server, "b")
+
+
+def test_a_connection_that_an_administrator_ends_in_a_write_is_out_of_reach_and_nothing_is_half_written(
+    on_server: Ledger,
+) -> None:
+    with pytest.raises(Unreachable, match="does not answer"), on_server.writing() as session:
+        record_nothing = sa.text("insert into events (at, kind) values (now(), 'half')")
+        session.execute(record_nothing)
+        engine = sa.create_engine(on_server.url)
+        with engine.connect() as administrator:
+            others = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()"
+            administrator.execute(sa.text(f"{others} and pid <> pg_backend_pid()"))
+        engine.dispose()
+        session.execute(record_nothing)
+    with on_server.reading() as session:
+        assert session.scalar(sa.text("select count(*) from events")) == 0
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@no-such-host.invalid/db", "postgresql://me:secret@127.0.0.1:1/db"])
+def test_a_server_that_is_not_there_is_out_of_reach_in_one_line_without_its_password(url: str) -> None:
+    with pytest.raises(Unreachable, match="does not answer") as caught:
+        open_ledger(ledger_url(url, Path("/nowhere")))
+    assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_database_or_a_user_that_is_not_there_is_yours_to_mend(postgresql: PostgresqlServer) -> None:
+    for url, reason in (
+        (postgresql.url("nowhere"), 'database "nowhere" does not exist'),
+        (postgresql.url("postgres", user="nobody"), 'role "nobody" does not exist'),
+    ):
+        with pytest.raises(ReproError, match=f"refused .{reason}.; check user, password and database") as caught:
+            open_ledger(url)
+        assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+
+
+def test_an_option_that_there_is_not_is_yours_to_mend(on_server: Ledger) -> None:
+    with pytest.raises(ReproError, match="invalid connection option") as caught:
+        open_ledger(on_server.url.update_query_dict({"no_such_option": "1"}))
+    assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+
+
+def test_a_writer_sees_what_the_one_it_waited_for_wrote_whatever_the_servers_default_is(on_server: Ledger) -> None:
+    with on_server.engine.begin() as connection:
+        default = "set default_transaction_isolation = 'repeatable read'"
+        connection.exec_driver_sql(f"alter database {on_server.url.database} {default}")
+    second = opened(on_server.url)
+    seen: list[int] = []
+
+    def write() -> None:
+        with second.writing() as session:
+            seen.append(session.scalar(sa.text("select count(*) from events")) or 0)
+
+    with on_server.writing() as session:
+        waiting = threading.Thread(target=write)
+        waiting.start()
+        time.sleep(0.3)
+        session.execute(sa.text("insert into events (at, kind) values (now(), 'first')"))
+    waiting.join()
+    assert seen == [1]
+    second.engine.dispose()
+
+
+def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: PostgresqlServer, on_server: Ledger) -> None:
+    record(on_server, "a")
+    with on_server.engine.begin() as connection:
+        connection.exec_driver_sql("create role reader login")
+        connection.exec_driver_sql("grant select on all tables in schema public to reader")
+    assert on_server.url.database is not None
+    ledger = opened(postgresql.url(on_server.url.database, user="reader"))
+    assert [row.case_name for row in job_rows(ledger)] == ["a"]
+    with pytest.raises(ReproError, match=r"cannot be written \(permission denied for table \w+\); ask") as caught:
+        record(ledger, "b")
+    assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+    ledger.engine.dispose()
+
+
+def test_a_database_set_to_read_only_says_so(on_server: Ledger) -> None:
+    name = on_server.url.database
+    with on_server.engine.begin() as connection:
+        connection.exec_driver_sql(f"alter database {name} set default_transaction_read_only = on")
+    on_server.engine.dispose()
+    assert job_rows(on_server) == []
+    with pytest.raises(ReproError, match=r"cannot be written \(cannot execute INSERT in a read-only transaction\)"):
+        record(on_server, "a")
+
+
+def test_a_server_without_a_free_connection_is_out_of_reach(postgresql: PostgresqlServer, on_server: Ledger) -> None:
+    assert on_server.url.database is not None
+    with on_server.engine.begin() as connection:
+        connection.exec_driver_sql(f"alter database {on_server.url.database} connection limit 0")
+        connection.exec_driver_sql("create role guest login")
+    with pytest.raises(Unreachable, match="does not answer .*too many connections"):
+        open_ledger(postgresql.url(on_server.url.database, user="guest"))
+
+
+def test_a_full_disk_of_the_server_is_said(
+    pytestconfig: pytest.Config, postgresql: PostgresqlServer, on_server: Ledger
+) -> None:
+    """The server's own words, made by a table space on a small file system."""
+    folder = postgresql.folder / "small"
+    folder.mkdir()
+    if refused := mount("-t", "tmpfs", "-o", "size=200k,mode=777", "tmpfs", str(folder)):
+        missing(pytestconfig, "file system of a test's own", refused)
+    try:
+        space = folder / "space"
+        space.mkdir()
+        subprocess.run(["chown", "postgres", str(space)], check=True)
+        admin = on_server.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.exec_driver_sql(f"create tablespace small location '{space}'")
+            connection.exec_driver_sql("alter table attempts set tablespace small")
+        with pytest.raises(ReproError, match="the server's disk is full; its administrator must make room") as caught:
+            record(on_server, *(f"job {number}" for number in range(2000)))
+        assert caught.value.exit_code == EXIT_YOURS
+        assert job_rows(on_server) == []
+        with admin.connect() as connection:
+            connection.exec_driver_sql("alter table attempts set tablespace pg_default")
+            connection.exec_driver_sql("drop tablespace small")
+        assert len(record(on_server, *(f"job {number}" for number in range(2000))).to_submit) == 2000
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

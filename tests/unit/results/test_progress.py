@@ -1,0 +1,79 @@
+"""How far and how fast a running job is, from the end of its log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.results.progress import TAIL_BYTES, Progress, progress
+from tests.unit.ledger.making import CONFIGURATION
+
+LINE = (
+    " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms):"
+    " {:.1f} | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {} | grad norm: 1.234"
+    " | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+
+
+def log(*elapsed_ms: float, first: int = 1, iterations: int = 100, loss: str = "6.9E+00") -> bytes:
+    return "".join(
+        LINE.format(first + n, iterations, 4 * (first + n), ms, loss) for n, ms in enumerate(elapsed_ms)
+    ).encode()
+
+
+def read(text: bytes, iterations: int = 100) -> Progress:
+    found = progress(text, iterations, CONFIGURATION)
+    assert found is not None
+    return found
+
+
+def test_a_log_without_an_interval_says_nothing() -> None:
+    for text in (b"", b"compiling kernels\n", log(100)[:80]):
+        assert progress(text, 100, CONFIGURATION) is None
+
+
+def test_the_first_interval_says_how_far_and_not_how_fast() -> None:
+    assert read(log(9000)) == Progress(1, None, None, None)
+
+
+def test_the_pace_is_the_median_of_the_last_five_and_what_is_left_follows_from_it() -> None:
+    found = read(log(9000, 700, 700, 700, 100, 100, 130, 100, 400))
+    assert (found.iteration, found.iteration_ms) == (9, 100)
+    assert found.left_s == pytest.approx((100 - 9) * 0.1)
+    # Equation 3 by hand, as in test_statistics: 7113539584 FLOPs in 0.1 s on 4 GPUs.
+    assert found.tflops_per_gpu == pytest.approx(7113539584 / 0.1 / 4 / 1e12, rel=1e-12)
+
+
+def test_intervals_of_several_iterations_count_by_iteration() -> None:
+    text = b"".join(log(ms, first=at) for at, ms in ((10, 500), (20, 200), (30, 200)))
+    assert read(text).left_s == pytest.approx(70 * 0.2)
+
+
+def test_what_was_started_again_in_the_same_log_counts_from_where_it_began() -> None:
+    found = read(log(9000, 100, 100, 100) + log(5000, 200, first=2))
+    assert (found.iteration, found.iteration_ms) == (3, 200) and found.left_s == pytest.approx(97 * 0.2)
+    assert read(log(9000, 100, 100) + log(5000)) == Progress(1, None, None, None)
+
+
+def test_a_line_that_two_ranks_print_counts_once() -> None:
+    assert read(log(9000) * 2) == Progress(1, None, None, None)
+    assert read(log(9000) + 2 * log(100, first=2)).iteration_ms == 100
+
+
+def test_more_iterations_than_planned_leave_nothing_and_no_negative_time() -> None:
+    assert read(log(9000, 100, 100), iterations=2).left_s == 0
+
+
+def test_numbers_that_are_none_give_no_pace() -> None:
+    assert read(log(9000, 100, 100, loss="nan")) == Progress(3, None, None, None)
+
+
+@given(st.integers(min_value=0, max_value=3 * TAIL_BYTES))
+def test_a_tail_that_begins_anywhere_says_the_same_as_the_whole_log(cut: int) -> None:
+    whole = _LONG
+    tail = whole[-max(cut, 5000) :]
+    assert read(tail, 400) == read(whole, 400)
+
+
+_LONG = log(9000, *(100 + n % 7 for n in range(350)), iterations=400)

@@ -1,0 +1,220 @@
+"""Files that jobs write: read where they are files, refused where they lead elsewhere, never taken for empty."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError
+from orchestrator.job_files import Unreadable, open_job_file, private_folder, read_job_file, single_name, tail_bytes
+from orchestrator.job_record import read_record
+from orchestrator.results.read import log_bytes
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def job() -> Iterator[Path]:
+    """A job's folder that another user can reach; pytest's own cannot be passed through."""
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o755)
+    folder = base / "runs" / "20261121-092041-bd57" / "pp8"
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(base)
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    """A root's tests give up what opens every door; for others a file of mode 0 is closed as it is."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def within(seconds: float, action: Callable[[], object]) -> list[object]:
+    """What an action gives or raises, if it comes back at all."""
+    found: list[object] = []
+
+    def act() -> None:
+        try:
+            found.append(action())
+        except ReproError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found
+
+
+def test_a_log_is_read_and_its_end_alone_where_only_that_is_wanted(job: Path) -> None:
+    (job / "log.txt").write_bytes(b"0123456789")
+    file = open_job_file(job, "log.txt")
+    assert file is not None
+    with file:
+        assert file.read() == b"0123456789" and not os.get_inheritable(file.fileno())
+    assert read_job_file(job, "log.txt") == b"0123456789"
+    assert [tail_bytes(job, "log.txt", last) for last in (0, 3, 10, 99)] == [b"", b"789", b"0123456789", b"0123456789"]
+
+
+def test_what_is_not_there_yet_is_none_and_no_error(job: Path) -> None:
+    assert open_job_file(job, "log.txt") is None and read_job_file(job, "log.txt") is None
+    assert open_job_file(job / "never", "log.txt") is None and tail_bytes(job / "never", "log.txt", 9) == b""
+    (job / "file").touch()
+    assert open_job_file(job / "file", "log.txt") is None
+
+
+@pytest.mark.parametrize("closed", ["the file", "its folder", "the run"])
+def test_a_file_of_another_user_is_never_taken_for_one_that_is_not_there(job: Path, closed: str) -> None:
+    for name in ("log.txt", "end"):
+        (job / name).write_text("exit_code=0\n")
+        (job / name).chmod(0o000 if closed == "the file" else 0o644)
+    places = {"the file": job / "log.txt", "its folder": job, "the run": job.parent}
+    places[closed].chmod(0o000)
+    try:
+        with as_another_user():
+            for read in (
+                lambda: open_job_file(job, "log.txt"),
+                lambda: tail_bytes(job, "log.txt", 10),
+                lambda: log_bytes(job),
+                lambda: read_record(job / "end"),
+            ):
+                with pytest.raises(Unreadable, match=r"cannot be read \(Permission denied\)$") as refused:
+                    read()
+                assert refused.value.exit_code == EXIT_UNREACHABLE and "\n" not in str(refused.value)
+    finally:
+        places[closed].chmod(0o755)
+
+
+def test_a_folder_that_may_be_passed_through_and_not_listed_is_enough(job: Path) -> None:
+    (job / "log.txt").write_text("x")
+    (job / "log.txt").chmod(0o644)
+    job.chmod(0o711)
+    with as_another_user():
+        assert log_bytes(job) == b"x"
+
+
+def planted(job: Path, kind: str) -> None:
+    """Something else in the log's place."""
+    log, secret = job / "log.txt", job.parent.parent / "secret"
+    secret.write_text("top secret")
+    if kind == "link":
+        log.symlink_to(secret)
+    elif kind == "link in the folder":
+        (job / "other").write_text("x")
+        log.symlink_to("other")
+    elif kind == "dangling link":
+        log.symlink_to("nowhere")
+    elif kind == "pipe":
+        os.mkfifo(log)
+    elif kind == "folder":
+        log.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(log))
+    elif os.geteuid() == 0:
+        try:
+            os.mknod(log, stat.S_IFCHR | 0o644, os.makedev(1, 5))  # /dev/zero: it has no end
+        except PermissionError:
+            pytest.skip("this machine lets nobody make a device")
+    else:
+        pytest.skip("only root makes a device")
+
+
+@pytest.mark.parametrize("kind", ["link", "link in the folder", "dangling link", "pipe", "folder", "socket", "device"])
+def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) -> None:
+    planted(job, kind)
+    for read in (lambda: log_bytes(job), lambda: tail_bytes(job, "log.txt", 9), lambda: read_record(job / "log.txt")):
+        (refused,) = within(5, read)
+        assert isinstance(refused, ReproError) and refused.exit_code == EXIT_YOURS
+        assert len(refused.problems) == 1 and str(refused).startswith(f"{job}/log.txt: a")
+        assert "secret" not in str(refused)
+
+
+def test_a_pipe_that_takes_a_logs_place_after_it_was_looked_at_is_not_read(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job / "log.txt").touch()
+    seen = (job / "log.txt").stat()
+    (job / "log.txt").unlink()
+    os.mkfifo(job / "log.txt")
+    monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
+    (refused,) = within(5, lambda: open_job_file(job, "log.txt"))
+    assert isinstance(refused, ReproError) and "a pipe and not a file" in str(refused)
+
+
+def test_a_folder_that_leads_out_of_its_run_is_not_followed(job: Path) -> None:
+    elsewhere = job.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "log.txt").write_text("not this job's")
+    away, beside = job.parent / "away", job.parent / "beside"
+    away.symlink_to(elsewhere)
+    beside.symlink_to(job)
+    (job / "log.txt").write_text("this job's")
+    with pytest.raises(ReproError, match="a link that leads out of"):
+        open_job_file(away, "log.txt")
+    assert log_bytes(beside) == b"this job's"
+    (job.parent / "up").symlink_to("..")
+    with pytest.raises(ReproError, match="a link that leads out of"):
+        open_job_file(job.parent / "up", "secret")
+
+
+def test_runs_that_lie_on_another_file_system_by_a_link_are_read(job: Path) -> None:
+    (job / "log.txt").write_text("x")
+    link = job.parents[2] / "scratch"
+    link.symlink_to(job.parents[1])
+    assert log_bytes(link / job.parent.name / job.name) == b"x"
+
+
+@settings(deadline=None)
+@given(name=st.text(max_size=8) | st.sampled_from(["", ".", "..", "a/b", "../x", "/etc/passwd", "a\0b", "é" * 200]))
+def test_a_name_is_one_thing_in_the_folder_or_refused(name: str) -> None:
+    folder = Path("/runs/r/job")
+    try:
+        assert os.path.normpath(folder / single_name(name)) == f"{folder}/{name}"
+    except ReproError as error:
+        assert len(error.problems) == 1 and str(error).isprintable()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o027])
+def test_folders_of_a_run_are_private_to_user_and_group_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        private_folder(tmp_path / "runs" / "one" / "job")
+        private_folder(tmp_path / "runs" / "one" / "job")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "runs", tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "job"]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o750] * 3
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_projects_group_is_handed_on_to_the_folders_of_a_run(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    private_folder(tmp_path / "runs" / "one")
+    assert stat.S_IMODE((tmp_path / "runs" / "one").stat().st_mode) == 0o2750
+
+
+def test_a_file_in_a_folders_place_is_an_error_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(OSError, match="exists|Not a directory"):
+        private_folder(tmp_path / "runs" / "one")
+    assert (tmp_path / "runs").read_text() == "a file"

@@ -1,0 +1,331 @@
+"""No planted secret survives in what is recorded, reported or exported, and nothing else is touched.
+
+The shapes are those that the services document; every value here is made up, and by lot where it can be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.masking import MASK, looks_secret, masked, masked_environment, masked_tree, masked_words
+from orchestrator.results.export import as_csv, as_json, export_rows
+from tests.unit.results.making import figure_13, measured
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def words_of(text: str) -> list[str]:
+    return text.split()
+
+
+SECRET_NAMES = words_of(
+    "HF_TOKEN HUGGING_FACE_HUB_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY AZURE_STORAGE_ACCOUNT_KEY SSH_PRIVATE_KEY "
+    "PGPASSWORD MYSQL_PWD MY_PASSWD GPG_PASSPHRASE CLIENT_SECRET SECRETS CREDENTIALS NPM_AUTH SLURM_AUTH_TOKEN apiKey "
+    "authToken hfToken HFToken db-password token TOKEN2 TOKEN_READ ENROOT_CREDENTIAL APIKEY"
+)
+INNOCENT_NAMES = words_of(
+    "TOKENIZERS_PARALLELISM CUDA_DEVICE_MAX_CONNECTIONS NCCL_IB_HCA NCCL_DEBUG PUBLIC_KEY_PATH PUBLIC_KEY KEYBOARD KEY "
+    "monkey AUTHOR tokenizer-model tokenizer_type MAX_TOKENS tokens_per_s experts_per_token PWD OLDPWD SSH_AUTH_SOCK "
+    "HF_TOKEN_PATH PASSWORD_FILE OS_AUTH_URL AUTH_TYPE moe-token-dispatcher-type moe-token-drop-policy eos-token "
+    "calculate-per-token-loss PASS SECRETARY keys sort_keys MASTER_ADDR PATH"
+)
+PLAIN_VALUES = words_of(
+    "1 0 -3 1e-4 0.5 100000000000 true False off none /run/secrets/token ~/.netrc ./token $HF_TOKEN ${HF_TOKEN} "
+    "$HOME/.huggingface/token /etc/slurm/jwt_hs256.key *** *"
+)
+
+unhurried = settings(deadline=None)
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def drawn(alphabet: str, least: int, most: int) -> st.SearchStrategy[str]:
+    return st.text(st.sampled_from(alphabet), min_size=least, max_size=most)
+
+
+def segment(least: int) -> st.SearchStrategy[str]:
+    return drawn(LETTERS + "_-", least, least + 30)
+
+
+def with_digit(start: str) -> st.SearchStrategy[str]:
+    """OpenAI's keys have letters and digits; without any digit it could be a name with dashes."""
+    return segment(30).map(lambda text: f"{start}{text}").filter(lambda text: re.search("[0-9]", text) is not None)
+
+
+SHAPES = st.one_of(
+    drawn(LETTERS, 34, 34).map("hf_{}".format),
+    st.builds("{}{}".format, st.sampled_from(["ghp_", "gho_", "ghs_"]), drawn(LETTERS, 36, 36)),
+    drawn(LETTERS + "_", 22, 82).map("github_pat_{}".format),
+    drawn(LETTERS + "_-", 20, 20).map("glpat-{}".format),
+    drawn("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", 16, 16).map("AKIA{}".format),
+    drawn(LETTERS + "_-", 60, 66).map("nvapi-{}".format),
+    with_digit("sk-"),
+    with_digit("sk-proj-"),
+    st.builds("xox{}-{}".format, st.sampled_from("abprs"), drawn("0123456789-" + LETTERS, 24, 60)),
+    st.builds("eyJ{}.eyJ{}.{}".format, segment(17), segment(30), segment(43)),
+    st.builds(
+        "-----BEGIN {0}PRIVATE KEY-----\n{2}{1}\n-----END {0}PRIVATE KEY-----".format,
+        st.sampled_from(["", "RSA ", "EC ", "OPENSSH ", "ENCRYPTED "]),
+        drawn(LETTERS + "+/=\n", 60, 200),
+        st.sampled_from(["", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n"]),
+    ),
+)
+# What a person may have chosen: nothing that is told from other words, but for the name that it is given.
+FREE = st.text(st.characters(min_codepoint=32, max_codepoint=0x24FF, exclude_categories=["Cc", "Cs"]), min_size=6)
+CHOSEN = (FREE | drawn("'\"\\$`;&|()<>= ,:@/ab", 6, 20)).filter(lambda text: not _plain(text))
+
+
+def _plain(text: str) -> bool:
+    return not looks_secret("TOKEN", text)
+
+
+# Each with what must be left of it.
+PLACES = {
+    "export {n}={q}\n": "export {n}=***\n",
+    "a; {n}={q} srun x": "a; {n}=*** srun x",
+    "task='\nexport {n}={i}\nshift 2'": "task='\nexport {n}=***\nshift 2'",
+    "x --env {nq} \\\n  y": None,
+    "podman run --env={n}={q} image": "podman run --env={n}=*** image",
+    '{{"a": 1, "{n}": {j}, "b": "c"}}': '{{"a": 1, "{n}": "***", "b": "c"}}',
+    "{r}": None,
+    "train.py --{n} {q} --lr 0.1": "train.py --{n} *** --lr 0.1",
+    "train.py --{n}={q} --lr 0.1": "train.py --{n}=*** --lr 0.1",
+}
+
+
+def leaks(secret: str, text: str) -> bool:
+    """Whether a good part of it is there to be read."""
+    return any(secret[i : i + 6] in text for i in range(max(1, len(secret) - 5)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@unhurried
+@given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
+@example(name="HF_TOKEN", secret='it\'s $HOME `x` "y"')
+@example(name="HF_TOKEN", secret="'''''''")
+@example(name="HF_TOKEN", secret="a\\'b\\\\'c d")
+@example(name="HF_TOKEN", secret="))))))")
+def test_what_a_secrets_name_is_given_is_masked_wherever_a_script_or_a_log_says_it(
+    place: str, name: str, secret: str
+) -> None:
+    assume(not secret.startswith("-"))  # behind an option and a blank that would be another option
+    quoted = shlex.quote(secret)
+    fields = {"n": name, "q": quoted, "i": quoted.replace("'", "'\\''"), "nq": shlex.quote(f"{name}={secret}")}
+    fields |= {"j": json.dumps(secret), "r": repr({"a": "b", name: secret, "c": "d"})}
+    text = place.format(**fields)
+    found = masked(text)
+    expected = PLACES[place]
+    if expected is not None:
+        assert found == expected.format(n=name)
+    else:
+        assert MASK in found and not leaks(secret, found.replace(name, ""))
+    assert masked(found) == found
+
+
+@unhurried
+@given(secret=SHAPES, before=st.text(max_size=20), after=st.text(max_size=20))
+def test_what_has_the_shape_of_a_secret_is_masked_in_any_text(secret: str, before: str, after: str) -> None:
+    assume(not before[-1:].isalnum() and before[-1:] not in ("-", "_"))
+    assume(not after[:1].isalnum())
+    parts = [line for line in secret.split("\n") if len(line) >= 6 and "KEY" not in line and ": " not in line]
+    for found in (
+        masked(before + secret + after),
+        *masked_environment({"X": f"a {secret}"}).values(),
+        masked_words(["--x", secret])[1],
+        masked_words([f"--y={secret}"])[0],
+        json.dumps(masked_tree({"a": [1, {"b": f"c:{secret}"}]})),
+        masked(json.dumps({"message": secret})),
+    ):
+        assert not any(leaks(part, found) for part in parts)
+        assert MASK in found
+    assert looks_secret("X", secret)
+
+
+@unhurried
+@given(
+    user=drawn(LETTERS + ".%@", 0, 8),
+    secret=drawn(LETTERS + "!$%&()*+,;=:@_~.-", 6, 30) | st.text(min_size=6).map(lambda text: quote(text, "")),
+    rest=st.sampled_from(["h", "h:5432/db", "db.example/x?sslmode=require", "[::1]:5432/db"]),
+)
+def test_of_a_url_the_password_is_masked_and_the_rest_stays(user: str, secret: str, rest: str) -> None:
+    assume(secret.strip("*") and not secret.startswith("@"))
+    assume(not leaks(secret, f"{user} {rest} postgresql "))
+    url = f"postgresql://{user}:{secret}@{rest}"
+    assert masked_words(["repro", "--database", url, f"--database={url}"])[2:] == [
+        f"postgresql://{user}:***@{rest}",
+        f"--database=postgresql://{user}:***@{rest}",
+    ]
+    assert masked_environment({"PIP_INDEX_URL": url}) == {"PIP_INDEX_URL": f"postgresql://{user}:***@{rest}"}
+    found = masked(f"cannot reach {url} and so on")
+    assert not leaks(secret, found.replace("cannot reach", "").replace("and so on", ""))
+    assert looks_secret("X", url) and masked(found) == found
+
+
+@unhurried
+@given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
+def test_a_secret_survives_in_no_recorded_environment_command_line_or_profile(name: str, secret: str) -> None:
+    assert looks_secret(name, secret)
+    assert masked_environment({name: secret, "NCCL_DEBUG": "WARN"}) == {name: MASK, "NCCL_DEBUG": "WARN"}
+    assume(not re.match("--|-.$", secret))
+    words = ["train", f"--{name}", secret, f"--env={name}={secret}", "-e", f"{name}={secret}", "--lr", "0.1"]
+    kept = ["train", f"--{name}", MASK, f"--env={name}={MASK}", "-e", f"{name}={MASK}", "--lr", "0.1"]
+    assert masked_words(words) == kept and masked_words(kept) == kept
+    tree: dict[str, Any] = {
+        "environment": {name: {"value": secret, "when": "nodes > 1"}, "NCCL_DEBUG": "WARN", "N": 3, "X": None},
+        "slurm": {"srun": [f"--export={name}={secret}", f"--{name}", secret]},
+        name: [secret, [secret], {"x": secret}],
+    }
+    found = masked_tree(tree)
+    assert found == {
+        "environment": {name: {"value": MASK, "when": "nodes > 1"}, "NCCL_DEBUG": "WARN", "N": 3, "X": None},
+        "slurm": {"srun": [f"--export={name}={MASK}", f"--{name}", MASK]},
+        name: [MASK, [MASK], {"x": MASK}],
+    }
+    assert masked_tree(found) == found
+
+
+@unhurried
+@given(secret=FREE | st.text(min_size=4))
+def test_a_value_known_to_be_secret_is_masked_whatever_it_looks_like_and_however_it_is_written(
+    secret: str,
+) -> None:
+    assume("*" not in secret and "\0" not in secret and not re.search("[\ud800-\udfff]", secret))
+    for written in (secret, shlex.quote(secret), json.dumps(secret), repr(secret), quote(secret, "")):
+        found = masked(f"<{written}>", known=[secret])
+        assert not leaks(secret, found) and MASK in found
+    assert masked("of three letters", known=["of", ""]) == "of three letters"
+
+
+@pytest.mark.parametrize("name", INNOCENT_NAMES)
+@pytest.mark.parametrize("value", ["abc", "GPT2BPETokenizer", "mlx5_0,mlx5_1", "ssh-ed25519 AAAAC3Nza", "a=b"])
+def test_names_that_only_sound_like_it_are_left_alone(name: str, value: str) -> None:
+    assert not looks_secret(name, value)
+    assert masked_environment({name: value}) == {name: value}
+    for text in (f"export {name}={shlex.quote(value)}\n", f"--{name} {value} --x", f"'{name}': '{value}'"):
+        assert masked(text) == text
+    assert masked_words([f"--{name}", value]) == [f"--{name}", value]
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+@pytest.mark.parametrize("value", [*PLAIN_VALUES, ""])
+def test_a_number_a_switch_a_path_or_a_reference_is_no_secret_under_any_name(name: str, value: str) -> None:
+    assert not looks_secret(name, value)
+    text = f"export {name}={value}\n{name}='{value}'\n"
+    assert masked(text) == text and masked_tree({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/bPxRfiCYwJalrXUtnFEMIK7MDENGK7MDENG1aaa",  # as long as an AWS key, and with its letters
+        "1234567890123456",
+        "correct horse battery staple",
+    ],
+)
+def test_what_only_begins_like_a_path_or_a_number_is_masked(value: str) -> None:
+    assert masked_environment({"MY_SECRET": value}) == {"MY_SECRET": MASK}
+
+
+OURS = [
+    *sorted((CHECKOUT / "tests" / "unit" / "render" / "golden").rglob("*.sh")),
+    *sorted((CHECKOUT / "clusters").glob("*.yaml")),
+    *sorted((CHECKOUT / "experiments").rglob("*.yaml")),
+]
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_scripts_profiles_and_experiments_without_secrets_are_left_as_they_are(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert masked(text) == text
+
+
+LOG = """\
+ [2026-01-01 00:00:00.000000] iteration        3/       8 | lr: 1.0E-04 | lm loss: 6.9 | grad norm: 1.234 |
+  tokenizer_type .................................. GPT2BPETokenizer
+> padded vocab (size: 50257) with 47 dummy tokens; sk-learn-like-names-with-many-dashes-in-them
+docker://registry.example:5000/nvidia/pytorch:20.12-py3@sha256:0a1b2c http://node-1:29500/x?y=a@b http://[::1]:80/a@b
+line 30: HF_TOKEN: must be exported in the shell that submits this job
+Unauthorized: the bearer authentication-was-refused; unexpected token: abc
+"""
+
+
+@example(text=LOG)
+@unhurried
+@given(text=st.text())
+def test_text_without_secrets_is_unchanged(text: str) -> None:
+    assert masked(text) == text and masked_words([text]) == [text] and masked_tree({"a": [text]}) == {"a": [text]}
+
+
+PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
+    [
+        *("TOKEN=", "--token ", '"token": ', "***", "://", "u:p@h", "'\\''", "'\"'\"'", "--", "Authorization: Bearer "),
+        *("hf_abcdefghijklmnopqrstuvwxyz012345", "x-api-key: ", "eyJhbGciOi.eyJzdWIi.abc"),
+        *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"),
+    ]
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.lists(PIECES, max_size=14).map("".join))
+def test_masking_twice_is_masking_once(text: str) -> None:
+    once = masked(text)
+    assert masked(once) == once
+    words = masked_words(text.split("\n"))
+    assert masked_words(words) == words
+    assert not looks_secret("X", once)
+
+
+def test_a_reason_out_of_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
+    case = "pp=2,tp=2,gbs=4"
+    found = measured(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
+    reason = "HTTPError: 401 for https://me:hunter22@h/x with HF_TOKEN=abcdefg"
+    told = [replace(one, row=replace(one.row, verdict_reason=reason)) if one.row else one for one in found]
+    rows = export_rows(figure_13(), told)
+    for text in (as_csv(rows), as_json(rows, [])):
+        assert "hunter22" not in text and "abcdefg" not in text
+        assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
+
+
+LONG = 1_000_000
+SEEDS = words_of(
+    "TOKEN= token TOKEN=' TOKEN=\" TOKEN='\\'' 'TOKEN=a TOKEN=) eyJ eyJaaaaaaaaaaa. eyJaaaaaaaaaaa.eyJaaaaaaa sk- "
+    '-sk-a1 ://a: ://a:b@ a:@ -----BEGIN- - --token\t "token":" TOKEN="\\ A a= x-token: hf_ github_pat_ AKIA '
+    "/a1B TOKEN=/a"
+)
+SEEDS += [
+    "-----BEGIN PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----a-b",
+    "--token ",
+    "bearer ",
+    "TOKEN='\" ",
+    "\t",
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_text_takes_more_than_a_time_in_proportion_to_its_length(seed: str) -> None:
+    """A million characters of what a pattern begins with; in the square of it that would be hours."""
+    text = seed * (LONG // len(seed))
+    for before in ("", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"):
+        start = time.process_time()
+        masked(before + text)
+        assert time.process_time() - start < 10
+
+
+def test_a_log_of_ten_megabytes_is_masked_in_seconds() -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz01234567"
+    log = LOG * (10_000_000 // len(LOG)) + f"HF_TOKEN={secret}\n"
+    start = time.process_time()
+    found = masked(log, known=["0a1b2c"])
+    assert time.process_time() - start < 60
+    assert secret not in found and "0a1b2c" not in found

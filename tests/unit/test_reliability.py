@@ -1,0 +1,166 @@
+"""docs/reliability.md says what is so: its tests exist, its faults are counted right, its tables are the code's."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.launch import refresh, settle
+from orchestrator.launch.policy import may_mend_itself
+from orchestrator.launch.sending import PAUSES_S
+from orchestrator.ledger import tables
+from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.slurm import states
+from tests.slurm.test_job_faults import FAULTS
+from tests.unit.ledger.test_survival import KILLS
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs" / "reliability.md"
+
+NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
+# What is not told by a test's parameters: tests that count their faults themselves, and parameters that are no fault.
+IN_EACH = {
+    "slurm/test_job_faults.py::test_each_fault_has_its_state_its_class_and_its_reason": len(FAULTS),
+    "unit/ledger/test_survival.py::test_a_writer_killed_at_any_moment_leaves_whole_transactions": KILLS,
+}
+NO_FAULT = {"slurm/test_job_faults.py::test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix": 1}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table that names tests; `faults` is None where it counts none."""
+
+    section: str
+    faults: int | None
+    tests: tuple[str, ...]
+
+
+def tables_of(section: str, text: str) -> Iterator[tuple[str, list[str]]]:
+    """The cells of each row below a table's head, with the head of the part of the page that it stands in."""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        if line.startswith("| ") and not line.startswith("|--"):
+            yield section, [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    found = []
+    for section, cells in tables_of("", PAGE.read_text(encoding="utf-8")):
+        if not cells[-1].rstrip("|").strip().startswith("`") or not NAMED.search(cells[-1]):
+            continue
+        assert len(cells) == 4 and re.fullmatch(r"-|[1-9][0-9]*", cells[2]), f"no number of faults: {cells}"
+        tests = tuple(f"{file}::{name}" for file, name in NAMED.findall(cells[3]))
+        assert NAMED.sub("", cells[3]).strip() == "", f"not only tests: {cells[3]}"
+        found.append(Row(section, None if cells[2] == "-" else int(cells[2]), tests))
+    return tuple(found)
+
+
+@cache
+def functions(file: str) -> frozenset[str]:
+    """The tests of a file, read and not imported."""
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 100
+    missing = [f"{file}::{name}" for file, name in named if not (TESTS / file).is_file() or name not in functions(file)]
+    assert missing == []
+
+
+def test_every_fault_on_a_real_slurm_is_on_the_page() -> None:
+    named = {test for row in rows() for test in row.tests}
+    for file in ("submission_faults", "job_faults", "without_accounting"):
+        path = f"slurm/test_{file}.py"
+        left_out = {f"{path}::{name}" for name in functions(path) if name.startswith("test_")} - named
+        assert left_out == set()
+
+
+def test_a_fault_is_counted_once_and_each_row_that_counts_has_one_test() -> None:
+    counted = [row.tests for row in rows() if row.faults is not None]
+    assert [tests for tests in counted if len(tests) != 1] == []
+    assert [test for (test,), times in Counter(counted).items() if times > 1] == []
+
+
+def test_the_page_counts_the_faults_that_the_tests_inject() -> None:
+    """As pytest itself counts parameters, those of fixtures among them."""
+    counted = {row.tests[0]: row.faults for row in rows() if row.faults is not None}
+    files = sorted({f"tests/{test.partition('::')[0]}" for test in counted})
+    words = ["-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q", *files]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    ids = [line.partition("[")[0].removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line]
+    collected = Counter(ids)
+    injected = {test: collected[test] * IN_EACH.get(test, 1) - NO_FAULT.get(test, 0) for test in counted}
+    assert counted == injected
+
+
+def test_the_sums_at_the_top_are_those_of_the_rows() -> None:
+    sums: dict[str, list[int]] = {}
+    for row in rows():
+        for section in (row.section, "all"):
+            of_section = sums.setdefault(section, [0, 0])
+            of_section[0] += row.faults or 0
+            of_section[1] += (row.faults or 0) if row.tests[0].startswith("slurm/") else 0
+    cells = [cells for _, cells in tables_of("", PAGE.read_text(encoding="utf-8").partition("\n## ")[0])]
+    assert {name: [int(faults), int(real)] for name, faults, real in cells[1:]} == sums
+    assert f"All {sums['all'][0]} faults were last made" in PAGE.read_text(encoding="utf-8")
+
+
+def policy_rows() -> dict[str, list[str]]:
+    part = PAGE.read_text(encoding="utf-8").partition("| class | ")[2].partition("\n\n")[0]
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[1:] for cells in found}
+
+
+def test_every_class_of_failure_is_on_the_page() -> None:
+    assert list(policy_rows()) == [*dict.fromkeys(policy_rows())]
+    assert set(policy_rows()) == {failure.value for failure in Failure}
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_a_class_is_run_again_as_the_page_says(failure: Failure) -> None:
+    _, again, elsewhere, while_waiting, _ = policy_rows()[failure.value]
+    job: Any = SimpleNamespace(verdict=tables.FAILED, number=1, failure=failure.value, is_requeued=False)
+    policy = POLICIES[failure]
+    said = [{"yes": True, "no": False}[word] for word in (again, elsewhere, while_waiting)]
+    assert said == [policy.again, policy.elsewhere, may_mend_itself(job)]
+
+
+def test_every_state_is_on_the_page_in_its_phase() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("### Every state")[2].partition("\n## ")[0]
+    phases = {cells[0]: cells[1] for _, cells in tables_of("", text) if cells[0] != "phase"}
+    said = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
+    assert said == {state: str(states.phase_of(state)) for state in states._STATES}
+    for ours in (tables.IN_TURN, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):
+        assert f"`{ours}`" in text
+
+
+def test_the_times_and_limits_are_those_of_the_code() -> None:
+    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == settle.ANOTHER_HOST_GRACE
+    minutes = refresh.LOST_AFTER.total_seconds() / 60
+    flat = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for words in (
+        f"up to {MOST_ATTEMPTS} submissions of a job",
+        f"the third {BACK_OFF_S[1]} s later, and one that is asked for by name after that {BACK_OFF_S[2]} s later",
+        f"for {minutes:.0f} minutes, the job is `LOST`",
+        f"looked for after {minutes:.0f} minutes",
+        f"after {sum(PAUSES_S):.0f} s exit code 3",
+    ):
+        assert words in flat, words
