@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from orchestrator.errors import Unreachable
+from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_record import read_record
 from orchestrator.launch.executors import LocalScriptJob, ScriptJob
 from orchestrator.launch.provenance import user_name
@@ -79,9 +79,28 @@ def _which_slurm() -> str:
 
 def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
     here = [row for row in rows if is_here(row.host)]
-    record_observations(ledger, {row.attempt_id: _observe_local(row) for row in here}, [row.attempt_id for row in here])
+    seen, complaints = _each(here, _observe_local)
+    record_observations(ledger, seen, [row.attempt_id for row in here])
     elsewhere = sorted({row.host for row in rows if not is_here(row.host)})
-    return [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
+    complaints += [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
+    return complaints
+
+
+def _each(
+    rows: Sequence[JobRow], observe: Callable[[JobRow], Observation | None]
+) -> tuple[dict[int, Observation], list[str]]:
+    """What is seen of each. A file that may not be read, or is none, is a complaint, and hinders no other job."""
+    seen: dict[int, Observation] = {}
+    complaints: dict[str, None] = {}
+    for row in rows:
+        try:
+            found = observe(row)
+        except ReproError as error:
+            complaints[str(error)] = None
+            continue
+        if found is not None:
+            seen[row.attempt_id] = found
+    return seen, list(complaints)
 
 
 def _observe_local(row: JobRow) -> Observation:
@@ -119,18 +138,19 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Ob
     by_id = {str(row.scheduler_id): row for row in rows}
     watcher.is_ours = lambda record: _is_ours(record, by_id)
     watcher.update()
-    seen: dict[int, Observation] = {}
     unknown: list[int] = []
     ours = asked_to_end(ledger, [row.attempt_id for row in rows])
-    for row in rows:
+
+    def observe(row: JobRow) -> Observation | None:
         record = watcher.records.get(jobs[row.attempt_id].job_id)
         found = _from_record(record, row, row.attempt_id in ours) if record is not None else _from_end_record(row)
         if found is None and row.scheduler_id in watcher.unknown and is_here(row.host):
             unknown.append(row.attempt_id)
-            found = _lost(row, row.attempt_id in ours)
-        if found is not None:
-            seen[row.attempt_id] = found
-    return seen, unknown, list(watcher.complaints)
+            return _lost(row, row.attempt_id in ours)
+        return found
+
+    seen, complaints = _each(rows, observe)
+    return seen, unknown, [*watcher.complaints, *complaints]
 
 
 def _is_ours(record: JobRecord, rows: dict[str, JobRow]) -> bool:

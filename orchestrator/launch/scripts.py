@@ -25,7 +25,6 @@ from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.plan import Plan
 from orchestrator.results.failure import POLICIES, failed_nodes
 from orchestrator.results.read import log_bytes
-from orchestrator.slurm.limits import most_in_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def batches_of(
-    plans: Sequence[Plan], missing: Mapping[str, Missing], wishes: Wishes, cluster: Cluster
+    plans: Sequence[Plan], missing: Mapping[str, Missing], wishes: Wishes, cluster: Cluster, most: int
 ) -> Iterator[Batch]:
-    """Jobs that ask for the same go together, in the order given; on this machine all of them."""
+    """Jobs that ask for the same go together, `most` at most, in the order given; on this machine all of them."""
     if not plans:
         return
     if not cluster.is_slurm:
@@ -61,7 +60,6 @@ def batches_of(
     for plan in plans:
         options = _options(missing[plan.identity].before)
         groups.setdefault((plan.resources, options, plan.identity == wishes.canary), []).append(plan)
-    most = most_in_array() if any(len(group) > 1 for group in groups.values()) else 1
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
             yield Batch(secrets.token_hex(8), tuple(group[start : start + most]), options)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from orchestrator.errors import Unreachable
+from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_record import read_record
 from orchestrator.launch.local_state import find_process
 from orchestrator.launch.policy import is_being_sent
@@ -64,7 +64,10 @@ def _may_still_be_at_it(one: Unsettled) -> bool:
 def _settle_here(ledger: Ledger, one: Unsettled) -> list[str]:
     if not is_here(one.host):
         return [f"jobs were being started on {one.host}, which alone can see them"]
-    starts = [read_record(Path(folder) / "start") for folder in one.folders]
+    try:
+        starts = [read_record(Path(folder) / "start") for folder in one.folders]
+    except ReproError as error:
+        return [str(error)]
     started = [start.scheduler_id.partition("_")[0] for start in starts if start is not None]
     queue = started[0] if started else find_process(Path(one.file).name)
     if queue is None:

@@ -44,6 +44,7 @@ from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.planning.plan import Plan
 from orchestrator.results.failure import Failure
+from orchestrator.slurm.limits import most_in_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ def submit(
         nonlocal wishes
         _require_canary(request, ordered[0], found, missing)
         wishes = _wishes(request, cluster, ordered, found, missing)
-        batches.extend(batches_of([plan for plan in ordered if plan.identity in missing], missing, wishes, cluster))
+        wanted = [plan for plan in ordered if plan.identity in missing]
+        batches.extend(batches_of(wanted, missing, wishes, cluster, most))
         canary = _canary(wishes, once, found, missing)
         return write_scripts(run_id, batches, wishes, canary, cluster, folders)
 
@@ -112,6 +114,8 @@ def submit(
     for plan in plans:
         once.setdefault(plan.identity, plan)
     ordered = in_order(list(once.values()))
+    # Asked before the ledger is locked: others would have to wait for a slow scheduler, too.
+    most = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     with uninterrupted() as is_interrupted:
         run = _run(run_id, plans, cluster, folders, command)
         try:

@@ -199,3 +199,15 @@ def test_a_repeat_that_has_no_folder_yet_can_be_cancelled_and_given_up(site: Sit
     assert cancel(ledger, rows[2:]).refused == [] and cancel(ledger, rows[:1]).refused == []
     wait_until(lambda: all_ended(ledger))
     assert states(ledger) == ["CANCELLED"] * 3 and len(site.started()) == 1
+
+
+def test_a_link_in_a_records_place_is_said_and_hinders_no_other_job(site: Site) -> None:
+    ledger, rows = launch(site, "gbs=4")
+    ends = [Path(row.folder) / "end" for row in rows]
+    wait_until(lambda: all(end.exists() for end in ends))
+    ends[0].unlink()
+    ends[0].symlink_to("/etc/hostname")
+    refreshed = refresh(ledger)
+    assert len(refreshed.complaints) == 1 and str(ends[0]) in refreshed.complaints[0]
+    collect(ledger)
+    assert [row.verdict for row in job_rows(ledger)] == [None, "verified", "verified"]

@@ -26,7 +26,7 @@ RUN = "20260101-000000-beef"
 def written(site: Site, plans: Sequence[Plan], cluster: Cluster) -> list[NewAttempt]:
     missing = {plan.identity: Missing(1, None) for plan in plans}
     wishes = Wishes(at_once=4)
-    batches = list(batches_of(plans, missing, wishes, cluster))
+    batches = list(batches_of(plans, missing, wishes, cluster, 1000))
     made = write_scripts(RUN, batches, wishes, None, cluster, site.folders)
     return [made[plan.identity] for plan in plans]
 
