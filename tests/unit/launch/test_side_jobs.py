@@ -131,7 +131,7 @@ def test_the_jobs_wait_for_it_and_never_for_ever(
 ) -> None:
     sent: list[tuple[str, tuple[str, ...]]] = []
 
-    def take(_: object, text: str, comment: str, options: Sequence[str] = ()) -> str:
+    def take(_: object, text: str, comment: str, options: Sequence[str] = (), _arguments: Sequence[str] = ()) -> str:
         assert text.startswith("#!/bin/bash")
         sent.append((comment.partition(":")[0], tuple(options)))
         return str(100 + len(sent))
