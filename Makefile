@@ -15,12 +15,14 @@ run: .venv/installed-run
 
 # tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot. Its
 # tests wait most of the time, and the unit tests use the cores meanwhile; ranks that train need them for themselves.
+# `set -m`: what runs behind would not hear Ctrl-C else, which some tests press.
 test: .venv/installed-test
 	ruff check .
 	ruff format --check .
 	mypy
 	python -m pytest tests/training tests/mpirun
-	python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 & slurm=$$!; \
+	set -m; \
+	  python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
 	  python -m pytest tests/unit; unit=$$?; \
 	  wait $$slurm; slurm=$$?; cat .venv/tests-slurm.txt; exit $$((unit | slurm))
 

@@ -116,7 +116,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         script's.
         """
         self._text, self._comment, self._options, self._arguments = text, comment, tuple(options), tuple(arguments)
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        private_folder(Path(self.folder))
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
                 job: core.Job[Any] = self._submit_command("")

@@ -21,6 +21,7 @@ from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.documents.source import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.folders import Folders
+from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
 from orchestrator.launch.asking import directive, free_directives, named, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
@@ -137,7 +138,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
         scripts.append((one, render_import(cluster, name, one.folder, folders.templates)))
     for one, text in scripts:
         script = one.folder / "import.sh"
-        one.folder.mkdir(parents=True)
+        private_folder(one.folder)
         script.write_text(text, encoding="utf-8")
         script.chmod(0o750)
         if offline:

@@ -17,6 +17,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.site_paths import path_findings, site_paths
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
+from orchestrator.job_files import private_folder
 from orchestrator.job_record import JobRecord, read_record
 from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor
 from orchestrator.launch.readiness import require_scheduler
@@ -86,7 +87,7 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
     text = render_job(probe_plan(cluster), with_probe_lines(cluster), folder, folders.templates)
-    folder.mkdir(parents=True)
+    private_folder(folder)
     job_id = SlurmScriptExecutor(folder).submit_script(text, comment=f"repro-check:{stamp}")
     say(f"job {job_id} on {cluster.name}, in {folder}")
     try:

@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders, short_name
-from orchestrator.job_files import FOLDER_MODE
+from orchestrator.job_files import FOLDER_MODE, private_folder
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
@@ -212,7 +212,7 @@ def _send_warm_ups(
     plans = [plan for batch in batches for plan in batch.plans]
     for number, (plan, identities) in enumerate(warm_ups(plans, cluster, always=always)):
         folder = folders.job(run_id, f"warm-up-{number}")
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         text = render_job(plan, task_per_gpu(cluster), folder, folders.templates)
         checkout = hashlib.sha256(str(plan.program.compiles_in).encode()).hexdigest()[:8]
         options = [f"--job-name=repro-warm-up-{checkout}", "--dependency=singleton"]

@@ -343,7 +343,7 @@ def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine:
     """Without --container-image pyxis says a warning, ignores its other options and runs the step on the host."""
     mine.contained()
     mine.write(hardware={"gpus_per_node": 2, "nodes": 4})
-    mine.replace_sbatch('sed -i \'/^ *--container-image=/d\' "${@: -1}"; exec /usr/bin/sbatch "$@"')
+    mine.replace_sbatch('sed -i \'/^ *--container-image=/d\' "${@: -2:1}"; exec /usr/bin/sbatch "$@"')
     answer = _submit(mine)
     assert answer.returncode == 1, answer.stderr
     (row,) = mine.site.status()
