@@ -81,13 +81,14 @@ def write_scripts(
     slurm = cluster.profile.slurm
     requeued = slurm is not None and slurm.requeue
     for batch in batches:
-        scripts = [script_of(run_id, plan, folders) for plan in batch.plans]
+        scripts = scripts_of(run_id, batch.plans, folders)
         file = _file_of(batch, run_id, scripts, cluster, folders, has_gate=gate is not None)
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
                 text = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
                 kept[script.file] = masked(text), hashlib.sha256(text.encode()).hexdigest()
             shown, digest = kept[script.file]
+            kept[script.file] = "", digest  # of those who share a script one keeps its text: they have one digest
             attempts[plan.identity] = NewAttempt(
                 file=str(file),
                 array_index=None if file == script.file else index,
@@ -108,9 +109,16 @@ def write_scripts(
     return attempts
 
 
-def script_of(run_id: str, plan: Plan, folders: Folders) -> Script:
+def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
     """Repeats of a case share a script: whoever starts it says in which folder each has its log."""
-    return Script(folders.job(run_id, plan.case.slug) / "job.sh", folders.job(run_id, plan.slug))
+    shared: dict[int, Path] = {}
+    found: list[Script] = []
+    for plan in plans:
+        own = shared.get(id(plan.case))
+        if own is None:
+            own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
+        found.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+    return found
 
 
 def _file_of(
@@ -130,7 +138,7 @@ def _gate(run_id: str, wishes: Wishes, canary: tuple[Plan, str | None] | None, f
     if canary is None:
         return Gate(folders.run(run_id), wishes.stop_after)
     plan, running_in = canary
-    folder = Path(running_in) if running_in else script_of(run_id, plan, folders).folder
+    folder = Path(running_in) if running_in else folders.job(run_id, plan.slug)
     return Gate(folders.run(run_id), wishes.stop_after, Canary(plan.label, folder, plan.case.training.iterations))
 
 

@@ -55,7 +55,8 @@ class NewJob:
 @dataclass(frozen=True, slots=True)
 class NewAttempt:
     """What an attempt runs as: made while the ledger's transaction is open. `file` is what the scheduler will be
-    given, with the further words `options`; `array_index` the element of it that is this attempt.
+    given, with the further words `options`; `array_index` the element of it that is this attempt. Repeats share a
+    script: of those with one digest in a run one has its text, and the others none.
     """
 
     file: str
