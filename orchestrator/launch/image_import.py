@@ -28,7 +28,7 @@ from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
 from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import setup_lines
-from orchestrator.launch.sending import COMMENT
+from orchestrator.launch.sending import comment_of
 from orchestrator.launch.template import Line, templates_in
 from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import query_jobs
@@ -144,7 +144,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
         if offline:
             yield dataclasses.replace(one, exit_code=_run_here(script))
         else:
-            comment = f"{COMMENT}{one.folder.name}"
+            comment = comment_of(one.folder.name)
             yield dataclasses.replace(one, job_id=SlurmScriptExecutor(one.folder).submit_script(text, comment))
 
 

@@ -27,6 +27,7 @@ from orchestrator.ledger.jobs import (
 )
 from orchestrator.ledger.tables import WAITING
 from orchestrator.results.failure import MADE_WAY
+from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again, phase_of
 
@@ -158,7 +159,7 @@ def _is_ours(record: JobRecord, rows: dict[str, JobRow]) -> bool:
     submitted it, and when we did.
     """
     row = rows.get(record.job_id) or next(
-        (one for job_id, one in rows.items() if job_id.partition("_")[0] == record.job_id.partition("_")[0]), None
+        (one for job_id, one in rows.items() if base_id(job_id) == base_id(record.job_id)), None
     )
     if row is None:
         return False

@@ -34,6 +34,7 @@ from orchestrator.ledger.submissions import (
 from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.results.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
+from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comment
 
 COMMENT = "repro:"
@@ -197,7 +198,7 @@ def _look_for(comment: str, away: Unreachable, pauses: Iterator[float], talk: Ta
                 raise away
             time.sleep(0.1)
         try:
-            found = {job_id.partition("_")[0] for job_id in find_by_comment(comment).records}
+            found = {base_id(job_id) for job_id in find_by_comment(comment).records}
         except Unreachable as still:
             away, answers = still, 0
             continue
@@ -213,7 +214,7 @@ def _alone(job_id: str, comment: str) -> str:
     Should it arrive later still, it finds the job's folder claimed, and does not start (templates/job.sh.j2).
     """
     try:
-        return only_one({job_id, *(one.partition("_")[0] for one in find_by_comment(comment).records)})
+        return only_one({job_id, *(base_id(one) for one in find_by_comment(comment).records)})
     except Unreachable:
         return job_id
 

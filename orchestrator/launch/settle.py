@@ -16,6 +16,7 @@ from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import comment_of, only_one
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import Unsettled, record_back_in_turn, record_submission, unsettled
+from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
 
 ANOTHER_HOST_GRACE = timedelta(minutes=5)
@@ -97,4 +98,4 @@ def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
 
 
 def _ids(answer: QueryAnswer, comment: str) -> set[str]:
-    return {job_id.partition("_")[0] for job_id, record in answer.records.items() if record.comment == comment}
+    return {base_id(job_id) for job_id, record in answer.records.items() if record.comment == comment}
