@@ -15,7 +15,10 @@ LONGEST_RECORD = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`inside_image` is "2/2" where both of two nodes ran the job's task inside `image`; None without a container."""
+    """`inside_image` is "2/2" where both of two nodes ran the job's task inside `image`; None without a container.
+
+    `commit` is what the program's checkout was at when the job began; None without one, or where nobody could tell.
+    """
 
     exit_code: int
     at: datetime
@@ -24,6 +27,7 @@ class JobRecord:
     pid: int
     image: str | None = None
     inside_image: str | None = None
+    commit: str | None = None
 
     @property
     def outside_image(self) -> str | None:
@@ -52,6 +56,7 @@ def read_record(path: Path) -> JobRecord | None:
             pid=int(fields["pid"]),
             image=fields.get("image"),
             inside_image=fields.get("inside_image"),
+            commit=fields.get("commit") or None,
         )
     except (KeyError, ValueError):
         return None

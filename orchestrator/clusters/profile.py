@@ -90,7 +90,8 @@ class ClusterProfile(Strict):
 
     `environment` is set for every rank, inside the container; `env_prepend` puts folders in front of a variable's
     there, `env_unset` removes one. `env_from` names variables of the submitting shell, whose values are written
-    nowhere. `setup` lines run on each job's first node, before anything is started.
+    nowhere. `setup` lines run on each job's first node, before anything is started. With `sample_gpus_every_s`
+    nvidia-smi runs beside each job on GPUs and writes down their memory, power and clocks so often.
     """
 
     extends: Text | None = None
@@ -108,6 +109,7 @@ class ClusterProfile(Strict):
     env_prepend: dict[VariableName, Variable] = {}
     env_unset: list[VariableName] = []
     setup: list[SetupLine] = []
+    sample_gpus_every_s: Count | None = None
     workloads: WorkloadSites = WorkloadSites()
 
     @model_validator(mode="after")
@@ -117,7 +119,11 @@ class ClusterProfile(Strict):
         if missing:
             kind = {"slurm": "a Slurm cluster", "mpirun": "a cluster without a scheduler"}[self.scheduler]
             raise ValueError(f"{kind} needs {' and '.join(f'{name}:' for name in missing)}")
-        strangers = {"local": ("slurm", "mpirun", "container"), "mpirun": ("slurm", "container"), "slurm": ("mpirun",)}
+        strangers = {
+            "local": ("slurm", "mpirun", "container"),
+            "mpirun": ("slurm", "container", "sample_gpus_every_s"),
+            "slurm": ("mpirun",),
+        }
         for name in strangers[self.scheduler]:
             if getattr(self, name) is not None:
                 raise ValueError(f"scheduler: {self.scheduler} has no {name}:")

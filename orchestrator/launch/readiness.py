@@ -16,7 +16,6 @@ from orchestrator.launch.images import require_imported
 from orchestrator.launch.provenance import git_says
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import require_controller
-from orchestrator.workloads.program import Program
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
@@ -73,14 +72,10 @@ def _require_mpirun(mpirun: MpirunFields) -> None:
 def _require_commits(plans: Sequence[Plan]) -> None:
     """A checkout that this machine sees must be at the commit that its jobs are recorded with."""
     problems = []
-    for folder, commit in dict.fromkeys((_checkout(plan.program), plan.program.code) for plan in plans):
+    for folder, commit in dict.fromkeys((plan.program.checkout, plan.program.code) for plan in plans):
         head = git_says(Path(folder), "rev-parse", "HEAD") if folder else None
         if head is not None and not head.startswith(commit):
             what = f"{folder} is at commit {head[:10]}, and the jobs would say {commit[:10]}"
             problems.append(Problem(what, mend=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
     if problems:
         raise ReproError(*problems)
-
-
-def _checkout(program: Program) -> str | None:
-    return next((value for value, path in program.site_values if path[-1] == "checkout"), None)

@@ -134,6 +134,8 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "wanted": [Line.of(name, cluster.layered.where(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
         "setup": list(setup_lines(cluster, plan.resources.nodes)),
         "kernels": _kernels(plan, cluster),
+        "sampler": _sampler(plan, cluster),
+        "checkout": _checkout(plan, cluster),
         "time_limit_s": Line.of(str(seconds(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":
@@ -193,6 +195,19 @@ def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
         return None
     as_path = f"./{checkout}" if checkout.startswith("-") else checkout  # never an option of find and rm
     return Line.of(as_path, _origin(plan, cluster, checkout))
+
+
+def _checkout(plan: Plan, cluster: Cluster) -> Line | None:
+    folder = plan.program.checkout
+    return None if folder is None else Line.of(folder, _origin(plan, cluster, folder))
+
+
+def _sampler(plan: Plan, cluster: Cluster) -> Line | None:
+    """How often what the GPUs do is written down, in seconds; None where nobody asked, or there are none."""
+    every_s = cluster.profile.sample_gpus_every_s
+    if every_s is None or plan.case.device != "gpu":
+        return None
+    return Line.of(str(every_s), cluster.layered.where(("sample_gpus_every_s",)))
 
 
 def _rendezvous(cluster: Cluster, field: str) -> Line | None:

@@ -48,6 +48,11 @@ class Program:
     unverifiable: str | None = None
     site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
+    @property
+    def checkout(self) -> str | None:
+        """The folder that `code` is the commit of, where the profile names one; words below it come from there too."""
+        return min((value for value, path in self.site_values if path[-1] == "checkout"), key=len, default=None)
+
     def per_rank(self) -> list[str]:
         """The command of one rank that some launcher has already given its rank variables."""
         return [self.python, "-u", *self.target, *self.arguments]

@@ -32,8 +32,9 @@ def require(plans: list[Plan], folder: Path, more: str = "") -> None:
 
 
 def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
-    place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
-    program = Program("megatron-2021", "python", (), (), commit, site_values=(place,))
+    place = ("workloads", "megatron-2021", "checkout")
+    values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/makers gives them
+    program = Program("megatron-2021", "python", (), (), commit, site_values=values)
     return side_plan(here(folder), program, "case", 1, "0:10:00")
 
 

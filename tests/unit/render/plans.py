@@ -73,8 +73,11 @@ def kwai(folder: Path) -> Cluster:
     return cluster_of(folder, KWAI, name="kwai")
 
 
-def local(folder: Path, text: str = LOCAL) -> Cluster:
-    machine = Machine(cpus=8)
+EIGHT_CORES = Machine(cpus=8)
+H200S = Machine(cpus=64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=140)
+
+
+def local(folder: Path, text: str = LOCAL, machine: Machine = EIGHT_CORES) -> Cluster:
     return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
 
 

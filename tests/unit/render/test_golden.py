@@ -29,7 +29,7 @@ from orchestrator.launch.side_jobs import warm_ups
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene, shipped_names
 from tests.unit.render.matrix import CHOSEN, VARIED, job_folder, plan_or_refusals, site, without_folders
-from tests.unit.render.plans import RUN, TEMPLATES, kwai, local, plain_slurm, plans
+from tests.unit.render.plans import H200S, LOCAL, RUN, TEMPLATES, kwai, local, plain_slurm, plans
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 MATRIX = [(profile, workload) for profile in shipped_names() for workload in CHOSEN]
@@ -90,6 +90,18 @@ def _local() -> str:
     return render_job(found[0], cluster, RUN / "pp1-tp4-gbs4", TEMPLATES)
 
 
+def _sampled() -> str:
+    with TemporaryDirectory() as folder:
+        cluster = selene(Path(folder), SELENE_FILLED + "sample_gpus_every_s: 5\n")
+    return render_job(plans(cluster, "paper")[0], cluster, RUN / "pp2-tp32-gbs32", TEMPLATES)
+
+
+def _sampled_local() -> str:
+    with TemporaryDirectory() as folder:
+        cluster = local(Path(folder), LOCAL + "sample_gpus_every_s: 1\n", H200S)
+    return render_job(plans(cluster, "quad")[0], cluster, RUN / "pp1-tp4-gbs32", TEMPLATES)
+
+
 def _array() -> str:
     plan = plan_or_refusals("selene", "megatron-2021")
     assert isinstance(plan, Plan)
@@ -148,6 +160,8 @@ OTHERS: Mapping[str, Callable[[], str]] = {
     "slurm_without_containers": _without_containers,
     "kwai": _kwai,
     "local": _local,
+    "sampled": _sampled,
+    "sampled_local": _sampled_local,
     "array": _array,
     "gated_array": _gated_array,
     "queue": _queue,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,26 @@ def test_a_checkout_without_a_lock_is_not_waited_for(tmp_path: Path) -> None:
 
 
 # ---- what a job leaves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["slurm", "pyxis", "local"])
+def test_the_commit_that_a_checkout_is_at_when_the_job_begins_is_in_its_record(kind: str, tmp_path: Path) -> None:
+    cluster, plan = sited(kind)
+    checkout = tmp_path / "check out"
+    checkout.mkdir()
+    place = (str(checkout), ("workloads", "megatron-2021", "checkout"))
+    plan = replace(plan, program=replace(with_words(plan).program, site_values=(place,)))
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # whose commit is not the checkout's
+    stage = Stage.at(tmp_path)
+    stage.run_well(plan, cluster)
+    assert stage.end()["commit"] == ""
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", str(checkout)], check=True)
+    subprocess.run(["git", *author, "-C", str(checkout), "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    head = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    stage.run_well(plan, cluster)
+    record = read_record(stage.job / "end")
+    assert record is not None and record.commit == head.stdout.strip()
 
 
 @pytest.mark.parametrize("kind", EVERY)

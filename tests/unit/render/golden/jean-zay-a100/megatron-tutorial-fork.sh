@@ -32,11 +32,15 @@ if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &
   exit 95
 fi
 
+# What is there now is what runs; nothing where the node has no git, or may not look.
+commit=$(git --git-dir=/code/megatron-tutorial-fork/.git rev-parse HEAD 2>/dev/null) || :
+
 # The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
     "scheduler_id=$own" "pid=$$" \
+    "commit=$commit" \
     >"$folder/.record.$$"
 }
 rm -f "$folder/end"

@@ -1,0 +1,131 @@
+#!/bin/bash
+#SBATCH --job-name=figure-13-pp2-tp32-gbs32
+#SBATCH --account=proj
+#SBATCH --partition=luna
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=8
+#SBATCH --mem=0
+#SBATCH --time=0:30:00
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/pp2-tp32-gbs32/batch.txt
+# sc21/figure-13 pp=2,tp=32,gbs=32 at scale paper on selene: job 000000000001
+# 64 GPUs: tensor-parallel 32, pipeline-parallel 2, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/pp2-tp32-gbs32}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
+
+# What is there now is what runs; nothing where the node has no git, or may not look.
+commit=$(git --git-dir=/code/Megatron-LM/.git rev-parse HEAD 2>/dev/null) || :
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    "commit=$commit" \
+    image=nvidia/pytorch:20.12-py3 "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/8" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder"/gpus.*.csv "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/Megatron-LM/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f -- "$lock"
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
+
+# Memory, power and clocks of each node's GPUs, every so many seconds, as long as the program runs; on the host, whatever
+# image the program is in.
+srun --overlap --nodes=8 --ntasks=8 --ntasks-per-node=1 --output=none --error=none \
+  bash -c 'exec \
+nvidia-smi --format=csv,nounits --loop=5 \
+  --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
+  >"$1/gpus.$SLURMD_NODENAME.csv" 2>&1' sampler "$folder" >"$folder/sampler.txt" 2>&1 &
+sampler=$!
+
+# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=64
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=8 \
+  --ntasks=64 \
+  --ntasks-per-node=8 \
+  --mpi=pmix \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  --container-image=/images/pytorch-20.12.sqsh \
+  --container-mounts="$folder":/repro-job,/code/Megatron-LM:/code/Megatron-LM,/data:/data \
+  --no-container-mount-home \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/Megatron-LM/pretrain_gpt.py \
+  --activations-checkpoint-method uniform \
+  --tensor-model-parallel-size 32 \
+  --pipeline-model-parallel-size 2 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 20480 \
+  --num-attention-heads 128 \
+  --DDP-impl local \
+  --data-path /data/gpt2_text_document \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --log-interval 5 \
+  --seq-length 2048 \
+  --max-position-embeddings 2048 \
+  --train-iters 25 \
+  --lr-decay-iters 320 \
+  --lr 0.0001 \
+  --min-lr 0.00001 \
+  --lr-decay-style cosine \
+  --lr-warmup-fraction 0.01 \
+  --split 969,30,1 \
+  --eval-iters 1 \
+  --eval-interval 1000 \
+  --clip-grad 1.0 \
+  --fp16 \
+  --loss-scale 8192

@@ -1,0 +1,71 @@
+#!/bin/bash
+# sc21/figure-13 pp=1,tp=4,gbs=32 at scale quad on local: job 000000000001
+# 4 GPUs: tensor-parallel 4, pipeline-parallel 1, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/pp1-tp4-gbs32}
+own=${REPRO_LOCAL_ID:-none}
+mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/gpus.*.csv "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export TITLE='it'"'"'s $HOME'
+export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+
+# Memory, power and clocks of the GPUs, every so many seconds, as long as the program runs.
+timeout --foreground 1800 \
+nvidia-smi --format=csv,nounits --loop=1 \
+  --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
+  >"$folder/gpus.$(hostname).csv" 2>&1 &
+sampler=$!
+timeout --foreground --kill-after=60 1800 \
+  /opt/venv/bin/python -u -m torch.distributed.run \
+  --standalone \
+  --nproc-per-node=4 \
+  -m orchestrator.pretrain \
+  --tensor-model-parallel-size 4 \
+  --pipeline-model-parallel-size 1 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --seq-length 2048 \
+  --vocab-size 51200 \
+  --train-iters 8 \
+  --log-interval 1 \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --recompute-granularity full \
+  --bf16 \
+  --use-distributed-optimizer \
+  >"$folder/log.txt" 2>&1

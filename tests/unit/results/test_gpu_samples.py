@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.results.gpu_samples import sampled_metrics, samples_of
+
+HEADER = (
+    "timestamp, index, memory.used [MiB], memory.total [MiB], utilization.gpu [%], power.draw [W], "
+    "clocks.current.sm [MHz], temperature.gpu, clocks_event_reasons.active\n"
+)
+
+
+def sample(
+    used: float,
+    busy: object,
+    power: object = 690.5,
+    clock: object = 1755,
+    heat: object = 61,
+    bits: int = 4,
+    at: str = "10:00:00",
+) -> str:
+    return f"2026/11/21 {at}.123, 0, {used}, 143771, {busy}, {power}, {clock}, {heat}, 0x{bits:016X}\n"
+
+
+def written(folder: Path, *nodes: str) -> Path:
+    for number, text in enumerate(nodes):
+        (folder / f"gpus.node{number}.csv").write_text(HEADER + text)
+    return folder
+
+
+def metrics(folder: Path) -> dict[str, MeasuredMetric]:
+    return {metric.name: metric for metric in sampled_metrics(folder)}
+
+
+def test_the_memory_of_a_job_is_the_largest_of_any_gpu_of_any_node_and_power_that_of_busy_ones(tmp_path: Path) -> None:
+    found = metrics(
+        written(tmp_path, sample(1000, 0, 80) + sample(2000, 99, 600, 1700), sample(61000, 100, 700, 1800, heat=70))
+    )
+    assert found["gpu_memory_used_gb"].value == 61000 * 2**20 / 1e9
+    assert (found["gpu_power_w"].value, found["gpu_power_w"].count) == (650, 2)
+    assert found["gpu_clock_mhz"].value == 1750 and found["gpu_temperature_c"].value == 70
+
+
+def test_being_slowed_by_heat_is_told_from_reaching_the_power_limit(tmp_path: Path) -> None:
+    text = sample(1, 99, bits=0x4) + sample(1, 99, bits=0x4 | 0x40) + sample(1, 99, bits=0x1) + sample(1, 99, bits=0)
+    found = metrics(written(tmp_path, text + sample(1, 3, bits=0x40)))
+    assert found["gpu_power_capped_percent"].value == 50
+    assert found["gpu_slowed_percent"].value == 25
+
+
+def test_a_gpu_that_was_never_busy_has_no_power_clock_or_share(tmp_path: Path) -> None:
+    assert set(metrics(written(tmp_path, sample(5, 0)))) == {"gpu_memory_used_gb"}
+
+
+def test_what_a_gpu_does_not_tell_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    found = metrics(written(tmp_path, sample(5, 99, "[N/A]", "[N/A]", "N/A")))
+    assert set(found) == {"gpu_memory_used_gb", "gpu_power_capped_percent", "gpu_slowed_percent"}
+
+
+def iteration(number: int, at: str) -> str:
+    return (
+        f" [2026-11-21 {at}.994462] iteration {number:8d}/       8 | elapsed time per iteration (ms): 1057.1 |"
+        " number of nan iterations:   0 |\n"
+    )
+
+
+def test_ranks_that_wait_for_one_another_as_they_start_do_not_count_as_training(tmp_path: Path) -> None:
+    written(tmp_path, sample(1, 100, 300, at="10:00:05") + sample(1, 100, 700, at="10:00:21"))
+    assert metrics(tmp_path)["gpu_power_w"].value == 500
+    log = "".join(iteration(number, f"10:00:{18 + number}") for number in range(1, 9))
+    (tmp_path / "log.txt").write_text(log)
+    assert {name: sampled.value for name, sampled in metrics(tmp_path).items()}["gpu_power_w"] == 700
+    late = [metric.value for metric in sampled_metrics(tmp_path, warmup_iterations=3) if metric.name == "gpu_power_w"]
+    assert late == [700]
+    (tmp_path / "log.txt").write_text(log.replace("2026-11-21 10", "2026-11-21 18"))  # a container of another time zone
+    assert metrics(tmp_path)["gpu_power_w"].value == 500
+
+
+def test_a_line_that_was_cut_short_and_a_complaint_are_no_samples(tmp_path: Path) -> None:
+    written(tmp_path, sample(5, 99) + sample(80000, 99)[:-1], "bash: line 1: nvidia-smi: command not found\n")
+    assert metrics(tmp_path)["gpu_memory_used_gb"].count == 1
+
+
+def test_a_job_that_was_not_sampled_has_no_such_metric(tmp_path: Path) -> None:
+    assert sampled_metrics(tmp_path) == [] and sampled_metrics(tmp_path / "gone") == []
+
+
+@given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([sample(5, 99).encode(), HEADER.encode()]))))
+def test_whatever_stands_in_the_file_no_number_is_made_up(tmp_path_factory, parts: list[bytes]) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path_factory.mktemp("samples")
+    (folder / "gpus.n.csv").write_bytes(b"".join(parts))
+    for one in samples_of(folder):
+        assert math.isfinite(one.memory_used_bytes) and math.isfinite(one.utilization_percent)
