@@ -24,7 +24,7 @@ from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import render_job
 from orchestrator.launch.side_jobs import side_plan, task_per_gpu
 from orchestrator.launch.trial import refused
-from orchestrator.megatron.log_lines import cause
+from orchestrator.megatron.log_causes import cause
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.states import Phase
@@ -143,13 +143,14 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
     """Why the job failed: of the profile's paths, the one that its words name; none where that is known already."""
-    said = cause(probed.log.encode()) or "it says nothing"
+    found = cause(probed.log.encode())
+    said = str(found) if found else "it says nothing"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
         said = probed.end.outside_image
     ended = f"{probed.state} with exit code {code}" if code else probed.state
     blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
-    if any(found.startswith(f"{one.path}: ") for one in blamed for found in known):
+    if any(fault.startswith(f"{one.path}: ") for one in blamed for fault in known):
         return []
     mend = f"all that it said is in {probed.folder}"
     if blamed:

@@ -1,140 +1,144 @@
-"""The lines Megatron-LM prints, from 2021 to today; `orchestrator.pretrain` prints the same.
+"""The iteration lines that Megatron-LM prints, from 2021 to today; its relatives and `orchestrator.pretrain` print the
+same.
 
-Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.16. Patterns work on bytes, and
-those of the numbers start with a literal, so that a log of a gigabyte is one pass.
+Many lines that are alike are read at once, by column. Whatever does not fit (a field of no known version, lines of
+two ranks run into one another) is read line by line and field by field.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-# Counts of at most 18 digits: longer ones are no count, and Python refuses to read the very long ones. Iterations are
-# kept in 32 bits.
-ITERATION = re.compile(rb"iteration +([0-9]{1,9})/ *([0-9]{1,9}) \|([^\r\n]*)\|")
-NUMBER = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|nan|inf)")
-WORLD = re.compile(
-    rb"using world size: ([0-9]{1,18}), data-parallel[- ]size: ([0-9]{1,18})[^\r\n]*?"
-    rb"tensor-model-parallel size: ([0-9]{1,18}), pipeline-model-parallel size: ([0-9]{1,18})"
-)
-# Why a job failed, the more telling first: a device out of memory shows as watchdog and exit noise on other ranks.
-CAUSES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("not started", re.compile(rb"repro: not started: [^\r\n]*")),  # our own scripts' word, and the next line's
-    ("outside its image", re.compile(rb"repro: [^\r\n]* outside its image")),
-    ("out of GPU memory", re.compile(rb"OutOfMemoryError[^\r\n]*|CUDA (?:error: )?out of memory[^\r\n]*")),
-    (
-        "argument error",
-        re.compile(
-            rb"(?:pretrain: error: |error: unrecognized arguments|error: argument |error: the following )[^\r\n]*"
-        ),
-    ),
-    ("container", re.compile(rb"error: pyxis: [^\r\n]*")),
-    ("time limit", re.compile(rb"DUE TO TIME LIMIT")),
-    ("out of host memory", re.compile(rb"oom[_-]kill event[^\r\n]*|task [^\r\n]{0,60}: Out Of Memory")),
-    (
-        "not found",
-        re.compile(
-            rb"(?:ModuleNotFoundError: |must be exported in the shell|can't open file |execve\(\): )[^\r\n]*"
-            rb"|[^\r\n]{1,200}: (?:command not found|No module named [^\r\n]*)"
-        ),
-    ),
-    # torchrun's report; the ranks it then ended itself got SIGTERM.
-    ("a rank was killed", re.compile(rb"Signal [0-9]+ \(SIG(?:KILL|SEGV|ABRT|BUS|FPE|ILL)\) received[^\r\n]*")),
-    ("NCCL error", re.compile(rb"NCCL error in[^\r\n]*|Watchdog caught collective operation timeout[^\r\n]*")),
-    ("error", re.compile(rb"(?<![A-Za-z.])[A-Za-z.]*(?:Error|Exception): [^\r\n]*[^\r\n ]")),
-    ("error", re.compile(rb"(?:slurmstepd|srun|pretrain|bash|timeout): [^\r\n]*")),
-)
-# Of pyxis' lines one says what went wrong, an indented one of enroot's log why; the others follow from it, and may come
-# first (pyxis 0.24's pyxis_slurmstepd.c).
-_PYXIS = re.compile(rb"error: pyxis: ([^\r\n]*)")
-_FOLLOWS = re.compile(rb" |child [0-9]|printing |container was not started|a previous task terminated")
-_ENROOT_WHY = re.compile(rb" +(\[ERROR\] |curl: |FATAL ERROR: )")
-TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]+\]")
+from orchestrator.megatron.iteration_fields import HEAD, IN_ORDER, ITERATION_WORD
+from orchestrator.megatron.iterations import IterationLine, IterationLines
+from orchestrator.megatron.log_columns import read_alike
+from orchestrator.megatron.searching import NUMBER, occurrences
 
+__all__ = ["IterationLine", "IterationLines", "add_iterations", "iteration_lines"]
 
-@dataclass(frozen=True, slots=True)
-class IterationLine:
-    """One interval report: averages over the iterations since the line before it."""
+_PIECE_BYTES = 128 * 1024
+"""What is read at once: it and what is made of it stay in a core's own cache."""
+_HEAD_BYTES, _REST_BYTES = 1000, 4000
+"""How far before and after the elapsed time the rest of a line is looked for."""
 
-    iteration: int
-    train_iterations: int
-    elapsed_ms: float
-    loss: float | None
-    grad_norm: float | None
-    skipped: int
-    nan: int
-
-    @property
-    def is_finite(self) -> bool:
-        """False when a NaN or inf was printed, or an iteration was counted as one."""
-        numbers = [self.elapsed_ms, self.loss or 0.0, self.grad_norm or 0.0]
-        return self.nan == 0 and all(math.isfinite(number) for number in numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class WorldLine:
-    """What the job says it really ran as; to be held against the plan."""
-
-    world_size: int
-    data_parallel: int
-    tensor_parallel: int
-    pipeline_parallel: int
+_NAN_COUNT = re.compile(rb"number of nan iterations: {0,12}([^ |\r\n]{1,24}) ?\|")
+_LINE_END = re.compile(rb"[\r\n]")
+_ONE_NUMBER = re.compile(NUMBER)
 
 
 def iteration_lines(log: bytes) -> Iterator[IterationLine]:
     """Every complete iteration line, in the order printed; a line cut short at the end is left for the next reading."""
-    for match in ITERATION.finditer(log):
-        fields = dict(_numbers(match[3]))
-        elapsed, nan = fields.get("elapsed time per iteration (ms)"), fields.get("number of nan iterations")
-        if not elapsed or nan is None:  # cut short, or no time that a rate could be computed from
-            continue
-        yield IterationLine(
-            iteration=int(match[1]),
-            train_iterations=int(match[2]),
-            elapsed_ms=elapsed,
-            loss=fields.get("lm loss"),
-            grad_norm=fields.get("grad norm"),
-            skipped=_count(fields.get("number of skipped iterations", 0.0)),
-            nan=_count(nan),
-        )
+    lines = IterationLines()
+    add_iterations(lines, log, 0, len(log))
+    return iter(lines)
 
 
-def world_line(log: bytes) -> WorldLine | None:
-    match = WORLD.search(log)
-    if match is None:
+def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> int:
+    """Add the complete iteration lines of a part of a log that begins with a line; returns how often `ITERATION_WORD`
+    is in it.
+
+    Each line is read for itself: parts of whole lines give the same as the whole.
+    """
+    alike, words = None, 0
+    while start < end:
+        stop = log.find(b"\n", min(end, start + _PIECE_BYTES), end) + 1 or end
+        count = log.count(ITERATION_WORD, start, stop)
+        if count:
+            columns, alike = read_alike(log, start, stop, count, alike)
+            if columns is not None:
+                lines.extend(columns)
+            else:
+                _read_one_by_one(log, start, stop, lines)
+        words, start = words + count, stop
+    return words
+
+
+def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) -> None:
+    for at in occurrences(log, ITERATION_WORD, start, end):
+        line = _read_one(log, start, at, end)
+        if line is not None:
+            lines.append(line)
+
+
+def _read_one(log: bytes, start: int, at: int, end: int) -> IterationLine | None:
+    """The line whose `ITERATION_WORD` stands there; None where it is not whole."""
+    heads = list(HEAD.finditer(log, max(start, at - _HEAD_BYTES), at + 1))
+    if not heads or _LINE_END.search(log, heads[-1].end(), at):
         return None
-    world, data, tensor, pipeline = (int(group) for group in match.groups())
-    return WorldLine(world, data, tensor, pipeline)
+    head = heads[-1]
+    whole = IN_ORDER.match(log, head.start(), end)
+    if whole is not None and whole.end() > at:
+        try:
+            return _line(whole.groups())
+        except ValueError:  # no number, such as 1.2.3
+            pass
+    return _read_loose(log, head, at, end)
 
 
-def cause(log: bytes) -> str | None:
-    """The line that says best why a job failed, with its kind."""
-    for kind, pattern in CAUSES:
-        match = pattern.search(log)
-        if match is not None:
-            line = (_of_pyxis(log) if kind == "container" else match[0]).decode("utf-8", errors="replace")
-            return f"{kind}: {''.join(c for c in line if c.isprintable())[:200]}"
-    return None
+def _line(groups: Sequence[bytes]) -> IterationLine:
+    """From the groups of `IN_ORDER`; ValueError where something is no number."""
+    iteration, planned, elapsed_ms, *others, skipped, nan = groups
+    tflops, tokens, power, loss, scale, norm = (float(value) if value else None for value in others)
+    return IterationLine(
+        int(iteration),
+        int(planned),
+        float(elapsed_ms),
+        loss,
+        norm,
+        int(skipped),
+        int(nan),
+        scale,
+        tflops,
+        tokens,
+        power,
+    )
 
 
-def _of_pyxis(log: bytes) -> bytes:
-    """What went wrong and why, of all that pyxis said."""
-    lines = [match[1] for match in _PYXIS.finditer(log)]
-    telling = next((line for line in lines if not _FOLLOWS.match(line)), lines[0])
-    why = next((line.strip() for line in lines if _ENROOT_WHY.match(line)), b"")
-    why = why.removesuffix(b": " + telling.rpartition(b": ")[2])  # the same path again
-    return b"pyxis: " + telling + (b"; " + why if why else b"")
+def _read_loose(log: bytes, head: re.Match[bytes], at: int, end: int) -> IterationLine | None:
+    """Field by field, whichever there are, up to the last one or to where another line runs into this one.
+
+    A loss or norm that is printed and cannot be read is NaN.
+    """
+    end = min(end, at + _REST_BYTES)
+    for stop in (_LINE_END.search(log, at, end), HEAD.search(log, at, end)):
+        end = end if stop is None else min(end, stop.start())
+    last = _NAN_COUNT.search(log, at, end)
+    if last is None:
+        return None
+    fields = dict(_fields(log[head.end() : last.end()]))
+    elapsed_ms, nan = fields.get(b"elapsed time per iteration (ms)"), fields.get(b"number of nan iterations")
+    if elapsed_ms is None or nan is None:
+        return None
+    loss, norm = (
+        math.nan if fields.get(name, 0.0) is None else fields.get(name) for name in (b"lm loss", b"grad norm")
+    )
+    return IterationLine(
+        iteration=int(head[1]),
+        train_iterations=int(head[2]),
+        elapsed_ms=elapsed_ms,
+        loss=loss,
+        grad_norm=norm,
+        skipped=_count(fields.get(b"number of skipped iterations")),
+        nan=_count(nan),
+        loss_scale=fields.get(b"loss scale"),
+        reported_tflops_per_gpu=fields.get(b"throughput per GPU (TFLOP/s/GPU)"),
+        reported_tokens_per_s_per_gpu=fields.get(b"tokens per sec per gpu"),
+        power_w=fields.get(b"power per GPU (W/GPU)"),
+    )
 
 
-def _numbers(fields: bytes) -> Iterator[tuple[str, float]]:
-    """The `name: number` pieces of a line; the others (a MoE's free text) are passed over."""
-    for piece in fields.split(b"|"):
-        name, _, value = piece.strip().rpartition(b": ")
-        if NUMBER.fullmatch(value.strip()):
-            yield name.decode("utf-8", errors="replace"), float(value)
+def _fields(text: bytes) -> Iterator[tuple[bytes, float | None]]:
+    """The `name: value` pieces of a line, without the others; a value that is no number is None."""
+    for piece in text.split(b"|"):
+        name, colon, value = piece.strip().rpartition(b":")
+        if colon:
+            yield name, float(value) if _ONE_NUMBER.fullmatch(value.strip()) else None
 
 
-def _count(value: float) -> int:
+def _count(value: float | None) -> int:
+    """Of iterations; a NaN or infinity is at least one."""
+    if value is None:
+        return 0
     return int(min(abs(value), 1e9)) if math.isfinite(value) else 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.megatron.log_lines import IterationLine, iteration_lines
+from orchestrator.megatron.iterations import IterationLines, counting, set_apart
+from orchestrator.megatron.log_lines import iteration_lines
 from orchestrator.results.statistics import measured_iterations, metrics
 
 TAIL_BYTES = 64 * 1024
@@ -33,7 +33,8 @@ def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Pro
 
     Unlike in the metrics of a finished job the warm-up counts: it is what is running now.
     """
-    lines = _since_the_last_start(iteration_lines(tail))
+    possible, _, _ = set_apart(IterationLines.of(iteration_lines(tail)))
+    lines, _, _ = counting(possible, last=None)
     if not lines:
         return None
     last = lines[-1].iteration
@@ -43,14 +44,3 @@ def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Pro
         return Progress(last)
     left_s = max(0, iterations - last) * now["iteration_ms"] / 1e3
     return Progress(last, now["iteration_ms"], now["tflops_per_gpu"], left_s)
-
-
-def _since_the_last_start(lines: Iterable[IterationLine]) -> list[IterationLine]:
-    """A program that was started again in the same log counts from where it began."""
-    found: list[IterationLine] = []
-    for line in lines:
-        if found and line.iteration < found[-1].iteration:
-            found.clear()
-        if not found or line.iteration != found[-1].iteration:  # more than one rank may print it
-            found.append(line)
-    return found

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.megatron.setup_lines import DUMP_BEGINS
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.interval import IntervalSummary
-from orchestrator.results.read import log_bytes, read_log
+from orchestrator.results.read import LogFacts, LogReport, latest, log_bytes, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (
@@ -57,6 +58,19 @@ def line(iteration: int, elapsed_ms: float = 100.0, loss: float | None = 6.9, na
     return (log_lines.iteration(summary, arguments, NOW) + "\n").encode()
 
 
+def read_in(parts: list[bytes]) -> LogReport:
+    """One part after the other, as a log grows."""
+    facts, read = LogFacts(), []
+    for part in parts:
+        read.append(read_part(part, facts, final=False))
+        facts = read[-1].facts
+    return LogReport(latest(read), facts)
+
+
+def numbers(report: LogReport) -> list[tuple[int, float]]:
+    return [(one.iteration, one.elapsed_ms) for one in report.iterations]
+
+
 def test_a_log_of_2021_is_read() -> None:
     report = read_log(WORLD_2021 + LINE_2021)
     (first,) = report.iterations
@@ -67,12 +81,26 @@ def test_a_log_of_2021_is_read() -> None:
 
 
 def test_what_our_own_program_prints_is_read() -> None:
-    report = read_log(WORLD_TODAY + line(1, 612.5) + line(2) + b"[after training is done] datetime: 2026-01-01 \n")
-    assert [(one.iteration, one.elapsed_ms, one.loss) for one in report.iterations] == [
-        (1, 612.5, 6.9),
-        (2, 100.0, 6.9),
-    ]
-    assert report.says_done and report.cause is None
+    log = (
+        WORLD_TODAY
+        + log_lines.software("2.9.0", "0.16.1", "nccl", "x").encode()
+        + b"\n"
+        + b"".join(log_lines.parameters(0, stage, 100 + stage).encode() + b"\n" for stage in range(2))
+        + line(1, 612.5)
+        + log_lines.memory(
+            0, 1, {"allocated": 1.0, "max allocated": 2.0, "reserved": 3.0, "max reserved": 4.0}
+        ).encode()
+        + b"\n"
+        + line(2)
+        + log_lines.moment("after training is done", NOW).encode()
+    )
+    report = read_log(log)
+    assert numbers(report) == [(1, 612.5), (2, 100.0)] and [one.loss for one in report.iterations] == [6.9, 6.9]
+    assert report.says_done
+    facts = report.facts
+    assert facts.software == "torch 2.9.0 | megatron-core 0.16.1 | backend nccl | device x"
+    assert facts.parameters == {(0, 0): 100, (0, 1): 101}
+    assert (facts.max_allocated_bytes, facts.max_reserved_bytes) == (2 * 2**20, 4 * 2**20)
 
 
 def test_lines_that_srun_labels_with_their_rank_are_read() -> None:
@@ -82,14 +110,34 @@ def test_lines_that_srun_labels_with_their_rank_are_read() -> None:
 
 def test_a_line_still_being_written_is_left_for_the_next_reading() -> None:
     whole = line(1) + line(2)
-    for end in range(len(line(1)), len(whole) - 2):
-        assert read_log(whole[:end]).last_iteration == 1
+    for end in range(len(line(1)), len(whole)):
+        assert read_log(whole[:end]).last_iteration == (2 if end == len(whole) - 1 else 1)
+        part = read_part(whole[:end], LogFacts(), final=False)
+        assert (part.consumed, part.facts.last_iteration) == (len(line(1)), 1)
     assert read_log(whole).last_iteration == 2
+    assert read_part(whole, LogFacts(), final=False).consumed == len(whole)
 
 
-def test_an_iteration_reported_twice_counts_once_as_reported_last() -> None:
-    report = read_log(line(1) + line(2, 100.0) + line(3) + line(2, 300.0))
-    assert [(one.iteration, one.elapsed_ms) for one in report.iterations] == [(1, 100.0), (2, 300.0), (3, 100.0)]
+def test_an_iteration_that_two_ranks_report_counts_once_as_reported_last() -> None:
+    log = line(1) + line(2, 100.0) + line(2, 300.0) + line(3)
+    assert numbers(read_log(log)) == [(1, 100.0), (2, 300.0), (3, 100.0)]
+    assert read_in(log.splitlines(keepends=True)) == read_log(log)
+    assert read_log(log).facts.restarts == 0
+
+
+def test_a_program_that_was_started_again_in_the_same_log_counts_from_where_it_began() -> None:
+    log = line(1) + line(2, 100.0) + line(3) + b"requeued\n" + line(1, 300.0) + line(2, 400.0)
+    assert numbers(read_log(log)) == [(1, 300.0), (2, 400.0)] and read_log(log).facts.restarts == 1
+    first = read_part(line(1) + line(2) + line(3), LogFacts(), final=False)
+    second = read_part(line(1, 300.0) + line(2, 400.0), first.facts, final=False)
+    assert (first.begins_anew, second.begins_anew, second.facts.last_iteration) == (False, True, 2)
+
+
+def test_a_number_that_cannot_be_is_said_and_does_not_begin_the_log_anew() -> None:
+    report = read_log(line(1) + line(2, -5.0) + line(3) + line(999) + line(4))
+    assert [one.is_finite for one in report.iterations] == [True, False, True, True] and report.last_iteration == 4
+    assert (report.facts.odd_lines, report.facts.first_odd) == (2, "iteration 2: -5 ms per iteration")
+    assert report.facts.restarts == 0
 
 
 def test_a_loss_that_is_no_number_makes_its_line_not_finite() -> None:
@@ -97,56 +145,48 @@ def test_a_loss_that_is_no_number_makes_its_line_not_finite() -> None:
     assert [one.is_finite for one in report.iterations] == [True, False, False, True]
 
 
-def test_the_memory_that_ran_out_is_the_cause_and_not_the_noise_it_made() -> None:
-    log = (
-        b"slurmstepd: error: *** STEP 17.0 CANCELLED ***\n[rank3]: Watchdog caught collective operation timeout: x\n"
-        b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+DONE = b"[after training is done] datetime: 2026-01-01 \n"
+
+
+@pytest.mark.parametrize(
+    ("log", "done"),
+    [
+        (line(1) + DONE, True),
+        (line(1) + DONE + b"noise\n" * 5000, True),
+        (line(1) + DONE + line(2), True),
+        (line(1) + DONE + line(2) + line(3), False),
+        (line(1) + line(2), False),
+    ],
+    ids=["at the end", "before other words", "before a line of another rank", "before another training", "never"],
+)
+def test_what_says_that_it_is_done_and_goes_on_is_not_done(log: bytes, done: bool) -> None:
+    assert read_log(log).says_done == done
+    assert read_in(log.splitlines(keepends=True)).says_done == done
+
+
+def test_the_first_world_and_the_settings_of_the_last_start_count() -> None:
+    dots = "." * (48 - len("hf_token"))
+    dump = f"{DUMP_BEGINS.decode()}\n  hf_token {dots} verysecret\n  lr {'.' * 46} 0.1\n".encode()
+    lone = WORLD_TODAY.replace(b"world size: 4", b"world size: 1")
+    report = read_log(
+        WORLD_TODAY + lone + dump + dump.replace(b"0.1", b"0.2") + line(1) + b"  x " + b"." * 47 + b" 1\n"
     )
-    assert str(read_log(log).cause).startswith("out of GPU memory: ")
+    assert report.world is not None and report.world.world_size == 4
+    assert report.facts.settings["lr"] == "0.2" and "verysecret" not in str(report.facts)
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 324.00 MiB. GPU 0 has a total",
-            "out of memory on the GPU (rank 3, tried to allocate 324.00 MiB)",
-        ),
-        (
-            b"11: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 26.00 MiB (GPU 0; 23.69 GiB total",
-            "out of memory on the GPU (rank 11, tried to allocate 26.00 MiB)",
-        ),
-        (
-            b"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 5; 39.59 GiB total capacity;",
-            "out of memory on the GPU (tried to allocate 2.00 GiB)",
-        ),
-        (b"RuntimeError: CUDA error: out of memory", "out of memory on the GPU"),
-        (b"2026-01-01 10:00:05: CUDA out of memory", "out of memory on the GPU"),
-        (b" 3: NCCL WARN Cuda failure 2 'out of memory'", "out of memory on the GPU (rank 3)"),
-    ],
-)
-def test_a_gpu_without_memory_is_found_with_its_rank_however_it_is_said(line: bytes, said: str) -> None:
-    noise = b"0: Watchdog caught collective operation timeout: rank 7\n"
-    assert read_log(LINE_2021 + noise + line + b"\n" + noise).out_of_memory == said
-    assert read_log(line).out_of_memory == said
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"slurmstepd: error: Detected 1 oom_kill event in StepId=17.0. Some of the step tasks have been OOM Killed.",
-        b"srun: error: node001: task 3: Out Of Memory",
-        b"CUDA_VISIBLE_DEVICES is out of range",
-    ],
-)
-def test_the_hosts_memory_is_not_the_gpus(line: bytes) -> None:
-    assert read_log(LINE_2021 + line).out_of_memory is None
+def test_shards_of_the_same_weights_are_added_up_and_a_rank_that_speaks_twice_counts_once() -> None:
+    text = b" > number of parameters on (tensor, gtp_weight_remat, pipeline) model parallel rank (0, %d, 0): %d\n"
+    log = b"".join(text % pair for pair in ((0, 5), (1, 7), (0, 6)))
+    assert read_log(log).facts.parameters == {(0, 0): 13}
+    assert read_in(log.splitlines(keepends=True)).facts.parameters == {(0, 0): 13}
 
 
 @pytest.mark.parametrize("log", [b"", b"\0\xff\xfe" * 100, b"iteration 1/ 8 | nothing |\n" * 3])
 def test_a_log_that_says_nothing_is_no_fault(log: bytes) -> None:
     report = read_log(log)
-    assert (report.iterations, report.world, report.last_iteration, report.says_done) == ((), None, None, False)
+    assert not report.iterations
+    assert (report.world, report.last_iteration, report.says_done, report.facts) == (None, None, False, LogFacts())
 
 
 def test_the_log_comes_before_what_the_script_printed_and_either_may_be_missing(tmp_path: Path) -> None:

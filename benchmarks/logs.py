@@ -1,0 +1,232 @@
+"""Reading a log of 100 MB, beside what nothing can be quicker than, and beside two peers; in one run, as ratios.
+
+    python -m benchmarks.logs [--mb 100] [--rounds 7]
+
+`dense` is a log of nothing but iteration lines, `sparse` one whose every hundredth line is one, among NCCL's and the
+timers' lines. Both are read as `repro collect` reads them: block by block from the file, into columns of all numbers
+and the facts. The limits: 1.5 times a bare loop over the same pattern's matches in the dense log in memory, which makes
+no number of them; and 3 times `grep -c` of a few words in the sparse file.
+
+The peers read two numbers of a line, TFLOP/s and milliseconds. ReFrame's is its own `sn.extractall`, once for each, if
+`reframe-hpc` can be imported, else 4.10's restated: a pattern over the whole text, decoded. CloudAI is not on PyPI, and
+restated from its source of 2026-08: each line against one pattern for both numbers, once for its report and once for
+each of its two metrics.
+Each figure is the quickest of the rounds, all taken in turns: what else the machine does makes one only slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import zstandard
+
+from orchestrator.megatron.iteration_fields import IN_ORDER
+from orchestrator.megatron.iterations import IterationLines
+from orchestrator.results.log_files import log_files
+from orchestrator.results.read import LogFacts, latest, read_part
+
+DENSE_LIMIT, SPARSE_LIMIT = 1.5, 3.0
+HOLE_BYTES = 5 * 10**9
+FEW_MB = 20
+"""More than the hole is bigger than the smallest log, its reading may not take."""
+
+LINE = (
+    " [2026-01-16 15:22:22.{micro:06d}] iteration {number:8d}/  500000 | consumed samples: {samples:12d} |"
+    " elapsed time per iteration (ms): {ms:.1f} | throughput per GPU (TFLOP/s/GPU): {tflops:.1f} |"
+    " learning rate: 1.000000E-04 | global batch size:   512 | lm loss: {loss:.6E} | loss scale: 8192.0 |"
+    " grad norm: {norm:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+OTHERS = (
+    "node{a:03d}:{b}:{b} [{c}] NCCL INFO Channel {c:02d}/16 : {c}[{c}] -> {c}[{c}] via P2P/CUMEM/read\n",
+    "node{a:03d}:{b}:{b} [{c}] NCCL INFO Connected all rings\n",
+    "node{a:03d}:{b}:{b} [{c}] NCCL INFO Trees [0] {c}/-1/-1->{c}->-1 [1] {c}/-1/-1->{c}->-1 [2] -1/-1/-1->{c}->{c}\n",
+    "(min, max) time across ranks (ms):\n",
+    "    forward-backward ...............................: ({b}.25, {b}.50)\n",
+    "    optimizer ......................................: ({b}.25, {b}.50)\n",
+    "    all-grads-sync .................................: ({b}.25, {b}.50)\n",
+)
+PATTERNS = (
+    r"throughput per GPU \(TFLOP/s/GPU\):\s*([0-9.]+)",
+    r"elapsed time per iteration \(ms\):\s*([0-9.]+)",
+)
+BOTH = re.compile(
+    r"elapsed time per iteration \(ms\):\s*([0-9.]+).*?throughput per GPU \(TFLOP/s/GPU\):\s*([0-9.]+)", re.IGNORECASE
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.read is not None:
+        return read_once(asked.read)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        dense, sparse = (write(folder / kind, lines(kind), asked.mb * 10**6) for kind in ("dense", "sparse"))
+        missed = in_turns(dense, sparse, asked.rounds) + memory(folder, dense)
+        packed(folder, sparse)
+    print("within the limits:", "no" if missed else "yes")
+    return 1 if missed else 0
+
+
+def in_turns(dense: Path, sparse: Path, rounds: int) -> int:
+    """Measure all of it, print the table, and count what is beyond its limit."""
+    data = dense.read_bytes()
+    extract = reframes_extractall()
+    counts = " and ".join(f"{len(lines_of(log.parent)):,}" for log in (dense, sparse))
+    print(f"{len(data) / 1e6:.0f} MB, {counts} iteration lines")
+    todo: dict[str, Callable[[], object]] = {
+        "dense: a bare loop over the matches": lambda: bare_loop(data),
+        "dense: this": lambda: lines_of(dense.parent),
+        f"dense: ReFrame{extract[0]}": lambda: [extract[1](pattern, dense) for pattern in PATTERNS],
+        "dense: CloudAI (restated)": lambda: cloudais_report(dense),
+        "sparse: grep -c": lambda: grep(sparse),
+        "sparse: this": lambda: lines_of(sparse.parent),
+        f"sparse: ReFrame{extract[0]}": lambda: [extract[1](pattern, sparse) for pattern in PATTERNS],
+        "sparse: CloudAI (restated)": lambda: cloudais_report(sparse),
+    }
+    taken = dict.fromkeys(todo, float("inf"))
+    for _ in range(rounds):
+        for name, do in todo.items():
+            start = time.perf_counter()
+            do()
+            taken[name] = min(taken[name], time.perf_counter() - start)
+    missed = 0
+    for kind, limit in (("dense", DENSE_LIMIT), ("sparse", SPARSE_LIMIT)):
+        (_, least), (_, ours), *peers = ((name, taken[name]) for name in todo if name.startswith(kind))
+        missed += (ours > limit * least) + sum(ours > theirs for _, theirs in peers)
+        for name in todo:
+            if name.startswith(kind):
+                print(f"{name:<46}{taken[name]:>8.3f} s{taken[name] / least:>8.2f}")
+    return missed
+
+
+def lines(kind: str) -> Iterator[str]:
+    chance = random.Random(1)
+    for number in range(1, 500_000):
+        yield LINE.format(
+            number=number,
+            micro=chance.randrange(10**6),
+            samples=512 * number,
+            ms=3000 + 100 * chance.random(),
+            tflops=100 + chance.random(),
+            loss=9 + chance.random(),
+            norm=chance.random(),
+        )
+        if kind == "sparse":
+            for _ in range(99):
+                other = chance.choice(OTHERS)
+                yield other.format(a=chance.randrange(999), b=chance.randrange(99_999), c=chance.randrange(64))
+
+
+def write(folder: Path, texts: Iterator[str], size: int) -> Path:
+    folder.mkdir()
+    log = folder / "log.txt"
+    with log.open("w") as file:
+        while file.tell() < size:
+            file.write("".join(islice(texts, 10_000)))
+    return log
+
+
+def lines_of(folder: Path) -> IterationLines:
+    """All that is read of a job."""
+    parts, facts = [], LogFacts()
+    for file in log_files(folder):
+        for block in file.blocks():
+            parts.append(read_part(block, facts, final=True))
+            facts = parts[-1].facts
+    return latest(parts)
+
+
+def bare_loop(data: bytes) -> None:
+    for _ in IN_ORDER.finditer(data):
+        pass
+
+
+def grep(log: Path) -> None:
+    """Not into /dev/null, for which GNU's stops at the first line."""
+    subprocess.run(["grep", "-c", "elapsed time per iteration", log], check=True, capture_output=True)
+
+
+def reframes_extractall() -> tuple[str, Callable[[str, Path], object]]:
+    """ReFrame's, or the same restated."""
+    try:
+        from reframe.utility.sanity import extractall  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return " (restated)", all_of_the_text
+    return "", lambda pattern, log: extractall(pattern, str(log), 1, float).evaluate()
+
+
+def all_of_the_text(pattern: str, log: Path) -> list[float]:
+    """Each value is made as it is asked for, and goes through a call that would evaluate a deferred one."""
+
+    def values(text: str) -> Iterator[float]:
+        for match in re.finditer(pattern, text, re.MULTILINE):
+            yield float(match.group(1))
+
+    def evaluated(value: float | Callable[[], float]) -> float:
+        return value() if callable(value) else value
+
+    with log.open(encoding="utf-8") as file:
+        return [evaluated(value) for value in values(file.read())]
+
+
+def cloudais_report(log: Path) -> None:
+    for _ in ("the report", "milliseconds", "TFLOP/s"):
+        both_of_each_line(log)
+
+
+def both_of_each_line(log: Path) -> list[tuple[float, float]]:
+    with log.open(encoding="utf-8", errors="ignore") as file:
+        found = (BOTH.search(line) for line in file)
+        return [(float(match[1]), float(match[2])) for match in found if match]
+
+
+def memory(folder: Path, dense: Path) -> int:
+    """The peak of a process that reads nothing, the dense log, and a log of 5 GB in one line."""
+    (folder / "none").mkdir()
+    (folder / "hole").mkdir()
+    with (folder / "hole" / "log.txt").open("wb") as hole:
+        hole.truncate(HOLE_BYTES)  # takes no room on the disk
+    none, hole_mb = peak_mb(folder / "none"), peak_mb(folder / "hole")
+    print(f"peak memory: {none:.0f} MB, {peak_mb(dense.parent):.0f} MB with the dense log's lines, ", end="")
+    print(f"{hole_mb:.0f} MB with a line of {HOLE_BYTES / 1e9:.0f} GB")
+    return hole_mb > none + FEW_MB
+
+
+def peak_mb(folder: Path) -> float:
+    command = [sys.executable, "-m", "benchmarks.logs", "--read", str(folder)]
+    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def read_once(folder: Path) -> int:
+    lines_of(folder)
+    print(int(re.findall(r"VmHWM:\s*([0-9]+) kB", Path("/proc/self/status").read_text())[0]) / 1024)
+    return 0
+
+
+def packed(folder: Path, sparse: Path) -> None:
+    """How long the same takes from an archive; for comparison, without a limit."""
+    data = sparse.read_bytes()
+    for name, pack in (("gz", gzip.compress), ("zst", zstandard.ZstdCompressor().compress)):
+        (folder / name).mkdir()
+        (folder / name / f"log.txt.{name}").write_bytes(pack(data))
+        start = time.perf_counter()
+        lines_of(folder / name)
+        print(f"{'sparse: this, from a .' + name:<46}{time.perf_counter() - start:>8.3f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The kinds of lines by which a log says why a job failed, the more telling first.
+
+A rank that fails takes the others with it: they wait for it until a watchdog ends them, or lose their connection, and
+say so at length. So what cannot be such an echo comes before what can, wherever it stands in the log.
+
+Wordings: torch 1.7 to 2.9 (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp, elastic's errors/__init__.py),
+Slurm 22.05 (slurmstepd and srun), pyxis 0.24 (pyxis_slurmstepd.c), Open MPI 4 and 5. Every quantifier is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+
+ASSERTION, ERROR, KILLED = "failed assertion", "error", "a rank was killed"
+NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
+NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL error", "NCCL time-out", "NCCL lost a rank"
+TIME_LIMIT = "time limit"
+NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
+
+_EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
+_TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
+_NCCL = r"NCCL [Ee]rror(?: in|:| [0-9])"
+
+_PATTERNS = (
+    ("not started", r"repro: not started: "),  # our own scripts' word, and the next line's
+    ("outside its image", r"repro: .{0,200} outside its image"),
+    ("argument error", r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
+    (ASSERTION, r"^AssertionError(?:: |:?$)"),
+    # By torch's age, by who asked for the memory, and NCCL in its own words.
+    (
+        NO_GPU_MEMORY,
+        r"OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
+    ),
+    (
+        NO_HOST_MEMORY,
+        rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
+        r"|annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+    ),
+    ("not found", r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
+    (ERROR, rf"^{_EXCEPTION}"),
+    # torchrun's report, srun's, a shell's, Open MPI's; the ranks that a launcher then ends itself get SIGTERM.
+    (
+        KILLED,
+        r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:KILL|SEGV|BUS|FPE|ILL)\) received.*)|exited on signal "
+        rf"|(?:{_TASKS}|\b[0-9]{{1,9}} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)",
+    ),
+    ("NCCL misused", rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
+    (
+        NCCL_ERROR,
+        rf"{_NCCL}(?!.{{0,300}}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error: ",
+    ),
+    (
+        NCCL_TIMEOUT,
+        r"Watchdog caught collective operation timeout|Timeout at NCCL work: |NCCL operations have failed or timed out"
+        r"|collective timeout from +rank",
+    ),
+    (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
+    (KILLED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
+    (TIME_LIMIT, r"DUE TO TIME LIMIT"),
+    ("node failure", r"NODE FAILURE|Node failure on "),
+    ("preempted", r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
+    ("container", r"error: pyxis: "),
+    ("not found", r": command not found|: No module named |exec: .{1,200}: not found"),
+    (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
+    (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
+    (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
+    # No faults: what is shown of a job that ended well, and is not good all the same.
+    (NOT_A_NUMBER, r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
+    (WHAT_RAN, r"using world size: [0-9]"),
+)
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+"""(kind, what its lines look like without their labels) in the order of precedence. What is shown of a line is the
+group `shown`, where a pattern has it. Of digits none tells 1 to 9 apart."""
+
+FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
+
+OF_A_RANK = frozenset({ASSERTION, NO_GPU_MEMORY, "not found", ERROR, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+"""What a rank dies of itself: where its line does not say which, a launcher's report may."""
+
+OF_THE_JOB = frozenset({TIME_LIMIT, "node failure", "preempted"})
+"""What befalls all ranks at once, whoever says it."""
+
+FOLLOWS_AN_END = frozenset({ERROR, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+"""What ranks say when Slurm ends them. Behind its word that it does (`SLURM_ENDS`) they tell no more than that."""
+
+SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
+
+ECHO = re.compile(
+    r"\b(?:Dist[A-Za-z]{0,20}|Connection[A-Za-z]{0,20}|BrokenPipe|EOF|ChildFailed|Rendezvous[A-Za-z]{0,20}|Timeout"
+    r"|Signal|Process(?:Raised|Exited))(?:Error|Exception)\b|NCCL|nccl|[Gg]loo|TCPStore|[Tt]imed out|Socket Timeout"
+    r"|Connection (?:reset|closed|refused)|Broken pipe|killed by signal|exited unexpectedly|can only test a child"
+)
+"""An exception by which a rank says that it lost others or was told to end; the last is what torch's data loader says
+at any such end."""
+
+TOKENS = (
+    *(b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event"),
+    *(b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error"),
+    *(b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO "),
+    *(b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: "),
+    *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: "),
+)
+"""Each line of any kind has one of these in it. They are searched first, as literals are found many times faster; of
+the iterations that count as none there is no literal but `NAN_ITERATIONS`."""
+
+NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")

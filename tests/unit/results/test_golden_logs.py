@@ -1,0 +1,72 @@
+"""Whole logs, one of each era and dialect, and all that is read from them. Any pair in `logs/` is tested.
+
+    python -m tests.unit.results.test_golden_logs
+
+writes what is read now from those that have no expectation yet; whether it is right is for a person to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.megatron.iterations import IterationLine
+from orchestrator.megatron.log_causes import cause
+from orchestrator.results.log_facts import LogFacts
+from orchestrator.results.read import LogReport, latest, read_log, read_part
+
+FOLDER = Path(__file__).parent / "logs"
+LOGS = sorted(FOLDER.glob("*.log"))
+
+
+def said(log: bytes) -> dict[str, Any]:
+    """All that is read: without what it does not say, and what only the next reading needs. A line is its numbers."""
+    report, why = read_log(log), cause(log)
+    facts = {name: value for name, value in report.facts.as_json().items() if name not in ("version", "unfinished")}
+    lines = [[getattr(line, name) for name in IterationLine.__slots__] for line in report.iterations]
+    return {
+        "facts": {name: value for name, value in facts.items() if value not in (None, False, 0, {})},
+        "columns": " ".join(IterationLine.__slots__),
+        "iterations": [" ".join("-" if number is None else str(number) for number in line) for line in lines],
+        "not finite": [line.iteration for line in report.iterations if not line.is_finite],
+        **({"cause": str(why), "rank": why.rank} if why else {}),
+    }
+
+
+def in_parts(log: bytes, ends: Iterator[int]) -> LogReport:
+    """Read as it grows to these lengths; the facts are stored in between."""
+    facts, parts, start = LogFacts(), [], 0
+    for end in [*ends, len(log)]:
+        part = read_part(log[start:end], LogFacts.from_json(json.loads(json.dumps(facts.as_json()))), end == len(log))
+        parts.append(part)
+        facts, start = part.facts, start + part.consumed
+    return LogReport(latest(parts), facts)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_all_that_a_log_says_is_read(log: Path) -> None:
+    assert said(log.read_bytes()) == yaml.safe_load(log.with_suffix(".yaml").read_text())
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+@pytest.mark.parametrize("step", [1, 100, 997])
+def test_a_log_that_is_read_while_it_grows_says_the_same(log: Path, step: int) -> None:
+    text = log.read_bytes()
+    ends = (at + 1 for at, byte in enumerate(text) if byte == ord("\n")) if step == 1 else range(step, len(text), step)
+    assert in_parts(text, iter(ends)) == read_log(text)
+
+
+def test_each_expectation_is_of_a_log() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {log.stem for log in LOGS} and len(LOGS) > 10
+
+
+if __name__ == "__main__":
+    for one in LOGS:
+        if not one.with_suffix(".yaml").exists():
+            text = yaml.safe_dump(said(one.read_bytes()), sort_keys=False, width=120)
+            one.with_suffix(".yaml").write_text(text)

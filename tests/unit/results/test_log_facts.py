@@ -1,0 +1,69 @@
+"""Facts as they are stored, and those of several files put together."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.megatron.alpa_lines import AlpaRow
+from orchestrator.megatron.setup_lines import WorldLine
+from orchestrator.results.log_facts import LogFacts, Unfinished, together
+
+FULL = LogFacts(
+    world=WorldLine(64, 2, 8, 4, 1),
+    says_done=True,
+    settings={"lr": "0.1"},
+    padded_vocab=51200,
+    parameters={(0, 0): 5, (7, 11): 6},
+    max_allocated_bytes=1,
+    max_reserved_bytes=2,
+    device_used_bytes=3,
+    memory_is_of_all=True,
+    theoretical_memory_bytes=4,
+    timers_ms={"optimizer": (1.0, 2.5)},
+    validation_loss=math.inf,
+    restarts=1,
+    last_iteration=25,
+    odd_lines=2,
+    first_odd="iteration 2: loss nan",
+    code_commit="5e0f373",
+    software="torch",
+    alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", math.inf, None, "1"),
+    unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0, 1, None, 5, "optimizer"),
+)
+
+
+@pytest.mark.parametrize("facts", [FULL, LogFacts()], ids=["all", "none"])
+def test_what_is_stored_is_what_is_read_again(facts: LogFacts) -> None:
+    stored = json.dumps(facts.as_json(), allow_nan=False)
+    assert LogFacts.from_json(json.loads(stored)) == facts
+
+
+def test_the_example_leaves_nothing_out() -> None:
+    nothing = LogFacts().as_json()
+    assert [name for name, value in FULL.as_json().items() if value == nothing[name]] == ["version"]
+
+
+@pytest.mark.parametrize("stored", [{}, {"version": 0}, {"version": "1"}])
+def test_what_another_version_has_stored_is_not_gone_on_from(stored: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="facts of version"):
+        LogFacts.from_json(stored)
+
+
+def test_of_the_files_of_several_ranks_the_largest_sizes_count() -> None:
+    first = LogFacts(world=FULL.world, max_allocated_bytes=5, max_reserved_bytes=9, parameters={(0, 0): 1}, restarts=1)
+    last = LogFacts(says_done=True, max_allocated_bytes=7, parameters={(0, 1): 2}, last_iteration=25, odd_lines=3)
+    both = together([first, last])
+    assert (both.world, both.says_done, both.last_iteration) == (FULL.world, True, 25)
+    assert (both.max_allocated_bytes, both.max_reserved_bytes, both.parameters) == (7, 9, {(0, 0): 1, (0, 1): 2})
+    assert (both.restarts, both.odd_lines) == (1, 3)
+    compared = replace(first, memory_is_of_all=True)
+    assert together([last, compared]).max_allocated_bytes == 5
+
+
+def test_one_file_is_itself_and_none_says_nothing() -> None:
+    assert together([FULL]) == FULL and together([]) == LogFacts()
+    assert replace(together([LogFacts(), FULL]), unfinished=FULL.unfinished) == FULL

@@ -1,0 +1,196 @@
+"""The files of a log: found in order, read in blocks that together are the file, whatever is in them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import ReproError
+from orchestrator.job_files import Unreadable
+from orchestrator.results import log_files as module
+from orchestrator.results.log_files import LogFile, log_bytes, log_files
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "zst": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+}
+LINES = b"".join(b"a line of a log, number %d\n" % number for number in range(2000))
+
+
+def only(folder: Path) -> LogFile:
+    (file,) = log_files(folder)
+    return file
+
+
+def read(file: LogFile, offset: int = 0) -> tuple[bytes, list[str]]:
+    blocks = file.blocks(offset)
+    return b"".join(blocks), blocks.complaints
+
+
+def test_the_files_come_in_reading_order_and_others_do_not(tmp_path: Path) -> None:
+    for name in ("batch.txt", "log.10.txt", "log.9.txt.gz", "rank-3.log", "log.txt", "gpus.n1.csv", "script", "a9.log"):
+        (tmp_path / name).write_bytes(b"x")
+    assert [file.name for file in log_files(tmp_path)] == [
+        "log.txt",
+        "rank-3.log",
+        "log.9.txt.gz",
+        "log.10.txt",
+        "batch.txt",
+    ]
+
+
+def test_a_log_is_known_by_its_place_on_the_disk_and_its_size(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"12345")
+    status = (tmp_path / "log.txt").stat()
+    assert only(tmp_path) == LogFile(tmp_path, "log.txt", status.st_dev, status.st_ino, 5)
+
+
+def test_no_folder_and_an_empty_one_have_no_log(tmp_path: Path) -> None:
+    assert log_files(tmp_path) == log_files(tmp_path / "never") == ()
+    (tmp_path / "log.txt").touch()
+    assert read(only(tmp_path)) == (b"", [])
+
+
+@pytest.mark.parametrize("name", ["log.txt", "rank-3.log", "log.txt.gz"])
+def test_what_is_no_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ReproError, match=f"{name}: a pipe and not a file, so it is not read$"):
+        log_files(tmp_path)
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_packed_log_is_read_as_what_is_packed_in_it(tmp_path: Path, packer: str, named: bool) -> None:
+    (tmp_path / (f"log.txt.{packer}" if named else "log.txt")).write_bytes(PACKERS[packer](LINES))
+    assert read(only(tmp_path)) == (LINES, []) and log_bytes(tmp_path) == LINES
+    assert read(only(tmp_path), 1000) == (LINES[1000:], [])
+
+
+def test_a_log_that_is_being_packed_is_read_from_the_original(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(LINES)
+    (tmp_path / "log.txt.gz").write_bytes(gzip.compress(LINES)[:100])
+    assert read(only(tmp_path)) == (LINES, [])
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_archives_one_after_the_other_and_padding_are_one_log(tmp_path: Path, packer: str) -> None:
+    packed = PACKERS[packer](LINES)
+    (tmp_path / "log.txt").write_bytes(packed + packed + b"\0" * 2000)
+    assert read(only(tmp_path)) == (LINES + LINES, [])
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_of_an_archive_that_ends_early_what_there_is_of_it_is_read(tmp_path: Path, packer: str) -> None:
+    text = os.urandom(200_000).hex().encode()
+    packed = PACKERS[packer](text)
+    (tmp_path / "log.txt").write_bytes(packed[: len(packed) * 2 // 3])
+    found, complaints = read(only(tmp_path))
+    assert text.startswith(found) and len(found) > len(text) // 4
+    assert complaints == [f"{tmp_path}/log.txt: an archive that ends early, read up to there"]
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_a_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str) -> None:
+    packed = PACKERS[packer](LINES)
+    (tmp_path / "log.txt").write_bytes(packed + b"and more that is no archive")
+    found, (complaint,) = read(only(tmp_path))
+    assert found == LINES and complaint.startswith(f"{tmp_path}/log.txt: a damaged archive, read up to there (")
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_an_archive_of_very_much_takes_no_more_memory_than_a_log(tmp_path: Path, packer: str) -> None:
+    (tmp_path / "log.txt").write_bytes(PACKERS[packer](b"\n" * 100_000_000))
+    file, size = only(tmp_path), 0
+    tracemalloc.start()
+    try:
+        for block in file.blocks():
+            size += len(block)
+        assert size == 100_000_000 and tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_that_is_none_is_passed_over_in_one_word_and_constant_memory(tmp_path: Path) -> None:
+    with (tmp_path / "log.txt").open("wb") as log:
+        log.write(b"before\n")
+        log.truncate(len(b"before\n") + 30 * module.LONGEST_LINE_BYTES)  # a hole: no disk is written
+        log.seek(0, os.SEEK_END)
+        log.write(b"\nbehind\n")
+    file, size, words = only(tmp_path), 0, b""
+    tracemalloc.start()
+    try:
+        blocks = file.blocks()
+        for block in blocks:
+            size, words = size + len(block), words + block.replace(b"\n", b"")
+        assert tracemalloc.get_traced_memory()[1] < 8 * module.LONGEST_LINE_BYTES
+    finally:
+        tracemalloc.stop()
+    assert (words, size) == (b"beforebehind", file.size)
+    assert blocks.complaints == [f"{tmp_path}/log.txt: a line of 31,457,281 bytes, passed over"]
+
+
+TEXTS = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"\n\n", b"x" * 9, b"x" * 40]), max_size=12).map(
+    b"".join
+)
+
+
+@given(text=TEXTS, offset=st.integers(0, 60), packer=st.sampled_from(["", *PACKERS]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_blocks_are_whole_lines_and_together_the_file_but_for_lines_that_are_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, offset: int, packer: str
+) -> None:
+    monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 10)
+    (tmp_path / "log.txt").write_bytes(PACKERS.get(packer, bytes)(text))
+    if not packer and text.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd")):
+        return
+    blocks = list(only(tmp_path).blocks(offset))
+    lines = text[offset:].split(b"\n")
+    kept = [line + b"\n" for line in lines[:-1]] + [lines[-1]]
+    wanted = [line if len(line) <= 10 else b"\n" * len(line) for line in kept]
+    assert b"".join(blocks) == b"".join(wanted)
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+def test_a_file_that_took_the_logs_place_is_not_read_from_the_middle(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"one\n")
+    file = only(tmp_path)
+    (tmp_path / "other").write_bytes(b"two\n")
+    (tmp_path / "other").replace(tmp_path / "log.txt")
+    assert read(file) == (b"", [f"{tmp_path}/log.txt: another file took its place before it was read"])
+    (tmp_path / "log.txt").unlink()
+    assert read(file) == (b"", [])
+
+
+def test_a_log_that_is_cut_short_while_it_is_read_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 100_000)
+    (tmp_path / "log.txt").write_bytes(LINES * 10)
+    blocks = only(tmp_path).blocks()
+    first = next(blocks)
+    os.truncate(tmp_path / "log.txt", 10)
+    assert first and (LINES * 10).startswith(first + b"".join(blocks))
+
+
+def test_a_disk_that_fails_is_no_empty_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log.txt").write_bytes(LINES)
+    file = only(tmp_path)
+
+    class Failing(io.BufferedReader):
+        def read(self, _: int | None = -1, /) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    def failing(folder: Path, name: str) -> Failing:
+        return Failing(io.FileIO(folder / name))
+
+    monkeypatch.setattr(module, "open_job_file", failing)
+    with pytest.raises(Unreadable, match=r"log.txt: cannot be read \(Input/output error\)$"):
+        list(file.blocks())
