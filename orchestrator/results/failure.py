@@ -9,9 +9,22 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.results.outcome import Ending
-from orchestrator.results.read import LogReport
+from orchestrator.megatron.log_cause_kinds import (
+    ASSERTION,
+    NCCL_ERROR,
+    NCCL_LOST,
+    NCCL_TIMEOUT,
+    NO_GPU_MEMORY,
+    NO_HOST_MEMORY,
+    NOT_A_NUMBER,
+    TIME_LIMIT,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.megatron.log_causes import Cause
+    from orchestrator.results.outcome import Ending
 
 MOST_ATTEMPTS = 3
 """Submissions of a job that are made without being asked for."""
@@ -35,6 +48,8 @@ class Failure(str, enum.Enum):
     CANCELLED = "cancelled"
     GPU_OOM = "gpu-oom"
     HOST_OOM = "host-oom"
+    NCCL_ERROR = "nccl-error"
+    NCCL_TIMEOUT = "nccl-timeout"
     TIMEOUT = "timeout"
     IMAGE = "image"
     CONFIGURATION = "configuration"
@@ -65,10 +80,15 @@ POLICIES: dict[Failure, Policy] = {
     Failure.CANCELLED: Policy(False, False, "somebody ended it"),
     Failure.GPU_OOM: Policy(False, False, "it would run out of memory again"),
     Failure.HOST_OOM: Policy(False, False, "it would run out of memory again; `mem` in the profile"),
+    # What a link, an adapter or a rank that is lost without a word does to a job, another day may mend; a network that
+    # is set up wrongly fails at the first collective and costs little. Which node it was no line proves: all complain.
+    Failure.NCCL_ERROR: Policy(True, False, "the network failed it, or a rank was lost without a word"),
+    # It may be a deadlock of the program's own, and each time all its GPUs wait for the time-out, ten minutes or more.
+    Failure.NCCL_TIMEOUT: Policy(False, False, "ranks waited for each other; it may hang again, on all its GPUs"),
     Failure.TIMEOUT: Policy(False, False, "it would reach the limit again; `repro retry --class timeout --time +50%`"),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
     Failure.CONFIGURATION: Policy(False, False, "it would fail in the same way"),
-    Failure.NUMBERS: Policy(False, False, "its numbers are no numbers, or not those that were planned"),
+    Failure.NUMBERS: Policy(False, False, "its numbers are no numbers"),
     Failure.INCOMPLETE: Policy(False, False, "it ended well and its log does not"),
     Failure.PROGRAM: Policy(False, False, "the program failed; its log says more"),
 }
@@ -86,46 +106,82 @@ _BY_STATE = {
     "DEADLINE": Failure.TIMEOUT,
 }
 
-# By the kind that megatron/log_lines gives the line that says best why a job failed.
+# By the kind that megatron/log_causes gives the line that says best why a job failed.
 _BY_CAUSE = {
     "not started": Failure.STOPPED,
     "outside its image": Failure.CONFIGURATION,
-    "container": Failure.IMAGE,
-    "out of GPU memory": Failure.GPU_OOM,
-    "out of host memory": Failure.HOST_OOM,
     "argument error": Failure.CONFIGURATION,
+    ASSERTION: Failure.CONFIGURATION,
+    NO_GPU_MEMORY: Failure.GPU_OOM,
+    NO_HOST_MEMORY: Failure.HOST_OOM,
     "not found": Failure.CONFIGURATION,
-    "time limit": Failure.TIMEOUT,
+    "NCCL misused": Failure.CONFIGURATION,
+    NCCL_ERROR: Failure.NCCL_ERROR,
+    NCCL_LOST: Failure.NCCL_ERROR,
+    NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
+    TIME_LIMIT: Failure.TIMEOUT,
+    "node failure": Failure.NODE_FAIL,
+    "preempted": Failure.PREEMPTED,
+    "container": Failure.IMAGE,
 }
+
+WHATEVER_THE_END = frozenset({"argument error", ASSERTION, NO_GPU_MEMORY, NO_HOST_MEMORY, NCCL_ERROR, NCCL_TIMEOUT})
+"""Kinds of lines that decide also where the scheduler saw a good end, or one at the time limit: the ranks that were
+left waited until then."""
+
+_LEFT_OVER = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
+"""Classes that no kind of line has, or that may be without one."""
+
+_OTHERS_DID_IT = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
 
 _NODE_LOST = re.compile(rb"error: Node failure on ([A-Za-z0-9_.\-]{1,64})")
 _CONTAINER_FAILED = re.compile(rb"slurmstepd-([A-Za-z0-9_.\-]{1,64}): error: pyxis")
 _TASK_FAILED = re.compile(rb"srun: error: ([A-Za-z0-9_.\-]{1,64}): tasks? [0-9,\- ]{1,40}: ")
 
 
-def failure_of(report: LogReport, ending: Ending) -> Failure:
+def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
+    """What of a log decided that class: a line of its own kinds, or, where it has none, the best that there is."""
+    if cause is None or failure is Failure.CANCELLED:
+        return None
+    kinds = [kind for kind, one in _BY_CAUSE.items() if one is failure]
+    if failure is Failure.NUMBERS:
+        kinds = [NOT_A_NUMBER]
+    found = cause.of(*kinds)
+    if found is None and failure in _LEFT_OVER and cause.is_fault:
+        found = cause
+    return found
+
+
+def failure_of(
+    ending: Ending, kind: str | None, *, differs: bool = False, is_whole: bool = False, is_finite: bool = True
+) -> Failure:
     """The class of an attempt that was judged to have failed.
 
     Of a lost node, or a limit that is reached, the scheduler knows; ranks that are taken along complain of other
-    things. Otherwise the log knows better: Slurm calls a job that lost a rank to the host's memory FAILED.
+    things. Otherwise the log knows better: Slurm calls a job that lost a rank to the host's memory FAILED. `kind` is
+    that of the line which says best why; `differs`: it ran otherwise than planned, and whatever came of that is no
+    result; `is_whole`: its last iteration was read; `is_finite`: no number is NaN.
     """
-    by_state = _BY_STATE.get(ending.state)
+    by_state, by_cause = _BY_STATE.get(ending.state), _BY_CAUSE.get(kind or "", Failure.PROGRAM)
     if by_state is Failure.CANCELLED and "dependency" in (ending.reason or "").lower():
         return Failure.STOPPED
-    if by_state is Failure.TIMEOUT and report.out_of_memory:  # ranks that wait for one that ran out of memory
-        return Failure.GPU_OOM
+    if by_state in _OTHERS_DID_IT:
+        return by_state
+    if differs:
+        return Failure.CONFIGURATION
+    if by_state is Failure.TIMEOUT and kind in WHATEVER_THE_END:  # ranks that wait for one that failed
+        return by_cause
     if by_state is not None:
         return by_state
-    if report.out_of_memory:
-        return Failure.GPU_OOM
+    if by_cause is Failure.GPU_OOM and not is_whole:
+        return by_cause
     if ending.reason == MADE_WAY:
         return Failure.PREEMPTED
     if ending.outside_image:  # whatever is wrong with the site's pyxis, another node has the same
         return Failure.CONFIGURATION
-    kind = (report.cause or "").partition(":")[0]
-    if kind == "out of host memory" or ending.state != "COMPLETED":
-        return _BY_CAUSE.get(kind, Failure.PROGRAM)
-    return Failure.INCOMPLETE if all(line.is_finite for line in report.iterations) else Failure.NUMBERS
+    if ending.state != "COMPLETED" or (kind in WHATEVER_THE_END and not is_whole):
+        return by_cause
+    return Failure.INCOMPLETE if is_finite else Failure.NUMBERS
 
 
 def failed_nodes(log: bytes, nodes: str | None) -> tuple[str, ...]:

@@ -38,7 +38,8 @@ FAULTS = {
     "node": Fault("hang", pinned("n2"), "NODE_FAIL", "node-fail"),
     "preempted": Fault("hang", pinned("n3", "qos: low"), "FAILED", "preempted"),
     "requeued": Fault("hang", pinned("n4", "requeue: true"), "COMPLETED", None),
-    "timeout": Fault("late", pinned("n1"), "TIMEOUT", "timeout"),
+    "timeout": Fault("begun", pinned("n1"), "TIMEOUT", "timeout"),
+    "late": Fault("late", pinned("n1"), "TIMEOUT", None),
     "administrator": Fault("hang", pinned("n1"), "CANCELLED", "cancelled"),
     "gpu": Fault("fail", pinned("n1"), "FAILED", "gpu-oom"),
     "host": Fault("host", pinned("n1"), "FAILED", "host-oom"),
@@ -58,9 +59,10 @@ def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
         done = site.submit(*CASE)
         assert done.returncode == 0, (name, done.stderr)
     ids = {name: row_of(site)["id"] for name, site in sites.items()}
-    for name in ("node", "preempted", "requeued", "timeout", "administrator"):
+    for name in ("node", "preempted", "requeued", "timeout", "late", "administrator"):
         sites[name].wait_for(lambda rows: rows[0]["iteration"] not in ("0/8", "-"))
-    slurm_cluster.run("scontrol", "update", f"jobid={ids['timeout']}", "EndTime=now+5")
+    for name in ("timeout", "late"):
+        slurm_cluster.run("scontrol", "update", f"jobid={ids[name]}", "EndTime=now+5")
     slurm_cluster.run("scancel", ids["administrator"])
     slurm_cluster.set_node("n2", "down")
     sites["requeued"].behave("well")
@@ -102,7 +104,7 @@ def test_what_reached_its_limit_keeps_what_it_measured_and_gets_more_time_when_i
 ) -> None:
     site = faulty["timeout"]
     row = row_of(site)
-    assert row["iteration"] == "6/8" and row["tflops_per_gpu"] > 0
+    assert row["iteration"] == "3/8" and row["tflops_per_gpu"] > 0
     again = site.submit(*CASE)
     assert "1 failed and left alone, 0 submitted" in again.stderr and "--class timeout" in again.stderr
     site.behave("well")
@@ -112,6 +114,12 @@ def test_what_reached_its_limit_keeps_what_it_measured_and_gets_more_time_when_i
     limit = slurm_cluster.run("squeue", "-h", "--states=all", "-o", "%l", "-j", row["id"])
     assert limit == "45:00", "the experiment asks for 30 minutes at this scale"
     assert site.wait_until_ended()[0]["verdict"] == "verified"
+
+
+def test_what_was_far_enough_at_its_limit_has_its_result(faulty: dict[str, StandInSite]) -> None:
+    row = row_of(faulty["late"])
+    assert (row["iteration"], row["verdict"]) == ("6/8", "verified") and row["tflops_per_gpu"] > 0
+    assert "1 done, 0 submitted" in faulty["late"].submit(*CASE).stderr
 
 
 def test_a_job_that_lost_its_node_runs_again_elsewhere(

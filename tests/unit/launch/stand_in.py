@@ -56,7 +56,7 @@ for ((i = 1; i <= iterations; i++)); do
     host-3) echo "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0." >&2; kill -9 $$ ;;
     usage-1) echo "pretrain: error: unrecognized arguments: --no-such" >&2; exit 2 ;;
     fail-3) echo "torch.OutOfMemoryError: CUDA out of memory." >&2; exit 7 ;;
-    hang-3 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
+    hang-3 | begun-4 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
     slow-3) sleep 0.3 ;;
   esac
   printf ' [2026-01-01 00:00:00.000000] iteration %8d/%8d | consumed samples: %12d |' $i "$iterations" $((i * gbs))

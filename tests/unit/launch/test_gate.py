@@ -14,9 +14,10 @@ import pytest
 
 from orchestrator.job_record import read_record
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_queue
+from orchestrator.megatron.log_causes import cause
 from orchestrator.results.failure import Failure, failure_of
 from orchestrator.results.outcome import Ending
-from orchestrator.results.read import log_bytes, read_log
+from orchestrator.results.read import log_bytes
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.standing import Stage, sited, with_words
@@ -85,7 +86,8 @@ def was_not_started(run: Run, folder: Path, because: str) -> None:
     place = [one.folder for one in run.scripts].index(folder)
     assert end.scheduler_id.endswith(f"_{place}") and (run.kind == "queue" or end.scheduler_id == f"17_{place}")
     assert (folder / "batch.txt").read_text() == f"repro: not started: {because}\n"
-    assert failure_of(read_log(log_bytes(folder)), Ending("ended", "FAILED", 95, None)) is Failure.STOPPED
+    said = cause(log_bytes(folder))
+    assert said and failure_of(Ending("ended", "FAILED", 95, None), said.kind) is Failure.STOPPED
 
 
 # ---- the array and the queue themselves ----------------------------------------------------------------------

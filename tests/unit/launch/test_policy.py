@@ -42,6 +42,7 @@ RUN_AGAIN = {
     Failure.LOST,
     Failure.STOPPED,
     Failure.IMAGE,
+    Failure.NCCL_ERROR,
 }
 DONE, UNDER_WAY, LEFT, MISSING = Standing.DONE, Standing.UNDER_WAY, Standing.LEFT, Standing.MISSING
 NOBODY = 2**22 + 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.log_lines import IterationLine
-from orchestrator.results.failure import MADE_WAY, POLICIES, Failure, failed_nodes, failure_of
+from orchestrator.megatron.log_causes import Cause, cause
+from orchestrator.results.failure import (
+    MADE_WAY,
+    POLICIES,
+    WHATEVER_THE_END,
+    Failure,
+    failed_nodes,
+    failing_line,
+    failure_of,
+)
 from orchestrator.results.outcome import Ending
-from orchestrator.results.read import read_log
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"
@@ -20,6 +25,10 @@ HOST_OOM = (
 GPU_OOM = (
     b"2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nsrun: error: n2: task 2: Exited\n"
 )
+NCCL = b"3: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.28.9\n"
+HUNG = b"[rank1]:[E810] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78\n"
+LIMIT = b"slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
+MISUSED = b"DistBackendError: NCCL error in: x.cpp:94, invalid usage (run with NCCL_DEBUG=WARN), NCCL version 2.28.9\n"
 NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error: n3: task 4: Exited with exit code 1\n"
 
 
@@ -35,6 +44,24 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
         ("TIMEOUT", None, b"", "timeout"),
         ("DEADLINE", None, b"", "timeout"),
         ("TIMEOUT", None, GPU_OOM, "gpu-oom"),
+        ("TIMEOUT", None, LIMIT + NCCL, "timeout"),
+        ("TIMEOUT", None, NCCL + LIMIT, "nccl-error"),
+        ("TIMEOUT", None, HUNG + LIMIT, "nccl-timeout"),
+        ("TIMEOUT", None, HOST_OOM, "host-oom"),
+        ("TIMEOUT", None, b"AssertionError: 3 ranks\n", "configuration"),
+        ("TIMEOUT", None, b"RuntimeError: something else\n", "timeout"),
+        ("TIMEOUT", None, b"bash: line 3: module: command not found\n", "timeout"),
+        ("FAILED", 1, NCCL, "nccl-error"),
+        ("FAILED", 1, b"ncclRemoteError: A call failed possibly due to a network error\n", "nccl-error"),
+        ("FAILED", 134, HUNG + NCCL.replace(b"unhandled system", b"remote process exited or there was a network"),
+         "nccl-timeout"),
+        ("FAILED", 1, MISUSED, "configuration"),
+        ("FAILED", 1, b"AssertionError: world size (8) is not divisible by 3\n", "configuration"),
+        ("FAILED", 1, NODE_LOST, "node-fail"),
+        ("FAILED", 15, LIMIT.replace(b"TIME LIMIT", b"PREEMPTION"), "preempted"),
+        ("COMPLETED", 0, b"pretrain_gpt.py: error: unrecognized arguments: --no-such\n", "configuration"),
+        ("COMPLETED", 0, GPU_OOM, "gpu-oom"),
+        ("COMPLETED", 0, b"RuntimeError: something else\n", "incomplete"),
         ("OUT_OF_MEMORY", 0, b"", "host-oom"),
         ("FAILED", 137, HOST_OOM, "host-oom"),
         ("COMPLETED", 0, HOST_OOM, "host-oom"),
@@ -52,29 +79,79 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
     ],
 )  # fmt: skip
 def test_each_fault_has_its_class(state: str, exit_code: int | None, log: bytes, expected: str) -> None:
-    assert str(failure_of(read_log(log), Ending(ENDED, state, exit_code, None))) == expected
+    assert str(classed(log, Ending(ENDED, state, exit_code, None))) == expected
+
+
+def classed(log: bytes, ending: Ending) -> Failure:
+    found = cause(log)
+    return failure_of(ending, found.kind if found else None)
 
 
 def test_a_job_that_a_failed_one_kept_from_starting_was_stopped_and_not_cancelled_by_a_person() -> None:
     ending = Ending(ENDED, "CANCELLED", None, "DependencyNeverSatisfied")
-    assert failure_of(read_log(b""), ending) is Failure.STOPPED
+    assert failure_of(ending, None) is Failure.STOPPED
 
 
 def test_a_job_that_ended_within_its_grace_made_way_though_slurm_calls_it_failed() -> None:
-    log = read_log(b"srun: error: n3: tasks 0-3: Terminated\n")
-    assert failure_of(log, Ending(ENDED, "FAILED", 143, MADE_WAY)) is Failure.PREEMPTED
-    assert failure_of(log, Ending(ENDED, "FAILED", 143, "NonZeroExitCode")) is Failure.PROGRAM
+    log = b"srun: error: n3: tasks 0-3: Terminated\n"
+    assert classed(log, Ending(ENDED, "FAILED", 143, MADE_WAY)) is Failure.PREEMPTED
+    assert classed(log, Ending(ENDED, "FAILED", 143, "NonZeroExitCode")) is Failure.PROGRAM
 
 
 def test_numbers_that_are_none_are_told_from_a_log_that_ends_early() -> None:
-    nan = IterationLine(1, 1, 100.0, float("nan"), 1.0, 0, 0)
-    report = replace(read_log(b""), iterations=(nan,))
-    assert failure_of(report, Ending(ENDED, "COMPLETED", 0, None)) is Failure.NUMBERS
+    well = Ending(ENDED, "COMPLETED", 0, None)
+    assert failure_of(well, None, is_finite=False) is Failure.NUMBERS
+    assert failure_of(well, "error", is_finite=False, is_whole=True) is Failure.NUMBERS
+    assert failure_of(well, "error") is Failure.INCOMPLETE
 
 
 def test_a_job_outside_its_image_that_ended_well_is_a_matter_of_configuration() -> None:
     ending = Ending(ENDED, "COMPLETED", 0, None, "0 of 2 nodes ran it inside torch:1")
-    assert failure_of(read_log(b""), ending) is Failure.CONFIGURATION
+    assert failure_of(ending, None) is Failure.CONFIGURATION
+
+
+@pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
+def test_of_a_job_that_ran_otherwise_than_planned_nothing_else_is_concluded(state: str, kind: str | None) -> None:
+    """Least of all that it ran out of memory, as its source may say that it does."""
+    assert failure_of(Ending(ENDED, state, None, None), kind, differs=True) is Failure.CONFIGURATION
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "LOST", "CANCELLED"])
+def test_what_others_did_to_a_job_is_no_matter_of_how_it_ran(state: str) -> None:
+    ending = Ending(ENDED, state, None, None)
+    assert failure_of(ending, "out of GPU memory", differs=True) is failure_of(ending, None)
+
+
+def test_memory_that_was_short_at_times_is_not_why_a_whole_job_failed() -> None:
+    well = Ending(ENDED, "COMPLETED", 0, None)
+    assert failure_of(well, "out of GPU memory", is_whole=True, is_finite=False) is Failure.NUMBERS
+
+
+LIMIT_LINE = Cause("time limit", "DUE TO TIME LIMIT", None)
+FOUND = Cause(
+    "NCCL error", "NCCL error in", 3, (LIMIT_LINE, Cause("not a number", "nan", 7), Cause("what ran", "w", 0))
+)
+
+
+@pytest.mark.parametrize(
+    ("failure", "found", "line"),
+    [
+        (Failure.NCCL_ERROR, FOUND, "NCCL error in"),
+        (Failure.TIMEOUT, FOUND, "DUE TO TIME LIMIT"),
+        (Failure.NUMBERS, FOUND, "nan"),
+        (Failure.PROGRAM, FOUND, "NCCL error in"),
+        (Failure.CANCELLED, FOUND, None),
+        (Failure.NODE_FAIL, FOUND, None),
+        (Failure.GPU_OOM, FOUND, None),
+        (Failure.TIMEOUT, Cause("error", "ValueError: x", 3), "ValueError: x"),
+        (Failure.INCOMPLETE, Cause("what ran", "w", 0), None),
+        (Failure.PROGRAM, None, None),
+    ],
+)
+def test_the_line_that_is_shown_is_one_of_the_class(failure: Failure, found: Cause | None, line: str | None) -> None:
+    shown = failing_line(failure, found)
+    assert (shown.line if shown else None) == line
 
 
 @pytest.mark.parametrize(
@@ -95,5 +172,9 @@ def test_only_the_node_at_fault_is_avoided(log: bytes, nodes: str | None, expect
 def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_unasked() -> None:
     assert set(POLICIES) == set(Failure)
     again = {str(failure) for failure, policy in POLICIES.items() if policy.again}
-    assert again == {"not-submitted", "refused", "node-fail", "preempted", "lost", "stopped", "image"}
+    assert again == {"not-submitted", "refused", "node-fail", "preempted", "lost", "stopped", "image", "nccl-error"}
     assert {str(failure) for failure, policy in POLICIES.items() if policy.elsewhere} == {"node-fail", "image"}
+
+
+def test_what_decides_whatever_the_scheduler_saw_is_never_what_a_rank_says_when_it_is_ended() -> None:
+    assert WHATEVER_THE_END.isdisjoint({"error", "a rank was killed", "NCCL lost a rank", "not found", "time limit"})

@@ -3,38 +3,83 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import Observation, job_rows, record_observations
-from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
-from orchestrator.megatron.log_lines import IterationLine, WorldLine
-from orchestrator.results import collect as collecting
-from orchestrator.results.collect import collect, measure
-from orchestrator.results.outcome import Ending, Expected, judge, ran_out_of_memory
-from orchestrator.results.read import LogReport
-from tests.unit.ledger.making import new_ledger, record
+from orchestrator.megatron.iterations import IterationLine, IterationLines
+from orchestrator.megatron.log_causes import Cause, CauseFinder
+from orchestrator.megatron.setup_lines import WorldLine
+from orchestrator.results.collect import measure
+from orchestrator.results.failure import Failure
+from orchestrator.results.outcome import (
+    ENOUGH_INTERVALS,
+    Ending,
+    Expected,
+    Judgement,
+    expected_of,
+    judge,
+    ran_out_of_memory,
+)
+from orchestrator.results.read import LogFacts, LogReport, read_log
+from tests.unit.results.making import a_row
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)
-PLANNED = Expected(gpus=4, tensor_parallel=2, pipeline_parallel=2, iterations=3)
+LIMIT = Ending(ENDED, "TIMEOUT", 124, "the time limit")
+FAILED = Ending(ENDED, "FAILED", 1, None)
+PLANNED = Expected(gpus=4, tensor_parallel=2, pipeline_parallel=2, iterations=8, warmup_iterations=2)
 WORLD = WorldLine(4, 1, 2, 2)
-LINES = tuple(IterationLine(n, 3, 100.0, 6.9, 1.0, 0, 0) for n in (1, 2, 3))
-GOOD = LogReport(LINES, WORLD, True, None)
+EIGHT = tuple(IterationLine(n, 8, 100.0, 6.9, 1.0, 0, 0) for n in range(1, 9))
 
 
-def reason(report: LogReport = GOOD, ending: Ending = WELL) -> str:
-    verdict, why = judge(report, PLANNED, ending)
-    assert verdict == "failed" and why
-    return why
+def log_of(lines: Sequence[IterationLine] = EIGHT, world: WorldLine | None = WORLD, done: bool = True) -> LogReport:
+    last = lines[-1].iteration if lines else None
+    return LogReport(IterationLines.of(lines), LogFacts(world=world, says_done=done, last_iteration=last))
 
 
-def test_a_job_that_ended_well_as_planned_with_every_number_is_verified() -> None:
-    assert judge(GOOD, PLANNED, WELL) == ("verified", None)
-    assert judge(GOOD, PLANNED, replace(WELL, exit_code=None)) == ("verified", None)
+GOOD = log_of()
+EMPTY = log_of((), None)
+
+
+def nothing() -> None:
+    return None
+
+
+def never() -> Cause | None:
+    raise AssertionError("a good log is not searched for errors")
+
+
+def says(kind: str, line: str, rank: int | None = None, *others: Cause) -> Callable[[], Cause | None]:
+    return lambda: Cause(kind, line, rank, others)
+
+
+NO_MEMORY = says("out of GPU memory", "CUDA out of memory. Tried to allocate 2.00 GiB", 3)
+
+
+def judged(
+    report: LogReport = GOOD,
+    ending: Ending = WELL,
+    find: Callable[[], Cause | None] = nothing,
+    expected: Expected = PLANNED,
+) -> Judgement:
+    found = judge(report, expected, ending, find)
+    assert found is not None
+    return found
+
+
+def reason(report: LogReport = GOOD, ending: Ending = WELL, find: Callable[[], Cause | None] = nothing) -> str:
+    found = judged(report, ending, find)
+    assert found.verdict == "failed" and found.reason and found.failure
+    return found.reason
+
+
+def test_a_job_that_ended_well_as_planned_with_every_number_is_verified_unsearched() -> None:
+    assert judge(GOOD, PLANNED, WELL, never) == Judgement("verified", None, None, None)
+    assert judge(GOOD, PLANNED, replace(WELL, exit_code=None), never) == Judgement("verified", None, None, None)
 
 
 def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() -> None:
@@ -42,12 +87,15 @@ def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() 
     assert reason(ending=replace(WELL, outside_image=outside)) == outside
     failed = reason(ending=Ending(ENDED, "FAILED", 97, None, outside))
     assert failed == "FAILED with exit code 97", "what it failed of stands in its log"
+    for report in (GOOD, log_of(EIGHT[:6])):
+        assert outside in reason(report, replace(LIMIT, outside_image=outside))
+    assert outside not in reason(log_of(EIGHT[:2]), replace(LIMIT, outside_image=outside))
 
 
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
 def test_a_job_under_way_has_no_verdict(phase: str) -> None:
-    assert judge(GOOD, PLANNED, replace(WELL, phase=phase)) == (None, None)
-    assert judge(replace(GOOD, world=None), PLANNED, replace(WELL, phase=phase)) == (None, None)
+    assert judge(GOOD, PLANNED, replace(WELL, phase=phase), never) is None
+    assert judge(log_of(world=None), PLANNED, replace(WELL, phase=phase), never) is None
 
 
 @pytest.mark.parametrize(
@@ -64,19 +112,69 @@ def test_a_job_that_did_not_end_well_is_failed_whatever_its_log_says(ending: End
     assert reason(ending=ending) == expected
 
 
-def test_a_job_that_reached_its_limit_has_a_result_only_if_its_training_was_done() -> None:
-    limit = Ending(ENDED, "TIMEOUT", 124, "the time limit")
-    assert judge(GOOD, PLANNED, limit) == ("verified", "reached its time limit when its training was done")
-    assert reason(replace(GOOD, says_done=False), limit) == "TIMEOUT with exit code 124 (the time limit)"
-    assert "ends at iteration 2 of 3" in reason(replace(GOOD, iterations=LINES[:2]), limit)
-    assert "world size" in reason(replace(GOOD, world=replace(WORLD, world_size=1)), limit)
+def test_a_job_that_reached_its_limit_has_a_result_if_its_training_was_done_or_enough_of_it_measured() -> None:
+    line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
+    assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit when its training was done")
+    for upto in (4, 6):
+        found = judged(log_of(EIGHT[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)))
+        why = f"reached its time limit at iteration {upto} of 8, with {upto - 2} measured intervals"
+        assert found == Judgement("verified", why, None, line)
+        assert found.cause is not None and found.cause.others == ()
+    assert judged(log_of(done=False), LIMIT).reason == (
+        "reached its time limit at iteration 8 of 8, with 6 measured intervals"
+    )
+
+
+def test_a_job_that_reached_its_limit_before_enough_was_measured_or_not_as_planned_has_none() -> None:
+    too_few = PLANNED.warmup_iterations + ENOUGH_INTERVALS - 1
+    report = log_of(EIGHT[:too_few], done=False)
+    assert reason(report, LIMIT) == "TIMEOUT with exit code 124 (the time limit); its log ends at iteration 3 of 8"
+    assert judged(report, LIMIT).failure is Failure.TIMEOUT
+    assert "world size" in reason(log_of(world=replace(WORLD, world_size=1)), LIMIT)
+    assert "NaN" in reason(log_of([*EIGHT[:5], replace(EIGHT[5], nan=1)]), LIMIT)
+    assert "no iteration was read" in reason(log_of((), WORLD, done=False), LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "failure"),
+    [
+        ("out of GPU memory", Failure.GPU_OOM),
+        ("out of host memory", Failure.HOST_OOM),
+        ("NCCL error", Failure.NCCL_ERROR),
+        ("NCCL time-out", Failure.NCCL_TIMEOUT),
+        ("argument error", Failure.CONFIGURATION),
+        ("error", None),
+        ("NCCL lost a rank", None),
+        ("time limit", None),
+    ],
+)
+def test_ranks_that_wait_until_the_limit_for_one_that_failed_are_no_result(kind: str, failure: Failure | None) -> None:
+    found = judged(log_of(EIGHT[:6], done=False), LIMIT, says(kind, "x", 3))
+    assert (found.verdict, found.failure) == (("failed", failure) if failure else ("verified", None))
+    done = judged(GOOD, LIMIT, says(kind, "x", 3))
+    assert done.verdict == "verified", "what a rank says of others at the end of a training that is done"
+
+
+def test_a_job_that_ended_well_and_lacks_its_last_iteration_is_none_however_much_was_measured() -> None:
+    assert reason(log_of(EIGHT[:7])) == "its log ends at iteration 7 of 8"
+    assert judged(log_of(EIGHT[:7])).failure is Failure.INCOMPLETE
 
 
 def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
-    ending = Ending(ENDED, "FAILED", 1, "NonZeroExitCode")
-    assert reason(replace(GOOD, cause="out of GPU memory: x"), ending) == (
-        "FAILED with exit code 1 (out of GPU memory: x)"
-    )
+    found = judged(ending=Ending(ENDED, "FAILED", 1, "NonZeroExitCode"), find=says("error", "ValueError: x", 3))
+    assert found.reason == "FAILED with exit code 1 (error: ValueError: x)"
+    assert (found.failure, found.cause) == (Failure.PROGRAM, Cause("error", "ValueError: x", 3))
+    lost = judged(ending=Ending(ENDED, "NODE_FAIL", None, "n8 is gone"), find=says("NCCL error", "x", 3))
+    assert (lost.reason, lost.failure, lost.cause) == ("NODE_FAIL (n8 is gone)", Failure.NODE_FAIL, None)
+
+
+def test_of_a_cancelled_job_it_is_said_who_ended_it_and_not_what_the_signal_did() -> None:
+    found = judged(EMPTY, Ending(ENDED, "CANCELLED", 15, "by repro"), says("NCCL error", "x", 3))
+    assert found.reason == "CANCELLED with exit code 15 (by repro); no iteration was read from its log"
+    assert (found.failure, found.cause) == (Failure.CANCELLED, None)
+
+
+RAN = Cause("what ran", "using world size: 1, data-parallel size: 1", 0)
 
 
 @pytest.mark.parametrize(
@@ -85,132 +183,214 @@ def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
         (replace(WORLD, world_size=1), "ran with world size 1, not 4"),
         (replace(WORLD, tensor_parallel=1), "ran with tensor-parallel size 1, not 2"),
         (replace(WORLD, pipeline_parallel=4), "ran with pipeline-parallel size 4, not 2"),
-        (None, "its log does not say what world size it ran with"),
     ],
 )
-def test_a_job_that_ran_otherwise_than_planned_is_failed(world: WorldLine | None, expected: str) -> None:
-    assert reason(replace(GOOD, world=world)) == expected
+def test_a_job_that_ran_otherwise_than_planned_is_failed_and_the_line_that_says_so_shown(
+    world: WorldLine, expected: str
+) -> None:
+    found = judged(log_of(world=world), find=lambda: RAN)
+    assert (found.verdict, found.reason, found.failure) == ("failed", expected, Failure.CONFIGURATION)
+    assert found.cause == RAN
 
 
-def test_success_without_a_single_iteration_is_no_success() -> None:
-    assert reason(replace(GOOD, iterations=())) == "no iteration was read from its log"
-    assert reason(LogReport((), None, True, None)) == "no iteration was read from its log"
+def test_every_mismatch_is_named_at_once_and_a_line_that_says_none_of_it_is_not_shown() -> None:
+    facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
+    report = LogReport(IterationLines.of(EIGHT), facts)
+    found = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
+    assert found.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
+    assert (found.failure, found.cause) == (Failure.CONFIGURATION, None)
 
 
-def test_a_log_that_ends_early_is_no_success() -> None:
-    assert reason(replace(GOOD, iterations=LINES[:2])) == "its log ends at iteration 2 of 3"
+def test_another_checkout_than_planned_is_a_mismatch_where_both_are_known() -> None:
+    planned = replace(PLANNED, commit="6985e58938d40ad91ac07b0fddcfad8132e1447e")
+    other = replace(WELL, commit="d98e8a64ddf34856e74b24714e3bedb2f5a39553")
+    assert judged(ending=other, expected=planned).reason == "ran commit d98e8a64ddf3, not 6985e58938d4"
+    assert judged(ending=other).verdict == judged(expected=planned).verdict == "verified"
+    assert judged(ending=replace(WELL, commit=planned.commit), expected=planned).verdict == "verified"
 
 
-@pytest.mark.parametrize("bad", [{"loss": math.nan}, {"grad_norm": math.inf}, {"nan": 1}])
-def test_a_number_that_is_none_is_no_success(bad: dict[str, float]) -> None:
-    broken = replace(LINES[1], **bad)  # type: ignore[arg-type]
-    assert reason(replace(GOOD, iterations=(LINES[0], broken, LINES[2]))) == "NaN or infinite numbers at iteration 2"
-
-
-def test_every_reason_is_given_the_first_cause_first() -> None:
-    report = LogReport(LINES[:1], replace(WORLD, world_size=1), False, "error: it broke")
-    assert reason(report, Ending(ENDED, "FAILED", 1, None)) == (
-        "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; its log ends at iteration 1 of 3"
+def test_memory_that_ran_out_of_another_layout_is_not_the_published_end() -> None:
+    found = judged(log_of((), replace(WORLD, pipeline_parallel=1)), FAILED, NO_MEMORY)
+    assert found.failure is Failure.CONFIGURATION
+    assert found.reason == (
+        "FAILED with exit code 1 (out of GPU memory: CUDA out of memory. Tried to allocate 2.00 GiB);"
+        " ran with pipeline-parallel size 1, not 2; no iteration was read from its log"
     )
 
 
-NO_MEMORY = "out of memory on the GPU (rank 3)"
+def test_a_log_with_iterations_must_say_what_world_size_it_ran_with() -> None:
+    found = judged(log_of(world=None))
+    assert (found.reason, found.failure) == ("its log does not say what world size it ran with", Failure.INCOMPLETE)
+    told = LogFacts(settings={"world_size": "4"}, says_done=True, last_iteration=8)
+    assert judged(LogReport(IterationLines.of(EIGHT), told)).verdict == "verified"
+
+
+def test_success_without_a_single_iteration_is_no_success() -> None:
+    assert reason(log_of(())) == "no iteration was read from its log"
+    assert reason(EMPTY) == "no iteration was read from its log"
+
+
+@pytest.mark.parametrize("bad", [{"loss": math.nan}, {"grad_norm": math.inf}, {"nan": 1}])
+def test_a_number_that_is_none_is_no_success_and_its_line_is_shown(bad: dict[str, float]) -> None:
+    broken = replace(EIGHT[1], **bad)  # type: ignore[arg-type]
+    shown = Cause("not a number", "iteration        2/       8 | lm loss: nan |", 3)
+    found = judged(log_of((EIGHT[0], broken, *EIGHT[2:])), find=says("error", "srun: x", None, shown))
+    assert (found.reason, found.failure) == ("NaN or infinite numbers at iteration 2", Failure.NUMBERS)
+    assert found.cause == shown
+
+
+def test_skipped_iterations_are_no_fault_as_fp16_begins_with_some() -> None:
+    report = log_of(tuple(replace(line, skipped=1) for line in EIGHT))
+    assert judge(report, PLANNED, WELL, never) == Judgement("verified", None)
+
+
+def test_every_reason_is_given_the_first_cause_first() -> None:
+    report = log_of(EIGHT[:1], replace(WORLD, world_size=1), done=False)
+    assert reason(report, FAILED, says("error", "it broke")) == (
+        "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; its log ends at iteration 1 of 8"
+    )
+
+
+GPU = "out of memory on the GPU (rank 3, tried to allocate 2.00 GiB)"
 
 
 @pytest.mark.parametrize(
-    ("report", "ending", "expected"),
+    ("ending", "expected"),
+    [(FAILED, "FAILED with exit code 1"), (replace(LIMIT, exit_code=None), "TIMEOUT"), (WELL, None)],
+)
+def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(ending: Ending, expected: str | None) -> None:
+    said = "; ".join(filter(None, [GPU, expected, "no iteration was read from its log"]))
+    found = judged(log_of(()), ending, NO_MEMORY)
+    assert (found.reason, found.failure, found.cause) == (said, Failure.GPU_OOM, NO_MEMORY())
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "expected"),
     [
-        (LogReport((), WORLD, False, "error: x"), Ending(ENDED, "FAILED", 1, None), "FAILED with exit code 1"),
-        (LogReport((), WORLD, False, "error: x"), Ending(ENDED, "TIMEOUT", None, "the limit"), "TIMEOUT"),
-        (LogReport((), WORLD, False, None), WELL, None),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 324.00 MiB. GPU 0", 11, "rank 11, tried to"),
+        (
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 5; 39.59 GiB",
+            None,
+            "tried to allocate 2.",
+        ),
+        ("Cuda failure 2 'out of memory'", 3, "rank 3)"),
     ],
 )
-def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(
-    report: LogReport, ending: Ending, expected: str | None
-) -> None:
-    said = "; ".join(filter(None, [NO_MEMORY, expected, "no iteration was read from its log"]))
-    assert reason(replace(report, out_of_memory=NO_MEMORY), ending) == said
+def test_the_reason_says_which_rank_and_how_much_it_asked_for(line: str, rank: int | None, expected: str) -> None:
+    assert reason(EMPTY, FAILED, says("out of GPU memory", line, rank)).startswith(
+        f"out of memory on the GPU ({expected}"
+    )
+    assert reason(EMPTY, FAILED, says("out of GPU memory", "CUDA error")).startswith("out of memory on the GPU; F")
 
 
 def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times() -> None:
-    assert judge(replace(GOOD, out_of_memory=NO_MEMORY), PLANNED, WELL) == ("verified", None)
+    assert judge(GOOD, PLANNED, WELL, NO_MEMORY) == Judgement("verified", None)
+    assert "out of memory" not in reason(log_of((*EIGHT[:7], replace(EIGHT[7], nan=1))), find=NO_MEMORY)
 
 
-def test_only_a_failed_job_whose_first_reason_is_memory_ran_out_of_it(ledger: Ledger) -> None:
-    row = replace(job_rows(ledger)[0], verdict="failed", verdict_reason=f"{NO_MEMORY}; FAILED with exit code 1")
+def test_only_a_failed_job_whose_first_reason_is_memory_ran_out_of_it(tmp_path: Path) -> None:
+    row = replace(a_row(tmp_path), verdict="failed", verdict_reason=f"{GPU}; FAILED with exit code 1")
     assert ran_out_of_memory(row)
-    for other in ("FAILED (out of host memory: oom_kill event)", f"TIMEOUT; {NO_MEMORY}", None):
+    for other in ("FAILED (out of host memory: oom_kill event)", f"TIMEOUT; {GPU}", None):
         assert not ran_out_of_memory(replace(row, verdict_reason=other))
     assert not ran_out_of_memory(replace(row, verdict="verified"))
 
 
-def test_an_attempt_without_memory_is_known_by_its_verdict(ledger: Ledger, tmp_path: Path) -> None:
-    (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
-    record_observations(ledger, {1: Observation("FAILED", ENDED, exit_code=1)}, [])
-    collect(ledger)
-    (row,) = job_rows(ledger)
-    assert ran_out_of_memory(row)
-    assert row.verdict_reason == (
-        "out of memory on the GPU (rank 1); FAILED with exit code 1; its log ends at iteration 1 of 8"
-    )
-
+# ---- whole logs, as ranks and Slurm print them -----------------------------------------------------------------------
 
 WORLD_LINE = (
-    "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
+    "0: using world size: 4, data-parallel size: 1, context-parallel size: 1, hierarchical context-parallel sizes:"
+    " None, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
 )
 
 
 def log(upto: int) -> str:
-    tail = "lm loss: 6.9E+00 | grad norm: 1.0 | number of nan iterations:   0 |\n"
+    tail = "learning rate: 1.0E-04 | global batch size:     4 | lm loss: 6.9E+00 | loss scale: 1.0 | grad norm: 1.0 |"
+    tail += " number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     return WORLD_LINE + "".join(
-        f" iteration {n:8d}/       8 | elapsed time per iteration (ms): {100 + n}.0 | {tail}"
+        f"3:  iteration {n:8d}/       8 | consumed samples: {4 * n:12d} |"
+        f" elapsed time per iteration (ms): {100 + n}.0 | {tail}"
         for n in range(1, upto + 1)
     )
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """One job under way, whose log is in `tmp_path`."""
-    ledger = new_ledger(tmp_path)
-    record(ledger, "a")
-    monkeypatch.setattr(collecting, "log_bytes", lambda _folder: (tmp_path / "log.txt").read_bytes())
-    return ledger
+ECHOES = "".join(
+    f"{rank}: [rank{rank}]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective"
+    f" operation timeout: WorkNCCL(SeqNum=78)\nsrun: error: n1: task {rank}: Exited with exit code 1\n"
+    for rank in range(4)
+)
+OOM = "1: [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity\n"
+BAD_VALUE = "2: [rank2]: ValueError: bad\n"
+CANCELLED = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***\n"
+ONE = log(1).replace("size: 4,", "size: 1,").replace("parallel size: 2", "parallel size: 1")
 
 
-def test_the_log_of_a_running_job_is_read_as_far_as_it_goes_and_judged_at_its_end(
-    ledger: Ledger, tmp_path: Path
+@pytest.mark.parametrize(
+    ("text", "state", "verdict", "failure", "line", "rank"),
+    [
+        (log(8), "COMPLETED", "verified", None, None, None),
+        (log(8) + ECHOES, "COMPLETED", "verified", None, None, None),
+        (log(2) + ECHOES + OOM, "FAILED", "failed", "gpu-oom", "torch.OutOfMemoryError: CUDA", 1),
+        (log(2) + ECHOES + OOM, "TIMEOUT", "failed", "gpu-oom", "torch.OutOfMemoryError: CUDA", 1),
+        (log(2) + ECHOES, "FAILED", "failed", "nccl-timeout", "[E1121 10:00:00.1 ProcessGroupNCCL.cpp:683] [R", 0),
+        (log(6) + ECHOES + CANCELLED, "TIMEOUT", "failed", "nccl-timeout", "[E1121 10:00:00.1 Pro", 0),
+        (log(6) + CANCELLED + ECHOES, "TIMEOUT", "verified", None, "slurmstepd: error: *** STEP 5.0 ON n1", None),
+        (log(3) + CANCELLED + ECHOES, "TIMEOUT", "failed", "timeout", "slurmstepd: error: *** STEP 5.0 ON n1", None),
+        (log(2) + ECHOES + BAD_VALUE, "FAILED", "failed", "program", "ValueError: bad", 2),
+        (log(8).replace("6.9E+00", "nan", 1), "COMPLETED", "failed", "numbers", "iteration        1/       8 |", 3),
+        (ONE + OOM, "FAILED", "failed", "configuration", "using world size: 1, data-parallel size: 1, ", 0),
+        (log(7), "COMPLETED", "failed", "incomplete", None, None),
+        ("", "FAILED", "failed", "program", None, None),
+    ],
+)
+def test_of_whole_logs_the_verdict_the_class_the_line_and_the_rank_are_told(
+    text: str, state: str, verdict: str, failure: str | None, line: str | None, rank: int | None
 ) -> None:
-    (tmp_path / "log.txt").write_text(log(5))
-    record_observations(ledger, {1: Observation("RUNNING", RUNNING)}, [])
-    collect(ledger)
-    (row,) = job_rows(ledger)
-    assert (row.iteration, row.verdict) == (5, None)
-    assert metrics_of(ledger, [1])[1]["iteration_ms"].value == 104
-    (tmp_path / "log.txt").write_text(log(8))
-    record_observations(ledger, {1: Observation("COMPLETED", ENDED, exit_code=0)}, [])
-    collect(ledger)
-    collect(ledger)
-    (row,) = job_rows(ledger)
-    assert (row.iteration, row.verdict, row.verdict_reason) == (8, "verified", None)
-    assert metrics_of(ledger, [1])[1]["iteration_ms"].count == 6
+    def find() -> Cause | None:
+        finder = CauseFinder()
+        for part in text.encode().splitlines(keepends=True):
+            finder.feed(part)
+        return finder.cause()
+
+    exit_code = 0 if state == "COMPLETED" else 1
+    found = judged(read_log(text.encode()), Ending(ENDED, state, exit_code, None), find)
+    assert (found.verdict, str(found.failure) if found.failure else None) == (verdict, failure)
+    assert (found.cause.line.strip()[: len(line)] if found.cause and line else found.cause) == line
+    assert (found.cause.rank if found.cause else None) == rank
 
 
-def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(ledger: Ledger, tmp_path: Path) -> None:
+# ---- with the folder of a job ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def row(tmp_path: Path) -> JobRow:
+    """One job of eight iterations that ended well, whose log is in `tmp_path`."""
+    return replace(a_row(tmp_path), folder=str(tmp_path), exit_code=0, verdict=None, iteration=None)
+
+
+def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
+    found = measure(replace(row, state="FAILED", exit_code=1))
+    assert found.verdict_reason == (
+        "out of memory on the GPU (rank 1); FAILED with exit code 1; its log ends at iteration 1 of 8"
+    )
+    assert (found.failure, found.deciding_rank) == ("gpu-oom", 1)
+    assert found.deciding_line == "torch.OutOfMemoryError: CUDA out of memory."
+    assert ran_out_of_memory(replace(row, verdict=found.verdict, verdict_reason=found.verdict_reason))
+
+
+def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(log(8))
-    (row,) = job_rows(ledger)
     training = {"recompute": "full", "warmup_iterations": 8}
-    row = replace(row, phase=ENDED, state="COMPLETED", configuration=row.configuration | {"training": training})
-    measured = measure(row)
+    measured = measure(replace(row, configuration=row.configuration | {"training": training}))
     assert (measured.verdict, measured.verdict_reason) == ("failed", "no iteration is left after the warm-up")
 
 
 @pytest.mark.parametrize("none", ["nan", "inf", "-inf", "1e999"])
-def test_numbers_that_are_none_can_be_stored(ledger: Ledger, tmp_path: Path, none: str) -> None:
+def test_numbers_that_are_none_fail_a_job(row: JobRow, tmp_path: Path, none: str) -> None:
     (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", none).replace("(ms): 104.0", f"(ms): {none}"))
-    record_observations(ledger, {1: Observation("COMPLETED", ENDED, exit_code=0)}, [])
-    collect(ledger)
-    (row,) = job_rows(ledger)
-    assert (row.verdict, row.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
+    measured = measure(row)
+    assert (measured.verdict, measured.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +403,16 @@ def test_numbers_that_are_none_can_be_stored(ledger: Ledger, tmp_path: Path, non
     ],
 )
 def test_the_proof_is_read_from_the_jobs_own_end_record(
-    ledger: Ledger, tmp_path: Path, lines: list[str] | None, verdict: str, why: str | None
+    row: JobRow, tmp_path: Path, lines: list[str] | None, verdict: str, why: str | None
 ) -> None:
     (tmp_path / "log.txt").write_text(log(8))
-    row = replace(job_rows(ledger)[0], image="torch:1", scheduler="slurm", folder=str(tmp_path))
-    row = replace(row, state="COMPLETED", phase=ENDED, exit_code=0)
     if lines is not None:
         own = ["exit_code=0", "at=2026-11-21T16:00:00Z", "host=n1", "scheduler_id=1", "pid=1", *lines]
         (tmp_path / "end").write_text("".join(f"{line}\n" for line in own))
-    measured = measure(row)
+    measured = measure(replace(row, image="torch:1", scheduler="slurm"))
     assert (measured.verdict, measured.verdict_reason) == (verdict, why)
+
+
+def test_what_is_expected_of_a_row_is_what_the_ledger_has(row: JobRow) -> None:
+    expected = expected_of(row)
+    assert (expected.gpus, expected.iterations, expected.warmup_iterations) == (4, 8, 2)

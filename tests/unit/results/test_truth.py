@@ -1,0 +1,359 @@
+"""Whether what ran is what was planned: each size, from each place in a log that tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.folders import Folders
+from orchestrator.ledger.jobs import JobRow
+from orchestrator.megatron.iterations import IterationLines
+from orchestrator.megatron.setting import Setting, read_flags
+from orchestrator.megatron.setup_lines import WorldLine
+from orchestrator.results.read import LogFacts, LogReport, read_log
+from orchestrator.results.truth import Expected, expected_of, mismatches, world_size_of
+from orchestrator.workloads import (
+    megatron_2021,
+    megatron_2026,
+    megatron_alpa,
+    megatron_core,
+    megatron_kwai,
+    pretrain,
+)
+from orchestrator.workloads.makers import MAKERS
+from orchestrator.workloads.telling import untold
+from orchestrator.workloads.traits import traits_of
+from tests.unit.results.making import CHECKOUT, a_row
+
+PLANNED = Expected(
+    gpus=64,
+    tensor_parallel=8,
+    pipeline_parallel=2,
+    iterations=20,
+    context_parallel=2,
+    data_parallel=2,
+    virtual_stages=1,
+    layers=24,
+    hidden=2048,
+    heads=16,
+    seq=4096,
+    micro_batch_size=2,
+    global_batch_size=64,
+    padded_vocabulary=51200,
+    dtype="bf16",
+    parameters=(100, 90),
+    commit="6985e58938d40ad91ac07b0fddcfad8132e1447e",
+)
+# As the dump of arguments has them.
+SETTINGS = {
+    "world_size": "64",
+    "tensor_model_parallel_size": "8",
+    "pipeline_model_parallel_size": "2",
+    "context_parallel_size": "2",
+    "data_parallel_size": "2",
+    "virtual_pipeline_model_parallel_size": "None",
+    "num_layers": "24",
+    "hidden_size": "2048",
+    "num_attention_heads": "16",
+    "seq_length": "4096",
+    "micro_batch_size": "2",
+    "global_batch_size": "64",
+    "params_dtype": "torch.bfloat16",
+    "fp16": "False",
+    "bf16": "True",
+    "padded_vocab_size": "None",
+}
+FACTS = LogFacts(
+    world=WorldLine(64, 2, 8, 2, 2),
+    settings=SETTINGS,
+    padded_vocab=51200,
+    parameters={(0, 0): 100, (7, 0): 100, (0, 1): 90},
+    code_commit="6985e58",
+)
+
+
+def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | None = None) -> list[str]:
+    return [mismatch.said for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
+
+
+def test_a_job_that_ran_as_planned_differs_in_nothing() -> None:
+    assert said() == []
+    assert said(commit=PLANNED.commit) == []
+
+
+def test_what_a_log_does_not_say_is_no_mismatch() -> None:
+    assert said(LogFacts()) == []
+    assert said(LogFacts(settings=dict.fromkeys(SETTINGS, "None"))) == []
+    unplanned = Expected(gpus=64, tensor_parallel=8, pipeline_parallel=2, iterations=20)
+    assert said(expected=unplanned) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "ran", "words"),
+    [
+        ("world_size", "8", "ran with world size 8, not 64"),
+        ("tensor_model_parallel_size", "1", "ran with tensor-parallel size 1, not 8"),
+        ("pipeline_model_parallel_size", "1", "ran with pipeline-parallel size 1, not 2"),
+        ("context_parallel_size", "1", "ran with context-parallel size 1, not 2"),
+        ("data_parallel_size", "4", "ran with data-parallel size 4, not 2"),
+        ("virtual_pipeline_model_parallel_size", "3", "ran with virtual stages 3, not 1"),
+        ("num_layers", "12", "ran with layers 12, not 24"),
+        ("hidden_size", "1024", "ran with hidden size 1024, not 2048"),
+        ("num_attention_heads", "32", "ran with attention heads 32, not 16"),
+        ("seq_length", "2048", "ran with sequence length 2048, not 4096"),
+        ("micro_batch_size", "1", "ran with microbatch 1, not 2"),
+        ("global_batch_size", "32", "ran with global batch 32, not 64"),
+        ("params_dtype", "torch.float16", "ran in fp16, not bf16"),
+        ("params_dtype", "torch.float32", "ran in fp32, not bf16"),
+    ],
+)
+def test_each_size_in_the_dump_of_arguments_is_held_against_the_plan(setting: str, ran: str, words: str) -> None:
+    assert said(replace(FACTS, world=None, settings=SETTINGS | {setting: ran})) == [words]
+
+
+@pytest.mark.parametrize(
+    ("world", "words"),
+    [
+        (WorldLine(8, 2, 8, 2, 2), "ran with world size 8, not 64"),
+        (WorldLine(64, 4, 8, 2, 2), "ran with data-parallel size 4, not 2"),
+        (WorldLine(64, 2, 1, 2, 2), "ran with tensor-parallel size 1, not 8"),
+        (WorldLine(64, 2, 8, 1, 2), "ran with pipeline-parallel size 1, not 2"),
+        (WorldLine(64, 2, 8, 2, 1), "ran with context-parallel size 1, not 2"),
+    ],
+)
+def test_each_size_in_the_line_of_the_world_is_held_against_the_plan_and_counts_before_the_dump(
+    world: WorldLine, words: str
+) -> None:
+    (found,) = mismatches(LogReport(IterationLines(), replace(FACTS, world=world)), PLANNED)
+    assert (found.said, found.is_of_world) == (words, True)
+
+
+def test_all_that_differs_is_named_at_once_and_once() -> None:
+    settings = SETTINGS | {"tensor_model_parallel_size": "1", "num_layers": "12", "params_dtype": "torch.half"}
+    facts = replace(FACTS, world=WorldLine(32, 8, 1, 2, 2), settings=settings, padded_vocab=50304)
+    assert said(facts) == [
+        "ran with world size 32, not 64",
+        "ran with tensor-parallel size 1, not 8",
+        "ran with data-parallel size 8, not 2",
+        "ran with layers 12, not 24",
+        "ran in fp16, not bf16",
+        "ran with padded vocabulary 50304, not 51200",
+    ]
+
+
+def test_an_old_program_that_names_no_type_is_held_to_its_switches() -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "params_dtype"}
+    assert said(replace(FACTS, settings=settings)) == []
+    assert said(replace(FACTS, settings=settings | {"bf16": "False", "fp16": "True"})) == ["ran in fp16, not bf16"]
+
+
+def test_parameters_of_a_rank_that_differ_are_named_and_those_of_unplanned_stages_are_not() -> None:
+    assert said(replace(FACTS, parameters={(0, 0): 100, (3, 1): 91, (4, 1): 91, (0, 7): 5})) == [
+        "ran with 91 parameters on tensor-parallel rank 3 of stage 1, not 90"
+    ]
+    assert said(expected=replace(PLANNED, parameters=(None, None))) == []
+
+
+def test_another_commit_is_named_wherever_it_is_told_and_a_shorter_word_for_the_same_is_not() -> None:
+    other = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
+    assert said(replace(FACTS, code_commit=None), commit=other) == ["ran commit d98e8a64ddf3, not 6985e58938d4"]
+    assert said(replace(FACTS, code_commit=other[:7])) == ["ran commit d98e8a6, not 6985e58938d4"]
+    assert said(replace(FACTS, code_commit=None), replace(PLANNED, commit=None), commit=other) == []
+    assert said(replace(FACTS, code_commit=None), commit="unknown") == []
+
+
+def test_the_world_size_is_read_where_it_is_told() -> None:
+    assert world_size_of(LogReport(IterationLines(), FACTS)) == 64
+    assert world_size_of(LogReport(IterationLines(), replace(FACTS, world=None))) == 64
+    assert world_size_of(LogReport(IterationLines(), LogFacts())) is None
+
+
+# ---- what the ledger has of a plan -----------------------------------------------------------------------------------
+
+
+def row_of(folder: Path, case: Case, arguments: list[str], code: str = "c0ffee1") -> JobRow:
+    return replace(planned_as(a_row(folder), case, arguments), code=code)
+
+
+def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
+    """The configuration as the ledger keeps it."""
+    configuration = {
+        "model": asdict(case.model),
+        "layout": asdict(case.layout),
+        "training": asdict(case.training),
+        "arguments": arguments,
+    }
+    planned: dict[str, Any] = {"workload": case.workload, "configuration": configuration, "gpus": case.layout.gpus}
+    return replace(row, iterations=case.training.iterations, **planned)
+
+
+def case_of(experiment: str, scale: str = "paper", **point: Any) -> Case:
+    cases = expand(find_experiment(Folders(CHECKOUT, CHECKOUT), experiment), scale)
+    return next(case for case in cases if all(case.value(axis) == value for axis, value in point.items()))
+
+
+def test_what_was_planned_is_read_from_the_ledger(tmp_path: Path) -> None:
+    case = case_of("figure-13", pp=8, gbs=32)
+    expected = expected_of(
+        row_of(tmp_path, case, megatron_2021.arguments(case, "/d", "/v", "/m"), PLANNED.commit or "")
+    )
+    model, layout, training = case.model, case.layout, case.training
+    assert expected == Expected(
+        gpus=layout.gpus,
+        tensor_parallel=layout.tensor_parallel,
+        pipeline_parallel=8,
+        iterations=training.iterations,
+        warmup_iterations=training.warmup_iterations,
+        context_parallel=1,
+        data_parallel=layout.data_parallel,
+        virtual_stages=layout.virtual_stages,
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        seq=model.seq,
+        micro_batch_size=layout.micro_batch_size,
+        global_batch_size=32,
+        padded_vocabulary=51200,
+        dtype="fp16",
+        commit=PLANNED.commit,
+    )
+    assert layout.tensor_parallel == 8, "with which GPT-2's 50,257 entries are padded to the paper's 51,200"
+
+
+def test_an_older_ledger_that_lacks_much_judges_what_it_has(tmp_path: Path) -> None:
+    expected = expected_of(a_row(tmp_path))
+    assert (expected.gpus, expected.tensor_parallel, expected.pipeline_parallel) == (4, 2, 2)
+    assert (expected.layers, expected.warmup_iterations) == (4, 2)
+    assert (expected.data_parallel, expected.padded_vocabulary, expected.commit) == (None, None, None)
+    assert expected.parameters == ()
+
+
+def test_a_branch_or_a_digest_is_no_commit(tmp_path: Path) -> None:
+    row = a_row(tmp_path)
+    for code in ("core_r0.14.0", "pretrain-0123456789ab", "code"):
+        assert expected_of(replace(row, code=code)).commit is None
+
+
+ARGUMENTS: Mapping[str, Callable[[Case], list[str]]] = {
+    "pretrain": pretrain.job_arguments,
+    "megatron-2021": lambda case: megatron_2021.arguments(case, "/d", "/v", "/m"),
+    "megatron-kwai": lambda case: megatron_kwai.kwai_arguments(case, "/d"),
+    "megatron-jan-2024": lambda case: megatron_kwai.origin_arguments(case, "/d"),
+    "megatron-core-0.14": lambda case: megatron_core.arguments(case, "/d", "/v", "/m"),
+    "megatron-tutorial-fork": lambda case: megatron_core.arguments(case, "/d", "/v", "/m"),
+    "megatron-2026": lambda case: megatron_2026.arguments(case, None),
+}
+
+
+def shipped_cases() -> list[Case]:
+    """One for each shape, layout and program that ships, at every scale."""
+    folders = Folders(CHECKOUT, CHECKOUT)
+    found: dict[object, Case] = {}
+    for name in experiment_names(folders):
+        entry = find_experiment(folders, name)
+        for scale in ("paper", *entry.experiment.scales):
+            for case in expand(entry, scale):
+                key = case.workload, case.model, case.layout.tensor_parallel, case.arguments
+                found.setdefault(key, case)
+    return list(found.values())
+
+
+def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(tmp_path: Path) -> None:
+    row, seen = a_row(tmp_path), set()
+    for case in shipped_cases():
+        if case.workload not in MAKERS or untold(case):
+            continue
+        tensor, traits = case.layout.tensor_parallel, traits_of(case.workload)
+        tokens = traits.tokens(case.model, tensor)
+        setting = Setting(case.model, case.layout, case.training, traits.dialect, case.arguments, tokens=tokens)
+        tell = ARGUMENTS.get(case.workload)
+        arguments = tell(case) if tell else megatron_alpa.arguments(case)
+        planned = expected_of(planned_as(row, case, arguments)).padded_vocabulary
+        assert planned == (setting.vocabulary if tell else None), (case.experiment, case.name)
+        seen.add(case.workload)
+    assert seen == {"megatron-alpa", *ARGUMENTS} - {"megatron-2026"}
+
+
+def test_real_data_are_padded_to_what_the_plan_asks_for(tmp_path: Path) -> None:
+    case = replace(case_of("figure-13", pp=8, gbs=32), workload="megatron-2026")
+    for data in (None, megatron_2026.Data("/d", "/v", "/m")):
+        row = row_of(tmp_path, case, megatron_2026.arguments(case, data))
+        assert expected_of(row).padded_vocabulary == 51200
+    arguments = [*megatron_2026.arguments(case, None), "--padded-vocab-size", "60000"]
+    assert expected_of(row_of(tmp_path, case, arguments)).padded_vocabulary == 60000
+    assert expected_of(row_of(tmp_path, case, ["--tokenizer-type", "Llama2Tokenizer"])).padded_vocabulary is None
+
+
+def test_a_tokenizer_of_numbers_has_one_entry_more_than_it_is_told(tmp_path: Path) -> None:
+    case = case_of("figure-13", pp=8, gbs=32)
+    arguments = ["--tokenizer-type", "NullTokenizer", "--vocab-size"]
+    for told, padded in (("51199", 51200), ("51200", 52224)):
+        assert expected_of(row_of(tmp_path, case, [*arguments, told])).padded_vocabulary == padded
+
+
+def test_megatron_kwai_counts_context_parallel_ranks_as_data_parallel_and_its_rival_does_not(tmp_path: Path) -> None:
+    case = case_of("figure-13", pp=8, gbs=32)
+    case = replace(case, layout=replace(case.layout, context_parallel=2))
+    data = case.layout.data_parallel
+    for workload, counted in (("megatron-kwai", 2 * data), ("megatron-jan-2024", data)):
+        assert expected_of(row_of(tmp_path, replace(case, workload=workload), [])).data_parallel == counted
+
+
+# What programs print, in the format strings of their commits; the model is ATC'24's 65B.
+WORLDS = {
+    "megatron-kwai": (
+        b"using world size: 16, data-parallel-size: 2, tensor-model-parallel size: 4, "
+        b"pipeline-model-parallel size: 2, context-parallel size: 2"
+    ),
+    "megatron-jan-2024": (
+        b"using world size: 16, data-parallel size: 1, context-parallel size: 2 tensor-model-parallel size: 4, "
+        b"pipeline-model-parallel size: 2 "
+    ),
+}
+DUMP = b"""
+------------------------ arguments ------------------------
+  context_parallel_size ........................... 2
+  global_batch_size ............................... 256
+  num_layers ...................................... 80
+  params_dtype .................................... torch.bfloat16
+  seq_length ...................................... 8192
+  tensor_model_parallel_size ...................... 4
+  virtual_pipeline_model_parallel_size ............ 5
+  world_size ...................................... 16
+-------------------- end of arguments ---------------------
+ > padded vocab (size: 32005) with 251 dummy tokens (new size: 32256)
+"""
+
+
+@pytest.mark.parametrize("workload", ["megatron-kwai", "megatron-jan-2024"])
+def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, workload: str) -> None:
+    shipped = next(case for case in shipped_cases() if case.workload == "megatron-kwai" and case.model.layers == 80)
+    sizes = {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2, "virtual_stages": 5}
+    layout = replace(shipped.layout, gpus=16, sequence_parallel=True, global_batch_size=256, **sizes)
+    training = replace(shipped.training, recompute="full", offload=0.0)
+    case = replace(shipped, workload=workload, layout=layout, training=training)
+    expected = expected_of(row_of(tmp_path, case, ARGUMENTS[workload](case)))
+    log = WORLDS[workload] + DUMP
+    assert [one.said for one in mismatches(read_log(log), expected)] == []
+    broken = read_log(log.replace(b"......... 5\n", b"......... None\n").replace(b"32256", b"32128"))
+    assert [one.said for one in mismatches(broken, expected)] == [
+        "ran with virtual stages 1, not 5",
+        "ran with padded vocabulary 32128, not 32256",
+    ]
+
+
+def test_the_parameters_of_our_own_program_are_known_to_the_last_one(tmp_path: Path) -> None:
+    case = next(case for case in shipped_cases() if case.workload == "pretrain" and case.experiment.startswith("atc24"))
+    expected = expected_of(row_of(tmp_path, case, pretrain.job_arguments(case)))
+    assert len(expected.parameters) == case.layout.pipeline_parallel and None not in expected.parameters
+    typed = [*pretrain.job_arguments(case)]
+    typed.remove("--swiglu")
+    assert expected_of(row_of(tmp_path, case, typed)).parameters == ()
+    assert "--swiglu" not in read_flags(typed)
