@@ -31,25 +31,27 @@ def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
     return open_ledger(ledger_url(database, folders.home), create=False)
 
 
-def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0) -> tuple[str, ...]:
-    """Ask the scheduler about what is under way, and judge what has ended; returns what could not be learned."""
-    return look(ledger, at_most_every_s).complaints
+def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> tuple[str, ...]:
+    """Ask the scheduler about what is under way, and judge what has ended; returns what could not be learned.
+
+    With `running` what is new in the logs of jobs that still run is read and stored, too: for a command that gives out
+    their iterations, such as `repro collect`.
+    """
+    return look(ledger, at_most_every_s, running=running).complaints
 
 
-def look(ledger: Ledger, at_most_every_s: float = 0.0) -> Looked:
+def look(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> Looked:
     """The same, with when the scheduler was asked; nothing is loaded when nothing is under way.
 
     It is not asked where any terminal asked it less than `at_most_every_s` ago; logs are read all the same. Those of
-    jobs that still run are not: how far they are stands at their end, for whoever shows it.
+    jobs that still run only with `running`: how far they are stands at their end, for whoever only shows it.
     """
-    from orchestrator.ledger.jobs import anything_to_refresh, job_rows
+    from orchestrator.ledger.jobs import anything_to_refresh
 
     if not anything_to_refresh(ledger):
         return Looked()
     from orchestrator.launch.refresh import refresh
-    from orchestrator.ledger.tables import ENDED
     from orchestrator.results.collect import collect
 
     refreshed = refresh(ledger, at_most_every_s)
-    unread = collect(ledger, [row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED])
-    return Looked((*refreshed.complaints, *unread), refreshed.asked_at)
+    return Looked((*refreshed.complaints, *collect(ledger, running=running)), refreshed.asked_at)

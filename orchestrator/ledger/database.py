@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.ledger.locking import require_locks, require_rollback_journal
 
-SCHEMA = "0003"
+SCHEMA = "0004"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0
@@ -45,13 +45,13 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
-        with _explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
+        with explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
             take_write_lock(session.connection())
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        with _explained(self.url), Session(self.engine) as session:
+        with explained(self.url), Session(self.engine) as session:
             try:
                 yield session
             except (ValueError, TypeError) as error:
@@ -89,7 +89,7 @@ def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
     Raises Unreachable for a server that does not answer or a lock that is not given up, else ReproError: a file
     system without locks, a newer schema, another program's database, a damaged file. None of these is changed.
     """
-    file = _sqlite_file(url)
+    file = sqlite_file(url)
     if file is not None:
         if not file.exists():
             if not create:
@@ -98,7 +98,7 @@ def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
                 raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", mend="make it first"))
         require_locks(file, new=not file.exists() or file.stat().st_size == 0)
     engine = _engine(url)
-    with _explained(url):
+    with explained(url):
         with engine.connect() as connection:
             version = checked_version(connection)
             if file is not None:
@@ -156,14 +156,15 @@ def _on_connect(connection: object, _record: object) -> None:
     cursor.close()
 
 
-def _sqlite_file(url: sa.URL) -> Path | None:
+def sqlite_file(url: sa.URL) -> Path | None:
+    """The file that a ledger is; None where it is none."""
     if url.get_backend_name() != "sqlite" or url.host or "uri" in url.query:
         return None
     return Path(url.database) if url.database and url.database != ":memory:" else None
 
 
 @contextmanager
-def _explained(url: sa.URL) -> Iterator[None]:
+def explained(url: sa.URL) -> Iterator[None]:
     """Every fault of the database as one line that says what to do."""
     try:
         yield
@@ -173,6 +174,10 @@ def _explained(url: sa.URL) -> Iterator[None]:
         raise _of_server(url, error) from error
     except SQLAlchemyError as error:
         raise ReproError(Problem(f"{_shown(url)}: {_first_line(error)}")) from error
+    except UnicodeDecodeError as error:
+        if url.get_backend_name() != "sqlite":
+            raise
+        raise _damaged(url, _first_line(error)) from error  # a complaint that quotes a damaged page
 
 
 def _of_sqlite(url: sa.URL, said: str) -> ReproError:
@@ -234,7 +239,7 @@ def _damaged(url: sa.URL, said: str) -> ReproError:
 
 def _refusal_of_folder(url: sa.URL) -> OSError | None:
     """Why nothing can be written beside the ledger, in the kernel's words; None when it can."""
-    file = _sqlite_file(url)
+    file = sqlite_file(url)
     if file is None:
         return None
     try:
@@ -246,7 +251,7 @@ def _refusal_of_folder(url: sa.URL) -> OSError | None:
 
 
 def _shown(url: sa.URL) -> str:
-    return str(_sqlite_file(url) or url.render_as_string(hide_password=True))
+    return str(sqlite_file(url) or url.render_as_string(hide_password=True))
 
 
 def _one_line(said: str) -> str:

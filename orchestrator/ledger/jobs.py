@@ -81,6 +81,8 @@ class JobRow:
     code: str
     repeat: int
     profile_file: str | None
+    deciding_line: str | None
+    deciding_rank: int | None
 
     @property
     def label(self) -> str:
@@ -245,6 +247,33 @@ def job_rows(
     return list(latest.values())
 
 
+def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) -> list[int]:
+    """The ids of the attempts in these phases that have no verdict yet, the oldest first."""
+    query = sa.select(Attempt.id).where(Attempt.phase.in_(phases), Attempt.verdict.is_(None)).order_by(Attempt.id)
+    with ledger.reading() as session:
+        return list(session.scalars(query))
+
+
+def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]:
+    """One row for each of these attempts, as the run that made it has it, in the order of their ids."""
+    # SQLite is kept from looking through all jobs of the run: a job's own runs are few.
+    of_run = sa.func.coalesce(RunJob.run_id, "") == Attempt.run_id
+    query = (
+        sa.select(*_ROW_COLUMNS)
+        .select_from(Attempt)
+        .join(Job, Job.id == Attempt.job_id)
+        .join(Run, Run.id == Attempt.run_id)
+        .join(RunJob, sa.and_(RunJob.job_id == Attempt.job_id, of_run))
+        .order_by(Attempt.id, RunJob.position.desc())
+    )
+    found: dict[int, JobRow] = {}
+    with ledger.reading() as session:
+        for ids in batched(attempt_ids):
+            rows = (JobRow(*row) for row in session.execute(query.where(Attempt.id.in_(ids))))
+            found |= {row.attempt_id: row for row in rows}
+    return list(found.values())
+
+
 def anything_to_refresh(ledger: Ledger) -> bool:
     """Whether some attempt is under way, or has ended and was not judged."""
     query = sa.select(Attempt.id).where(sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None))).limit(1)
@@ -308,6 +337,7 @@ _ROW_COLUMNS = (
     *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),
     *(Attempt.verdict_reason, Attempt.failure, Attempt.starts_at, Attempt.ends_at, Attempt.seen_via),
     *(Attempt.unseen_since, Attempt.user, Attempt.is_requeued, Job.code, Job.repeat, Run.profile_file),
+    *(Attempt.deciding_line, Attempt.deciding_rank),
 )
 _WITHOUT_CONFIGURATION = tuple(
     sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS

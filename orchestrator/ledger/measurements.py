@@ -1,27 +1,38 @@
-"""Verdicts, iterations and metrics: what was read back from the logs."""
+"""Verdicts, iterations and metrics: what was read back from the logs, and how far each file was read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
-from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt, Iteration, Metric, fields, note
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, fields, rows_of
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredIteration:
-    """One interval line; `elapsed_ms` is the average of an iteration in it."""
+    """One interval line; `elapsed_ms` is the average of an iteration in it. The rest is as `tables.Iteration` has it;
+    numbers may be NaN or infinite here.
+    """
 
     iteration: int
     elapsed_ms: float
     loss: float | None
     grad_norm: float | None
     used: bool
+    loss_scale: float | None = None
+    skipped: int | None = None
+    nan: int | None = None
+    reported_tflops_per_gpu: float | None = None
+    reported_tokens_per_s_per_gpu: float | None = None
+    power_w: float | None = None
+    is_finite: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class MeasuredMetric:
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What reading an attempt's log gave. `verdict` stays None while the attempt is under way; `failure` is the class
-    of a failed one.
+    of a failed one, `deciding_line` what of its log decided it (without secrets), `deciding_rank` who printed that.
     """
 
     attempt_id: int
@@ -48,36 +59,181 @@ class Measurement:
     iterations: tuple[MeasuredIteration, ...]
     metrics: tuple[MeasuredMetric, ...]
     failure: str | None = None
+    deciding_line: str | None = None
+    deciding_rank: int | None = None
 
 
-def record_measurements(ledger: Ledger, measurements: Sequence[Measurement]) -> None:
-    """Replace what was known about these attempts; reading a log again changes nothing else.
+@dataclass(frozen=True, slots=True)
+class FileRead:
+    """How far a file was read, as `tables.Reading` has it."""
 
-    A look at a job under way that comes after its verdict, from a slower terminal, is dropped.
+    name: str
+    inode: str
+    bytes_read: int
+    fingerprint: str
+    facts: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Which file, and where in it."""
+        return self.inode, self.bytes_read, self.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOn:
+    """That a measurement goes on from what was known: from `before`, by file, to `now`.
+
+    With `keeps` its iterations are only the new ones, which take the place of stored ones with their numbers.
+    """
+
+    before: Mapping[str, FileRead]
+    now: Mapping[str, FileRead]
+    keeps: bool
+
+
+def record_measurements(
+    ledger: Ledger, measurements: Sequence[Measurement], read_on: Mapping[int, ReadOn] | None = None
+) -> list[int]:
+    """Replace what was known about these attempts, or add to it where they were read on; all in one transaction.
+
+    A look at a job under way that comes after its verdict, from a slower terminal, is dropped. So is one that goes on
+    from what another terminal has gone on from meanwhile: their ids are returned, to be looked at again.
     """
     if not measurements:
-        return
+        return []
+    on = read_on or {}
+    ids = [measured.attempt_id for measured in measurements]
     with ledger.writing() as session:
-        for measured in measurements:
-            attempt = session.get_one(Attempt, measured.attempt_id)
-            if measured.verdict is None and attempt.verdict is not None:
-                continue
-            if attempt.verdict != measured.verdict:
-                kind = f" ({measured.failure})" if measured.failure else ""
-                detail = f"{measured.verdict}{kind}: {measured.verdict_reason or 'every check passed'}"
-                note(session, attempt, "verdict", detail)
-            attempt.iteration = measured.iteration
-            attempt.verdict, attempt.verdict_reason = measured.verdict, measured.verdict_reason
-            attempt.failure = measured.failure
-            for table in (Iteration, Metric):
-                session.execute(sa.delete(table).where(table.attempt_id == attempt.id))
-            session.add_all(Iteration(attempt_id=attempt.id, **_finite(fields(line))) for line in measured.iterations)
-            session.add_all(Metric(attempt_id=attempt.id, **fields(metric)) for metric in measured.metrics)
+        known, verdicts = _files_read(session, ids), _verdicts(session, ids)
+        late = [m.attempt_id for m in measurements if m.verdict is None and verdicts[m.attempt_id][1] is not None]
+        moved = [
+            one for one in ids if one in on and one not in late and places(known.get(one, {})) != places(on[one].before)
+        ]
+        written = [m for m in measurements if m.attempt_id not in {*late, *moved}]
+        _update_attempts(session, written, verdicts)
+        _replace(session, written, on)
+        _replace_files_read(session, [m.attempt_id for m in written], on)
+    return moved
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def places(files: Mapping[str, FileRead]) -> dict[str, tuple[str, int, str]]:
+    """By file: which one, and where in it. Equal where nothing is new."""
+    return {name: file.place for name, file in files.items()}
+
+
+def _update_attempts(
+    session: Session, measurements: Sequence[Measurement], verdicts: Mapping[int, tuple[str, str | None]]
+) -> None:
+    """The attempts themselves, and an event where a verdict is new."""
+    at = now()
+    columns = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank")
+    update = sa.update(rows_of(Attempt)).where(Attempt.id == sa.bindparam("of"))
+    rows = [{"of": m.attempt_id, **{name: getattr(m, name) for name in columns}} for m in measurements]
+    events = []
+    for measured in measurements:
+        run_id, verdict = verdicts[measured.attempt_id]
+        if verdict != measured.verdict:
+            kind = f" ({measured.failure})" if measured.failure else ""
+            detail = f"{measured.verdict}{kind}: {measured.verdict_reason or 'every check passed'}"
+            about = {"run_id": run_id, "attempt_id": measured.attempt_id}
+            events.append({"at": at, **about, "kind": "verdict", "detail": detail})
+    _execute(session, update, rows)
+    _execute(session, sa.insert(rows_of(Event)), events)
+
+
+def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[int, ReadOn]) -> None:
+    """The iterations and metrics."""
+    anew = [m.attempt_id for m in measurements if m.attempt_id not in on or not on[m.attempt_id].keeps]
+    for ids in batched([m.attempt_id for m in measurements]):
+        session.execute(sa.delete(rows_of(Metric)).where(Metric.attempt_id.in_(ids)))
+    for ids in batched(anew):
+        session.execute(sa.delete(rows_of(Iteration)).where(Iteration.attempt_id.in_(ids)))
+    again = _last_iterations(session, [m.attempt_id for m in measurements])
+    replaced = [
+        {"of": m.attempt_id, "number": line.iteration}
+        for m in measurements
+        for line in m.iterations
+        if line.iteration <= again.get(m.attempt_id, -1)
+    ]
+    table = rows_of(Iteration)
+    same = (Iteration.attempt_id == sa.bindparam("of"), Iteration.iteration == sa.bindparam("number"))
+    _execute(session, sa.delete(table).where(*same), replaced)
+    lines = [_line(m.attempt_id, line) for m in measurements for line in m.iterations]
+    _execute(session, sa.insert(table), lines)
+    metrics = [{"attempt_id": m.attempt_id, **fields(metric)} for m in measurements for metric in m.metrics]
+    _execute(session, sa.insert(rows_of(Metric)), metrics)
+
+
+def _replace_files_read(session: Session, ids: Sequence[int], on: Mapping[int, ReadOn]) -> None:
+    for some in batched(ids):
+        session.execute(sa.delete(rows_of(Reading)).where(Reading.attempt_id.in_(some)))
+    rows = [{"attempt_id": one, **fields(file)} for one in ids if one in on for file in on[one].now.values()]
+    _execute(session, sa.insert(rows_of(Reading)), rows)
+
+
+def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        session.connection().execute(statement, list(rows))
+
+
+def _verdicts(session: Session, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
+    """Attempt id -> its run and verdict."""
+    found: dict[int, tuple[str, str | None]] = {}
+    for some in batched(ids):
+        query = sa.select(Attempt.id, Attempt.run_id, Attempt.verdict).where(Attempt.id.in_(some))
+        found |= {one: (run_id, verdict) for one, run_id, verdict in session.execute(query)}
+    return found
+
+
+def _last_iterations(session: Session, ids: Sequence[int]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for some in batched(ids):
+        last = sa.select(Iteration.attempt_id, sa.func.max(Iteration.iteration)).group_by(Iteration.attempt_id)
+        found |= {row[0]: row[1] for row in session.execute(last.where(Iteration.attempt_id.in_(some)))}
+    return found
+
+
+def _line(attempt_id: int, line: MeasuredIteration) -> dict[str, Any]:
     """NaN and inf are no values: one database would keep them, another makes them nothing."""
-    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+    row = dict(zip(MeasuredIteration.__slots__, _VALUES(line), strict=True))
+    for name in _NUMBERS:
+        value = row[name]
+        if value is not None and not math.isfinite(value):
+            row[name] = None
+    row["attempt_id"] = attempt_id
+    return row
+
+
+_VALUES = operator.attrgetter(*MeasuredIteration.__slots__)
+_NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, sa.Double))
+
+
+def files_read(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileRead]]:
+    """Attempt id -> name of a file -> how far it was read."""
+    with ledger.reading() as session:
+        return _files_read(session, attempt_ids)
+
+
+def _files_read(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileRead]]:
+    columns = (Reading.attempt_id, *(getattr(Reading, name) for name in FileRead.__slots__))
+    found: dict[int, dict[str, FileRead]] = {}
+    for ids in batched(attempt_ids):
+        query = sa.select(*columns).where(Reading.attempt_id.in_(ids)).order_by(Reading.attempt_id, Reading.name)
+        for attempt_id, *values in session.execute(query):
+            file = FileRead(*values)
+            found.setdefault(attempt_id, {})[file.name] = file
+    return found
+
+
+def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[MeasuredIteration]:
+    """An attempt's lines in order, or the first few; what was no number is nothing, and a time that was none NaN."""
+    columns = (getattr(Iteration, name) for name in MeasuredIteration.__slots__)
+    query = sa.select(*columns).where(Iteration.attempt_id == attempt_id).order_by(Iteration.iteration).limit(most)
+    with ledger.reading() as session:
+        return [
+            MeasuredIteration(number, math.nan if elapsed_ms is None else elapsed_ms, *others)
+            for number, elapsed_ms, *others in session.execute(query)
+        ]
 
 
 def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, MeasuredMetric]]:
@@ -85,22 +241,21 @@ def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str
     query = sa.select(Metric.attempt_id, Metric.name, Metric.value, Metric.unit, Metric.spread, Metric.count)
     found: dict[int, dict[str, MeasuredMetric]] = {}
     with ledger.reading() as session:
-        for row in session.execute(query.where(Metric.attempt_id.in_(attempt_ids))):
-            metric = MeasuredMetric(*row[1:])
-            found.setdefault(row[0], {})[metric.name] = metric
+        for ids in batched(attempt_ids):
+            for row in session.execute(query.where(Metric.attempt_id.in_(ids))):
+                metric = MeasuredMetric(*row[1:])
+                found.setdefault(row[0], {})[metric.name] = metric
     return found
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
     """Attempt id -> (iteration, loss), in order."""
-    query = (
-        sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
-        .where(Iteration.attempt_id.in_(attempt_ids))
-        .order_by(Iteration.attempt_id, Iteration.iteration)
-    )
+    query = sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
+    query = query.order_by(Iteration.attempt_id, Iteration.iteration)
     found: dict[int, list[tuple[int, float]]] = {}
     with ledger.reading() as session:
-        for attempt_id, iteration, loss in session.execute(query):
-            if loss is not None:
-                found.setdefault(attempt_id, []).append((iteration, loss))
+        for ids in batched(attempt_ids):
+            for attempt_id, iteration, loss in session.execute(query.where(Iteration.attempt_id.in_(ids))):
+                if loss is not None:
+                    found.setdefault(attempt_id, []).append((iteration, loss))
     return found

@@ -108,7 +108,7 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
         else_=sa.literal(f"{scheduler_id}_") + sa.cast(Attempt.array_index, sa.String),
     )
     fresh = {"phase": WAITING, "state": "PENDING", "submitted_at": at, "ended_at": None, "reason": None}
-    fresh |= {"verdict": None, "verdict_reason": None, "failure": None}
+    fresh |= {"verdict": None, "verdict_reason": None, "failure": None, "deciding_line": None, "deciding_rank": None}
     words = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
     with ledger.writing() as session:
         noted = sa.select(*words).where(found)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, TableClause, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from orchestrator.ledger.database import now
@@ -97,7 +97,8 @@ class Attempt(Table):
 
     `state` is the scheduler's word (or `IN_TURN` before it was asked, `SUBMITTING` until it has answered,
     `NEVER_SUBMITTED` when it never got it); `phase` is what that means: submitting, waiting, running, ended. `verdict`
-    is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure.
+    is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure, `deciding_line`
+    the line of the log that decided it, `deciding_rank` the rank it came from.
 
     `file` is what the scheduler is given, with the further words `options`; `array_index` the element of it that is
     this attempt. `is_requeued`: Slurm itself runs it again if it loses a node. `host` is where it was submitted, which
@@ -145,6 +146,8 @@ class Attempt(Table):
     verdict: Mapped[str | None]
     verdict_reason: Mapped[str | None]
     failure: Mapped[str | None]
+    deciding_line: Mapped[str | None]
+    deciding_rank: Mapped[int | None]
 
 
 class Metric(Table):
@@ -161,16 +164,47 @@ class Metric(Table):
 
 
 class Iteration(Table):
-    """One interval line of a log; `used` says whether it is part of the metrics."""
+    """One interval line of a log; `used` says whether it is part of the metrics.
+
+    A number that is NaN or infinite is kept as nothing, and `is_finite` is false then. `reported_...` and `power_w` are
+    per GPU as the program prints them, in the versions that do: Megatron's TFLOP/s, Megatron-Kwai's tokens, Megatron's
+    `--log-energy`.
+    """
 
     __tablename__ = "iterations"
 
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
     iteration: Mapped[int] = mapped_column(primary_key=True)
-    elapsed_ms: Mapped[float]
+    elapsed_ms: Mapped[float | None]
     loss: Mapped[float | None]
     grad_norm: Mapped[float | None]
     used: Mapped[bool]
+    loss_scale: Mapped[float | None]
+    skipped: Mapped[int | None]
+    nan: Mapped[int | None]
+    reported_tflops_per_gpu: Mapped[float | None]
+    reported_tokens_per_s_per_gpu: Mapped[float | None]
+    power_w: Mapped[float | None]
+    is_finite: Mapped[bool] = mapped_column(server_default=true())
+
+
+class Reading(Table):
+    """How far a file of an attempt was read, so that the next look reads only what is new.
+
+    `name` is the file's in the attempt's folder, `bytes_read` how much of it is in the ledger. `inode` (text: some file
+    systems use all 64 bits) and `fingerprint`, of the bytes at its beginning and of those before `bytes_read`, tell
+    whether it still is that file. Its device is not asked for: hosts that share a file system number it each for
+    itself. `facts` are what it says beside its iterations, as results/read has them.
+    """
+
+    __tablename__ = "readings"
+
+    attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    inode: Mapped[str]
+    bytes_read: Mapped[int] = mapped_column(BigInteger)
+    fingerprint: Mapped[str]
+    facts: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
 class Event(Table):

@@ -12,6 +12,7 @@ from alembic.config import Config
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import SCHEMA, checked_version, take_write_lock
+from orchestrator.ledger.views import create_views, drop_views
 
 
 def migrate(engine: sa.Engine) -> None:
@@ -39,10 +40,12 @@ def migrate(engine: sa.Engine) -> None:
 
 
 def _upgrade(connection: sa.Connection) -> None:
+    drop_views(connection)
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    create_views(connection)
 
 
 def _refuse_damage(connection: sa.Connection) -> None:

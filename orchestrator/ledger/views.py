@@ -1,0 +1,128 @@
+"""Views for people: `datasette results.db`, `repro sql`. They have no state, and are made anew with every migration.
+
+A job that two experiments, scales or cases share has a row in each. Columns and units: docs/ledger.md.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+# Whoever asked for a job, and under which name; two runs of one figure ask for the same.
+_ASKED = """
+    SELECT DISTINCT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, run_jobs.job_id
+    FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id
+"""
+
+_ATTEMPTS = """
+    SELECT asked.experiment, asked.scale, asked.cluster, asked.case_name, jobs.repeat, jobs.workload,
+        jobs.id AS job_id, attempts.number AS attempt, attempts.id AS attempt_id, attempts.run_id,
+        attempts.state, attempts.phase, attempts.verdict, attempts.failure, attempts.verdict_reason, attempts.reason,
+        attempts.deciding_line, attempts.deciding_rank, attempts.iteration, jobs.iterations,
+        jobs.gpus, attempts.nodes, attempts.created_at, attempts.submitted_at, attempts.started_at, attempts.ended_at,
+        {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
+        CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
+        attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
+        runs.git_commit, runs.git_dirty, jobs.code, jobs.image
+    FROM attempts
+    JOIN jobs ON jobs.id = attempts.job_id
+    JOIN runs ON runs.id = attempts.run_id
+    JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
+"""
+
+# Metrics that are a column of their own; of one there are also the spread and the count, which the others share.
+_METRICS = (
+    *("iteration_ms", "tflops_per_gpu", "percent_of_peak", "mfu_percent", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("sequences_per_s", "aggregate_pflops", "reported_tflops_per_gpu", "max_memory_allocated_bytes"),
+    *("max_memory_reserved_bytes", "gpu_memory_used_gb", "gpu_power_w", "gpu_clock_mhz", "gpu_slowed_percent"),
+    *("parameters_billion",),
+)
+_OF_FIRST = ("iteration_ms_spread", "iterations_used")
+
+# Of the jobs that a case ever was (its code and image change) that of the latest run, and of that its latest attempt.
+_RESULTS = """
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+        v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.gpus, v.nodes,
+        {layout},
+        {metrics},
+        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image
+    FROM v_attempts AS v
+    JOIN jobs ON jobs.id = v.job_id
+    JOIN (
+        SELECT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat,
+            max(runs.id) AS run_id
+        FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id JOIN jobs ON jobs.id = run_jobs.job_id
+        GROUP BY runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, jobs.workload, jobs.repeat
+    ) AS latest ON latest.experiment = v.experiment AND latest.scale = v.scale AND latest.cluster = v.cluster
+        AND latest.case_name = v.case_name AND latest.workload = v.workload AND latest.repeat = v.repeat
+    LEFT JOIN (
+        SELECT attempt_id,
+            max(CASE WHEN name = 'iteration_ms' THEN spread END) AS iteration_ms_spread,
+            max(CASE WHEN name = 'iteration_ms' THEN count END) AS iterations_used,
+            {pivots}
+        FROM metrics GROUP BY attempt_id
+    ) AS measured ON measured.attempt_id = v.attempt_id
+    WHERE EXISTS (
+        SELECT 1 FROM run_jobs
+        WHERE run_jobs.run_id = latest.run_id AND run_jobs.job_id = v.job_id AND run_jobs.case_name = v.case_name
+    ) AND NOT EXISTS (
+        SELECT 1 FROM attempts AS later WHERE later.job_id = v.job_id AND later.number > v.attempt
+    )
+"""
+
+_ITERATIONS = """
+    SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
+        v.verdict, i.iteration, i.elapsed_ms, i.used, i.is_finite, i.loss, i.grad_norm, i.loss_scale, i.skipped, i.nan,
+        i.reported_tflops_per_gpu, i.reported_tokens_per_s_per_gpu, i.power_w
+    FROM iterations AS i JOIN v_attempts AS v ON v.attempt_id = i.attempt_id
+"""
+
+_LAYOUT = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "micro_batch_size", "global_batch_size")
+
+VIEWS = ("v_attempts", "v_results", "v_iterations")
+"""In the order in which one is made of another."""
+
+
+def drop_views(connection: sa.Connection) -> None:
+    """So that the tables below them can be altered."""
+    for name in reversed(VIEWS):
+        connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+
+
+def create_views(connection: sa.Connection) -> None:
+    """As they are today; there must be none."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
+    configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
+    wait_s = seconds("attempts.submitted_at", "attempts.started_at")
+    elapsed_s = seconds("attempts.started_at", "attempts.ended_at")
+    pivots = [f"max(CASE WHEN name = '{name}' THEN value END) AS {name}" for name in _METRICS]
+    texts = {
+        "v_attempts": _ATTEMPTS.format(
+            asked=_ASKED, wait_s=wait_s, elapsed_s=elapsed_s, device=configured("device", "text")
+        ),
+        "v_results": _RESULTS.format(
+            layout=", ".join(f"{configured(f'layout.{name}', 'integer')} AS {name}" for name in _LAYOUT),
+            metrics=", ".join(f"measured.{name}" for name in (_METRICS[0], *_OF_FIRST, *_METRICS[1:])),
+            pivots=", ".join(pivots),
+        ),
+        "v_iterations": _ITERATIONS,
+    }
+    for name in VIEWS:
+        connection.exec_driver_sql(f"CREATE VIEW {name} AS {texts[name]}")
+
+
+def _seconds_in_sqlite(start: str, end: str) -> str:
+    """Its times are texts; their difference as days of Julius Caesar's calendar is good to a millisecond."""
+    return f"round((julianday({end}) - julianday({start})) * 86400.0, 3)"
+
+
+def _seconds_in_postgresql(start: str, end: str) -> str:
+    return f"round(extract(epoch FROM {end} - {start})::numeric, 3)::double precision"
+
+
+def _configured_in_sqlite(path: str, _kind: str) -> str:
+    return f"json_extract(jobs.configuration, '$.{path}')"
+
+
+def _configured_in_postgresql(path: str, kind: str) -> str:
+    return f"(jobs.configuration #>> '{{{path.replace('.', ',')}}}')::{kind}"

@@ -1,0 +1,101 @@
+"""`repro sql`: the answer as a table, JSON or CSV, of any length; a fault is one line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from orchestrator.cli import sql
+from orchestrator.ledger.jobs import Observation, record_observations
+from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.ledger.tables import ENDED, VERIFIED
+from tests.unit.cli.calling import Caller, everything_in
+from tests.unit.ledger.making import new_ledger, record
+
+
+@pytest.fixture
+def asking(repro: Caller) -> Caller:
+    """`repro` where two jobs are verified."""
+    ledger = new_ledger(repro.site.folder)
+    record(ledger, "a", "b")
+    record_observations(ledger, {one: Observation("COMPLETED", ENDED) for one in (1, 2)}, [])
+    record_measurements(ledger, [Measurement(one, 8, VERIFIED, None, (), ()) for one in (1, 2)])
+    return repro
+
+
+def test_an_answer_is_a_table_json_or_csv_with_the_same_rows(asking: Caller) -> None:
+    question = "select case_name, gpus, failure from v_results order by case_name"
+    before = everything_in(asking.site.folder)
+    lines = asking("sql", question).stdout.splitlines()
+    assert [line.split() for line in lines] == [["CASE_NAME", "GPUS", "FAILURE"], ["a", "4", "-"], ["b", "4", "-"]]
+    rows = json.loads(asking("sql", question, "--json").stdout)
+    assert rows == [{"case_name": name, "gpus": 4, "failure": None} for name in ("a", "b")]
+    assert asking("sql", question, "--csv").stdout == "case_name,gpus,failure\na,4,\nb,4,\n"
+    assert everything_in(asking.site.folder) == before
+
+
+def test_an_answer_without_rows_still_says_its_columns(asking: Caller) -> None:
+    question = "select id, gpus from jobs where gpus > 4"
+    assert asking("sql", question).stdout == "ID  GPUS\n"
+    assert asking("sql", question, "--csv").stdout == "id,gpus\n"
+    assert json.loads(asking("sql", question, "--json").stdout) == []
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 8, 9])
+def test_a_long_answer_comes_whole_block_by_block(asking: Caller, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(sql, "AT_ONCE", 4)
+    question = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {number}) select i from n"
+    expected = list(range(1, number + 1))
+    assert [row["i"] for row in json.loads(asking("sql", question, "--json").stdout)] == expected
+    table = csv.DictReader(io.StringIO(asking("sql", question, "--csv").stdout))
+    assert [int(row["i"]) for row in table] == expected
+    lines = asking("sql", question).stdout.split()
+    assert [int(line) for line in lines if line != "I"] == expected and lines.count("I") == (number + 3) // 4
+
+
+def test_json_has_no_infinity_and_no_bytes_that_are_none(asking: Caller) -> None:
+    done = asking("sql", "select 9e999 as most, x'00ff' as raw", "--json")
+    assert json.loads(done.stdout, parse_constant=pytest.fail)[0]["most"] is None
+
+
+def test_without_a_question_it_lists_what_can_be_asked_for(asking: Caller) -> None:
+    done = asking("sql")
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names[:4] == ["NAME", "v_attempts", "v_iterations", "v_results"] and "metrics" in names
+    assert done.stderr.startswith("next: repro sql ")
+    rows = {row["name"]: row for row in json.loads(asking("sql", "--json").stdout)}
+    assert rows["v_results"]["kind"] == "view" and "tflops_per_gpu" in rows["v_results"]["columns"]
+
+
+def test_the_question_that_it_proposes_can_be_asked(asking: Caller) -> None:
+    proposed = asking("sql").stderr.partition('"')[2].partition('"')[0]
+    assert asking("sql", proposed).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["select verdikt from v_results"], 'repro: verdikt: no such column; did you mean "verdict"?'),
+        (["delete from jobs"], "repro: the ledger can only be read (not authorized); give one SELECT"),
+        (["select 1", "--json", "--csv"], "repro: --json and --csv: give one of them"),
+    ],
+)
+def test_a_bad_question_is_one_line(asking: Caller, words: list[str], expected: str) -> None:
+    before = everything_in(asking.site.folder)
+    done = asking("sql", *words)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (2, "", [expected])
+    assert everything_in(asking.site.folder) == before
+
+
+def test_it_says_that_jobs_under_way_are_shown_as_last_seen(asking: Caller) -> None:
+    assert asking("sql", "select 1").stderr == ""
+    record(new_ledger(asking.site.folder), "c", token="other")
+    assert asking("sql", "select 1").stderr.startswith("note: jobs are under way, shown as last seen")
+
+
+def test_where_nothing_was_submitted_it_says_so(repro: Caller) -> None:
+    done = repro("sql", "select 1")
+    assert (done.returncode, done.complaints[0].partition(";")[0]) == (2, "repro: nothing was submitted yet")

@@ -1,0 +1,134 @@
+"""The views that people ask: one row for each thing, the right attempt of each case, the same in either database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import Observation, record_observations
+from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.runs import NewJob, record_run
+from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
+from tests.unit.ledger.making import (
+    CONFIGURATION,
+    attempts,
+    make_old_ledger,
+    new_job,
+    new_run,
+    opened,
+    record,
+    unless_verified,
+)
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+def rows(ledger: Ledger, view: str) -> list[dict[str, Any]]:
+    with ledger.engine.connect() as connection:
+        return [dict(row) for row in connection.exec_driver_sql(f"select * from {view}").mappings()]
+
+
+def judged(ledger: Ledger, attempt: int, verdict: str, *metrics: MeasuredMetric) -> None:
+    end = Observation("COMPLETED", ENDED, started_at=NOON, ended_at=NOON + timedelta(minutes=90, milliseconds=250))
+    record_observations(ledger, {attempt: end}, [])
+    lines = tuple(MeasuredIteration(n, 100.0 + n, None, None, n > 1) for n in (1, 2))
+    record_measurements(ledger, [Measurement(attempt, 2, verdict, None, lines, metrics)])
+
+
+def test_a_job_that_two_experiments_share_has_a_row_in_each(ledger: Ledger) -> None:
+    record(ledger, "a", "b", run=new_run("sc21/figure-13"))
+    record(ledger, "a", run=new_run("sc21/figure-14"))
+    record(ledger, "a", run=new_run("sc21/figure-14", scale="quad"))
+    record(ledger, "a", run=new_run("sc21/figure-14"))
+    record_measurements(ledger, [Measurement(1, 1, None, None, (MeasuredIteration(1, 1.0, None, None, True),), ())])
+    expected = [("sc21/figure-13", "cpu", "a"), ("sc21/figure-14", "cpu", "a"), ("sc21/figure-14", "quad", "a")]
+    for view, others in (
+        ("v_attempts", [("sc21/figure-13", "cpu", "b")]),
+        ("v_results", [("sc21/figure-13", "cpu", "b")]),
+        ("v_iterations", []),
+    ):
+        found = [(row["experiment"], row["scale"], row["case_name"]) for row in rows(ledger, view)]
+        assert sorted(found) == sorted(expected + others), view
+
+
+def test_two_cases_that_are_one_job_have_a_row_each(ledger: Ledger) -> None:
+    first = new_job("a")
+    record_run(ledger, new_run(), [first, replace(first, case_name="b")], unless_verified, attempts())
+    for view in ("v_attempts", "v_results"):
+        assert sorted((row["case_name"], row["attempt_id"]) for row in rows(ledger, view)) == [("a", 1), ("b", 1)]
+
+
+def test_a_result_is_the_latest_attempt_and_all_attempts_are_there(ledger: Ledger) -> None:
+    record(ledger, "a")
+    judged(ledger, 1, FAILED)
+    record(ledger, "a", token="again")
+    assert sorted(row["attempt"] for row in rows(ledger, "v_attempts")) == [1, 2]
+    (result,) = rows(ledger, "v_results")
+    assert (result["attempt"], result["verdict"]) == (2, None)
+
+
+def test_of_a_case_whose_code_has_changed_the_result_is_that_of_the_latest_run(ledger: Ledger) -> None:
+    """Also where that run found the job done, and an attempt of other code is younger."""
+
+    def run(code: str) -> None:
+        job = replace(new_job("a"), id=f"with-{code}", code=code)
+        record_run(ledger, new_run(), [job], unless_verified, attempts())
+
+    run("old")
+    judged(ledger, 1, VERIFIED)
+    run("new")
+    assert [row["code"] for row in rows(ledger, "v_results")] == ["new"]
+    run("old")
+    assert [(row["code"], row["attempt_id"]) for row in rows(ledger, "v_results")] == [("old", 1)]
+
+
+def test_repeats_and_programs_are_results_of_their_own(ledger: Ledger) -> None:
+    first = new_job("a")
+    others = [replace(first, id="second", repeat=2), replace(first, id="other", workload="megatron-2021")]
+    record_run(ledger, new_run(), [first, *others], unless_verified, attempts())
+    found = [(row["workload"], row["repeat"]) for row in rows(ledger, "v_results")]
+    assert sorted(found) == [("megatron-2021", 1), ("pretrain", 1), ("pretrain", 2)]
+
+
+def on_gpus(name: str) -> NewJob:
+    return replace(new_job(name), gpus=8, configuration=CONFIGURATION | {"device": "gpu"})
+
+
+def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:
+    record_run(ledger, new_run(), [on_gpus("a"), new_job("b")], unless_verified, attempts())
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(submitted_at=NOON - timedelta(seconds=12.5)))
+    timing = MeasuredMetric("iteration_ms", 800.25, "ms", 1.5, 17)
+    memory = MeasuredMetric("max_memory_allocated_bytes", 2.0**36, "B")
+    judged(ledger, 1, VERIFIED, timing, memory, MeasuredMetric("unheard_of", 1.0, "x"))
+    judged(ledger, 2, VERIFIED)
+    found = {row["case_name"]: row for row in rows(ledger, "v_results")}
+    one = found["a"]
+    assert (one["wait_s"], one["elapsed_s"]) == (12.5, 5400.25)
+    assert one["gpu_hours"] == pytest.approx(8 * 5400.25 / 3600)
+    assert (one["iteration_ms"], one["iteration_ms_spread"], one["iterations_used"]) == (800.25, 1.5, 17)
+    assert (one["max_memory_allocated_bytes"], one["tflops_per_gpu"]) == (2.0**36, None)
+    assert (one["tensor_parallel"], one["global_batch_size"], one["micro_batch_size"]) == (2, 4, None)
+    assert (one["git_commit"], one["code"], one["gpus"]) == ("c0ffee", "code", 8)
+    assert (found["b"]["gpu_hours"], found["b"]["elapsed_s"]) == (None, 5400.25), "processes on cores are no GPUs"
+    lines = [(row["iteration"], row["elapsed_ms"], bool(row["used"])) for row in rows(ledger, "v_iterations")]
+    assert sorted(lines) == sorted([(1, 101.0, False), (2, 102.0, True)] * 2)
+
+
+def test_what_has_not_happened_yet_is_nothing(ledger: Ledger) -> None:
+    record(ledger, "a")
+    (one,) = rows(ledger, "v_attempts")
+    assert [one[name] for name in ("wait_s", "elapsed_s", "gpu_hours", "verdict", "nodes")] == [None] * 5
+
+
+def test_an_older_ledger_gets_the_views_and_they_show_what_it_has(database_url: sa.URL) -> None:
+    make_old_ledger(database_url, "0001")
+    ledger = opened(database_url)
+    assert [(row["case_name"], row["iteration_ms"]) for row in rows(ledger, "v_results")] == [("a", 800.1), ("b", None)]
+    assert [row["elapsed_ms"] for row in rows(ledger, "v_iterations")] == [812.5, 800.1]
+    ledger.engine.dispose()

@@ -1,0 +1,595 @@
+"""Collecting: what is new is read once, another log is read anew, and where nothing is new nothing is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.job_files import open_job_file
+from orchestrator.ledger import jobs, measurements
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow, Observation, job_rows, record_observations
+from orchestrator.ledger.measurements import (
+    MeasuredIteration,
+    MeasuredMetric,
+    Measurement,
+    ReadOn,
+    iterations_of,
+    metrics_of,
+)
+from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
+from orchestrator.results import collect as collecting
+from orchestrator.results import following, log_files, measuring
+from orchestrator.results.collect import collect, measure
+from orchestrator.results.following import KNOWN_BY_BYTES, Followed, follow
+from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
+
+WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
+LINE = (
+    " [2026-01-01 00:00:00.000000] iteration {n:8d}/       8 | consumed samples: {n:12d} | elapsed time per iteration"
+    " (ms): {ms:.1f} | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {loss} | loss scale: 1.0 |"
+    " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+KEPT = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank")
+"""What collecting says of the attempt itself."""
+DONE = "[after training is done] datetime: 2026-01-01 00:00:00 \n"
+
+
+def log(upto: int, *, ms: float = 100.0, loss: str = "6.9E+00", begin: int = 1) -> str:
+    lines = (LINE.format(n=n, ms=ms + n, loss=loss) for n in range(begin, upto + 1))
+    return WORLD + "".join(lines) + (DONE if upto == 8 else "")
+
+
+class Made:
+    """Jobs of a ledger, each with a folder of its own."""
+
+    def __init__(self, home: Path, *names: str) -> None:
+        self.home = home
+        home.mkdir(exist_ok=True)
+        self.ledger = new_ledger(home)
+        sa.event.listen(self.ledger.engine, "connect", lambda raw, _: raw.execute("pragma synchronous=off") and None)
+        self.ledger.engine.dispose()
+        record(self.ledger, *names)
+        with self.ledger.writing() as session:
+            for attempt in session.scalars(sa.select(Attempt)):
+                folder = home / attempt.job_id
+                folder.mkdir()
+                attempt.folder = str(folder)
+
+    def folder(self, name: str = "a") -> Path:
+        return self.home / f"{name}-id"
+
+    def runs(self, *attempts: int) -> None:
+        record_observations(self.ledger, {one: Observation("RUNNING", RUNNING) for one in attempts or (1,)}, [])
+
+    def ends(self, *attempts: int, state: str = "COMPLETED", code: int = 0, **seen: Any) -> None:
+        end = Observation(state, ENDED, exit_code=code, **seen)
+        record_observations(self.ledger, dict.fromkeys(attempts or (1,), end), [])
+
+    def row(self, name: str = "a") -> JobRow:
+        return next(row for row in job_rows(self.ledger) if row.case_name == name)
+
+    def numbers(self, attempt: int = 1) -> list[int]:
+        return [line.iteration for line in iterations_of(self.ledger, attempt)]
+
+    def begin_again(self) -> None:
+        """As if the first job had only just begun."""
+        for file in self.folder().iterdir():
+            file.write_text("")
+        nothing = dict.fromkeys((*KEPT, "ended_at", "exit_code"))
+        with self.ledger.writing() as session:
+            for table in (Iteration, Metric, Reading, Event):
+                session.execute(sa.delete(table))
+            session.execute(sa.update(Attempt).values(state="RUNNING", phase=RUNNING, **nothing))
+
+    def check_as_measured(self, name: str = "a") -> None:
+        """The ledger has what all of the job's files, read anew, say."""
+        row = self.row(name)
+        now = measure(row)
+        assert [getattr(row, name) for name in KEPT] == [getattr(now, name) for name in KEPT]
+        stored = iterations_of(self.ledger, row.attempt_id)
+        assert [_plain(line) for line in stored] == [_plain(line) for line in now.iterations]
+        metrics = metrics_of(self.ledger, [row.attempt_id]).get(row.attempt_id, {})
+        assert metrics == {metric.name: metric for metric in now.metrics}
+
+    def everything(self) -> dict[str, list[tuple[Any, ...]]]:
+        """What collecting writes, less when it did."""
+        with self.ledger.reading() as session:
+            found = {
+                table.__tablename__: [tuple(row) for row in session.execute(sa.select(*table.__table__.columns))]
+                for table in (Iteration, Metric, Reading)
+            }
+            found["attempts"] = [tuple(row) for row in session.execute(sa.select(*(getattr(Attempt, n) for n in KEPT)))]
+            events = sa.select(Event.kind, Event.detail).where(Event.kind == "verdict")
+            found["events"] = [tuple(row) for row in session.execute(events)]
+        return found
+
+
+def _plain(line: MeasuredIteration) -> tuple[object, ...]:
+    """A number that is none is nothing."""
+    values = dataclasses.astuple(line)
+    return tuple(None if isinstance(v, float) and not math.isfinite(v) else v for v in values)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """One job that runs."""
+    one = Made(tmp_path, "a")
+    one.runs()
+    return one
+
+
+# ---- while it runs, and at its end ---------------------------------------------------------------------------
+
+
+def test_a_running_log_is_read_as_far_as_it_goes_and_judged_at_its_end(made: Made) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    assert collect(made.ledger) == ()
+    assert (made.row().iteration, made.row().verdict, made.numbers()) == (5, None, [1, 2, 3, 4, 5])
+    assert metrics_of(made.ledger, [1]) == {}, "metrics are of a whole job"
+    file.write_text(log(8))
+    made.ends()
+    collect(made.ledger)
+    assert (made.row().iteration, made.row().verdict, made.row().verdict_reason) == (8, "verified", None)
+    timing = metrics_of(made.ledger, [1])[1]["iteration_ms"]
+    assert (timing.value, timing.count, len(made.numbers())) == (105.5, 6, 8)
+
+
+def test_what_ran_is_not_read_where_only_ends_are_asked_for(made: Made) -> None:
+    (made.folder() / "log.txt").write_text(log(5))
+    collect(made.ledger, running=False)
+    assert made.numbers() == []
+    made.ends()
+    collect(made.ledger, running=False)
+    assert made.row().verdict == "failed" and len(made.numbers()) == 5
+
+
+def test_lines_are_added_and_stored_ones_left_alone(made: Made) -> None:
+    """What was stored is not written again: here it would lose a mark that only this test can have made."""
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    collect(made.ledger)
+    with made.ledger.writing() as session:
+        session.execute(sa.update(Iteration).values(loss_scale=77.0))
+    file.write_text(log(8))
+    collect(made.ledger)
+    marks = [line.loss_scale for line in iterations_of(made.ledger, 1)]
+    assert marks == [77.0] * 5 + [1.0] * 3
+
+
+def test_where_nothing_is_new_nothing_is_written(made: Made) -> None:
+    """Also with half a line at the end, which the next look reads again."""
+    (made.folder() / "log.txt").write_text(log(5) + LINE.format(n=6, ms=106.0, loss="6.9")[:50])
+    (made.folder() / "batch.txt").write_text("")
+    collect(made.ledger)
+    file = made.home / "results.db"
+    before, everything = file.read_bytes(), made.everything()
+    other = sqlite3.connect(file)
+    version = other.execute("pragma data_version").fetchone()
+    for _ in range(3):
+        assert collect(made.ledger) == ()
+    assert other.execute("pragma data_version").fetchone() == version
+    other.close()
+    assert file.read_bytes() == before and made.everything() == everything
+
+
+def test_an_attempt_that_was_judged_is_never_read_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made.folder() / "log.txt").write_text(log(8))
+    made.ends()
+    collect(made.ledger)
+    before = made.everything()
+    (made.folder() / "log.txt").write_text(log(3))
+    monkeypatch.setattr(collecting, "follow", lambda *_words, **_named: pytest.fail("read again"))
+    collect(made.ledger)
+    assert made.everything() == before
+
+
+# ---- a log that is another one -------------------------------------------------------------------------------
+
+
+def replaced(file: Path, text: str) -> None:
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
+
+
+def truncated(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def rewritten(file: Path, text: str) -> None:
+    """In place, and longer than what was read."""
+    with file.open("r+") as open_file:
+        open_file.write(text + " " * 9000 + "\n")
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "replaced by a longer one": lambda file: replaced(file, log(6, ms=500)),
+    "replaced by a shorter one": lambda file: replaced(file, log(2, ms=500)),
+    "truncated and begun again": lambda file: truncated(file, log(2, ms=500)),
+    "truncated to nothing": lambda file: truncated(file, ""),
+    "rewritten in place": lambda file: rewritten(file, log(7, ms=500)),
+    "truncated and grown beyond what was read": lambda file: truncated(file, log(7, loss="1.0E+00")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_that_is_another_one_is_read_anew_and_what_was_stored_is_replaced(made: Made, change: str) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    collect(made.ledger)
+    old = made.everything()["iterations"]
+    CHANGES[change](file)
+    collect(made.ledger)
+    made.check_as_measured()
+    assert made.everything()["iterations"] != old
+    made.ends()
+    collect(made.ledger)
+    made.check_as_measured()
+
+
+def test_another_log_that_begins_and_goes_on_like_the_one_before_is_read_anew(made: Made) -> None:
+    """Its bytes do not tell them apart, where it is looked at them."""
+    file, noise = made.folder() / "log.txt", "noise\n" * KNOWN_BY_BYTES
+    file.write_text(noise + log(3) + noise)
+    collect(made.ledger)
+    replaced(file, noise + log(3, loss="1.5E+00") + noise + log(4, begin=4))
+    collect(made.ledger)
+    assert [line.loss for line in iterations_of(made.ledger, 1)] == [1.5, 1.5, 1.5, 6.9]
+
+
+def test_a_log_that_slurm_overwrote_when_it_ran_the_job_again_counts_from_its_new_beginning(made: Made) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(7))
+    collect(made.ledger)
+    record_observations(made.ledger, {1: Observation("PENDING", "waiting")}, [])
+    file.write_text(log(3, ms=900))
+    collect(made.ledger)
+    assert made.numbers() == [1, 2, 3, 4, 5, 6, 7], "it does not run now"
+    made.runs()
+    collect(made.ledger)
+    assert (made.row().iteration, made.numbers()) == (3, [1, 2, 3])
+    file.write_text(log(8, ms=900))
+    made.ends()
+    collect(made.ledger)
+    assert made.row().verdict == "verified" and metrics_of(made.ledger, [1])[1]["iteration_ms"].value == 905.5
+    made.check_as_measured()
+
+
+def test_a_program_that_begins_anew_in_the_same_log_counts_from_there(made: Made) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    collect(made.ledger)
+    with file.open("a") as more:
+        more.write(log(2, ms=300))
+    collect(made.ledger)
+    assert (made.row().iteration, made.numbers()) == (2, [1, 2])
+    made.check_as_measured()
+
+
+def test_what_was_read_of_a_log_that_is_gone_still_counts(made: Made) -> None:
+    """A file that is not there is no empty one."""
+    file = made.folder() / "log.txt"
+    file.write_text(log(8))
+    collect(made.ledger)
+    file.unlink()
+    collect(made.ledger)
+    assert made.numbers() == [1, 2, 3, 4, 5, 6, 7, 8]
+    made.ends()
+    collect(made.ledger)
+    assert made.row().verdict == "verified" and "iteration_ms" in metrics_of(made.ledger, [1])[1]
+
+
+def test_facts_of_another_version_are_not_gone_on_from(made: Made) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    collect(made.ledger)
+    with made.ledger.writing() as session:
+        session.execute(sa.update(Reading).values(facts={"version": 0}))
+    file.write_text(log(6))
+    collect(made.ledger)
+    assert made.numbers() == [1, 2, 3, 4, 5, 6]
+    made.check_as_measured()
+
+
+# ---- any way of growing --------------------------------------------------------------------------------------
+
+PIECES = (
+    "",
+    "noise\n",
+    WORLD,
+    log(8),
+    log(3),
+    log(6, begin=4),
+    log(8, begin=7),
+    log(5, begin=2, ms=250.0),
+    LINE.format(n=5, ms=100.0, loss="nan"),
+    LINE.format(n=6, ms=1e12, loss="6.9E+00"),
+    DONE,
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+    "[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 9 | reserved: 1.0 | max reserved: 9\n",
+    "half a line",
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=6),
+    cuts=st.lists(st.floats(0, 1), max_size=4),
+    beside=st.sampled_from(["", "a script says\n", WORLD]),
+    ended=st.sampled_from([("COMPLETED", 0), ("FAILED", 1), ("TIMEOUT", 0)]),
+)
+def test_however_a_log_grows_the_ledger_has_what_one_reading_at_the_end_gives(
+    made: Made, pieces: list[str], cuts: list[float], beside: str, ended: tuple[str, int]
+) -> None:
+    whole = "".join(pieces).encode()
+    made.begin_again()
+    for cut in sorted(cuts):
+        (made.folder() / "log.txt").write_bytes(whole[: int(cut * len(whole))])
+        if cut > 0.5:
+            (made.folder() / "batch.txt").write_text(beside)
+        collect(made.ledger)
+        made.check_as_measured()
+    (made.folder() / "log.txt").write_bytes(whole)
+    (made.folder() / "batch.txt").write_text(beside)
+    made.ends(state=ended[0], code=ended[1])
+    collect(made.ledger)
+    made.check_as_measured()
+    grown = made.everything()
+    made.begin_again()
+    (made.folder() / "log.txt").write_bytes(whole)
+    (made.folder() / "batch.txt").write_text(beside)
+    made.ends(state=ended[0], code=ended[1])
+    collect(made.ledger)
+    assert made.everything() == grown
+
+
+# ---- what is read --------------------------------------------------------------------------------------------
+
+
+class Counted(io.BufferedReader):
+    """A file that tells how many bytes were read from it."""
+
+    read_bytes = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        Counted.read_bytes += len(found)
+        return found
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
+    """Every byte that is read of a job's files."""
+
+    def opened(folder: Path, name: str) -> BinaryIO | None:
+        file = open_job_file(folder, name)
+        return Counted(file.detach()) if isinstance(file, io.BufferedReader) else None
+
+    for module in (following, log_files):
+        monkeypatch.setattr(module, "open_job_file", opened)
+    Counted.read_bytes = 0
+    yield Counted
+
+
+def test_a_look_reads_what_is_new_and_little_else(made: Made, counted: type[Counted]) -> None:
+    """Beside it the bytes that tell whether the log is still the same one."""
+    file = made.folder() / "log.txt"
+    file.write_text(log(5) + "x" * 99 + "\n" + "noise\n" * 200_000)
+    collect(made.ledger)
+    size = file.stat().st_size
+    assert counted.read_bytes >= size
+    counted.read_bytes = 0
+    collect(made.ledger)
+    assert counted.read_bytes == 2 * KNOWN_BY_BYTES
+    counted.read_bytes = 0
+    with file.open("a") as more:
+        more.write(log(7, begin=6))
+    collect(made.ledger)
+    added = file.stat().st_size - size
+    assert added <= counted.read_bytes <= added + 5 * KNOWN_BY_BYTES
+    assert made.numbers() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_the_series_is_that_of_the_first_file_that_has_one(made: Made) -> None:
+    """Ranks may each have a file, and a rank that comes earlier its first line later."""
+    for name in ("rank1.txt", "rank3.txt"):
+        (made.folder() / name).write_text("")
+    (made.folder() / "rank3.txt").write_text(log(4, ms=300))
+    collect(made.ledger)
+    assert made.row().iteration == 4
+    (made.folder() / "rank1.txt").write_text(log(2, ms=100))
+    collect(made.ledger)
+    assert made.numbers() == [1, 2]
+    (made.folder() / "rank3.txt").write_text(log(6, ms=300))
+    collect(made.ledger)
+    assert (made.numbers(), iterations_of(made.ledger, 1)[0].elapsed_ms) == ([1, 2], 101.0)
+    made.check_as_measured()
+
+
+def test_a_packed_log_is_read_and_not_written_again(made: Made) -> None:
+    (made.folder() / "log.txt.gz").write_bytes(gzip.compress((log(5) + "noise\n" * 10_000).encode()))
+    collect(made.ledger)
+    before = (made.home / "results.db").read_bytes()
+    collect(made.ledger)
+    assert made.numbers() == [1, 2, 3, 4, 5] and (made.home / "results.db").read_bytes() == before
+
+
+def test_what_could_not_be_read_is_said_and_hinders_no_other(tmp_path: Path) -> None:
+    site = Made(tmp_path / "site", "a", "b", "c")
+    site.runs(1, 2, 3)
+    (site.folder("a") / "log.txt").mkdir()
+    (site.folder("b") / "log.txt").write_text("x" * 1_100_000 + "\n" + log(8))
+    (site.folder("c") / "log.txt").write_text(log(8))
+    site.ends(1, 2, 3)
+    said = collect(site.ledger)
+    assert [text.partition("-id/")[2] for text in said] == [
+        "log.txt: a folder and not a file, so it is not read",
+        "log.txt: a line of 1,100,001 bytes, passed over",
+    ]
+    assert [site.row(name).verdict for name in "abc"] == [None, "verified", "verified"]
+
+
+# ---- at the end ----------------------------------------------------------------------------------------------
+
+
+def test_the_line_that_decided_is_kept_without_its_secret(made: Made) -> None:
+    secret = "hf_" + "a1" * 20
+    (made.folder() / "log.txt").write_text(log(2) + f"[rank3]: RuntimeError: no access with {secret}\n")
+    made.ends(state="FAILED", code=1)
+    collect(made.ledger)
+    row = made.row()
+    assert row.verdict == "failed" and row.deciding_line is not None and "no access with" in row.deciding_line
+    assert row.deciding_rank == 3
+    assert secret.encode() not in (made.home / "results.db").read_bytes()
+
+
+def test_a_good_log_is_not_searched_for_errors(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made.folder() / "log.txt").write_text(log(8))
+    made.ends()
+    monkeypatch.setattr(measuring, "CauseFinder", lambda: pytest.fail("searched"))
+    collect(made.ledger)
+    assert made.row().verdict == "verified"
+
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+@pytest.mark.parametrize(("device", "hours"), [("gpu", 4 * 1.5), ("cpu", None)])
+def test_an_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str, hours: float | None) -> None:
+    with made.ledger.writing() as session:
+        session.execute(sa.update(Job).values(configuration=CONFIGURATION | {"device": device}))
+    (made.folder() / "log.txt").write_text(log(8))
+    made.ends(started_at=NOON, ended_at=NOON + timedelta(hours=1.5))
+    collect(made.ledger)
+    metric = metrics_of(made.ledger, [1])[1].get("gpu_hours")
+    assert (metric.value if metric else None, metric.unit if metric else None) == (hours, "h" if hours else None)
+
+
+def test_what_was_sampled_on_the_gpus_is_a_metric_and_goes_before_what_a_log_says_of_it(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1 | max allocated: 9 | reserved: 1 | max reserved: 9 |"
+    )
+    (made.folder() / "log.txt").write_text(log(2) + f"{said} total device memory used: 900\n" + log(8, begin=3))
+    sampled = [MeasuredMetric("gpu_memory_used_gb", 71.5, "GB"), MeasuredMetric("gpu_clock_mhz", 1410.0, "MHz")]
+    monkeypatch.setattr(measuring, "sampled_metrics", lambda folder, *_: sampled if folder == made.folder() else [])
+    made.ends()
+    collect(made.ledger)
+    metrics = metrics_of(made.ledger, [1])[1]
+    assert (metrics["gpu_memory_used_gb"].value, metrics["gpu_clock_mhz"].value) == (71.5, 1410.0)
+    assert "iteration_ms" in metrics
+
+
+def test_a_line_whose_numbers_are_none_is_kept_and_does_not_count(made: Made) -> None:
+    lines = [LINE.format(n=n, ms=100.0, loss="nan" if n == 5 else "6.9E+00") for n in range(1, 9)]
+    file = made.folder() / "log.txt"
+    for upto in (6, 8):
+        file.write_text(WORLD + "".join(lines[:upto]) + DONE)
+        collect(made.ledger)
+    stored = {line.iteration: line for line in iterations_of(made.ledger, 1)}
+    assert [(line.is_finite, line.used) for line in (stored[4], stored[5], stored[6])] == [
+        (True, True),
+        (False, False),
+        (True, True),
+    ]
+    made.ends()
+    collect(made.ledger)
+    assert made.row().verdict == "failed" and "iteration 5" in (made.row().verdict_reason or "")
+    made.check_as_measured()
+
+
+# ---- whole or not at all, many, and several at once ----------------------------------------------------------
+
+
+def test_a_crash_before_the_end_of_its_transaction_changes_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(log(5))
+    collect(made.ledger)
+    before = made.everything()
+    file.write_text(log(8))
+    made.ends()
+
+    def crashes(*_words: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.ledger.measurements._replace_files_read", crashes)
+        with pytest.raises(MemoryError):
+            collect(made.ledger)
+    assert made.everything() == before
+    collect(made.ledger)
+    assert made.row().verdict == "verified"
+    made.check_as_measured()
+
+
+@pytest.mark.parametrize("meanwhile", ["read", "grown and ended", "begun again"])
+def test_what_another_terminal_has_read_meanwhile_is_not_written_over(
+    made: Made, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """It is through between our look at the file and our writing it down."""
+    file = made.folder() / "log.txt"
+    file.write_text(log(4))
+    collect(made.ledger)
+    file.write_text(log(6))
+    turns: list[int] = []
+
+    def follows(*words: Any, **named: Any) -> Followed:
+        found = follow(*words, **named)
+        if not turns:
+            turns.append(1)
+            if meanwhile == "grown and ended":
+                file.write_text(log(8))
+                made.ends()
+            if meanwhile == "begun again":
+                file.write_text(log(2, ms=900))
+            collect(new_ledger(made.home))
+        return found
+
+    monkeypatch.setattr(collecting, "follow", follows)
+    collect(made.ledger)
+    last = {"read": 6, "grown and ended": 8, "begun again": 2}[meanwhile]
+    assert made.numbers() == list(range(1, last + 1))
+    assert [kind for kind, _ in made.everything()["events"]] == ["verdict"] * (last == 8)
+    made.check_as_measured()
+
+
+def test_many_jobs_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And written a few thousand lines at a time: however many there are, memory holds no more."""
+    names = [f"job{number}" for number in range(7)]
+    site = Made(tmp_path / "site", *names)
+    for name in names:
+        (site.folder(name) / "log.txt").write_text(log(8))
+    site.ends(*range(1, 8))
+    rows: list[int] = []
+    lines: list[int] = []
+    monkeypatch.setattr(collecting, "AT_ONCE", 3)
+    monkeypatch.setattr(collecting, "LINES_AT_ONCE", 10)
+
+    def rows_of_attempts(ledger: Ledger, ids: list[int]) -> list[JobRow]:
+        rows.append(len(ids))
+        return jobs.rows_of_attempts(ledger, ids)
+
+    def record_measurements(ledger: Ledger, found: list[Measurement], on: dict[int, ReadOn]) -> list[int]:
+        lines.append(sum(len(one.iterations) for one in found))
+        return measurements.record_measurements(ledger, found, on)
+
+    monkeypatch.setattr(collecting, "rows_of_attempts", rows_of_attempts)
+    monkeypatch.setattr(collecting, "record_measurements", record_measurements)
+    collect(site.ledger)
+    assert (rows, max(lines), sum(lines)) == ([3, 3, 1], 16, 7 * 8)
+    assert {row.verdict for row in job_rows(site.ledger)} == {"verified"}
