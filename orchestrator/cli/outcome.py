@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from orchestrator.catalog.library import Entry
+from orchestrator.cli.opening import bring_up_to_date, existing_ledger
 from orchestrator.cli.options import as_typed
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.cli.scope import Outcome, read_outcome
-from orchestrator.errors import EXIT_FAILED, EXIT_OK
-from orchestrator.folders import Folders
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
+from orchestrator.folders import Folders, find_folders
 from orchestrator.ledger.database import Ledger
-from orchestrator.results.export import claim_rows
+from orchestrator.results.claims import Used
+from orchestrator.results.evidence import shown_number
+from orchestrator.results.export.rows import claim_rows
 
 
 def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, workload: str, json: bool) -> int:
@@ -29,6 +32,37 @@ def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster:
     return EXIT_FAILED if now.failed else EXIT_OK
 
 
+def outcome_now(
+    experiment: str | None,
+    scale: str | None,
+    cluster: str | None,
+    workload: str | None,
+    database: str | None,
+    *,
+    running: bool = False,
+) -> Outcome:
+    """What was submitted of an experiment, after the scheduler was asked and the logs were read.
+
+    With `running` also those of jobs that still run: for a command that gives out their iterations.
+    """
+    folders, ledger = ledger_now(database, running=running)
+    now = read_outcome(ledger, folders, experiment, scale, cluster, workload)
+    if now.program:
+        say(f"note: {now.entry.short_name} with {now.program}")
+    return now
+
+
+def ledger_now(database: str | None, *, running: bool = False) -> tuple[Folders, Ledger]:
+    """The ledger after the scheduler was asked and the logs were read; ReproError where nothing was ever submitted."""
+    folders = find_folders()
+    ledger = existing_ledger(folders, database)
+    if ledger is None:
+        raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local --wait"))
+    for complaint in bring_up_to_date(ledger, running=running):
+        say(f"note: {complaint}")
+    return folders, ledger
+
+
 def case_rows(now: Outcome) -> list[dict[str, object]]:
     metric = now.entry.experiment.axes.y.metric
     rows: list[dict[str, object]] = []
@@ -45,10 +79,11 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
                 "iteration_ms": timing.value if timing else None,
                 "spread_ms": timing.spread if timing else None,
                 "used": timing.count if timing else None,
+                "repeats": timing.repeats if timing and timing.repeats > 1 else None,
                 metric: result.value(metric),
                 "percent_of_peak": result.value("percent_of_peak"),
                 "published": result.published.value if result.published else None,
-                "why": row.verdict_reason if row else None,
+                "why": result.flag or (row.verdict_reason if row else None),
             }
         )
     return rows
@@ -56,16 +91,28 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
 
 def print_cases(now: Outcome) -> None:
     rows = case_rows(now)
-    optional = [name for name in ("percent_of_peak", "published", "why") if any(row[name] is not None for row in rows)]
+    there = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    repeats = [name for name in ("repeats",) if name in there]
+    optional = [name for name in ("percent_of_peak", "published", "why") if name in there]
     always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
-    table(rows, [*always, now.entry.experiment.axes.y.metric, *optional])
+    table(rows, [*always, *repeats, now.entry.experiment.axes.y.metric, *optional])
 
 
-def print_claims(now: Outcome, to_stdout: bool) -> None:
-    """`holds`, `fails` or `not judged`, what the paper says, and what was seen."""
+def print_claims(now: Outcome, to_stdout: bool, with_numbers: bool = False) -> None:
+    """`holds`, `fails` or `not judged`, what the paper says, and what was seen; below it the numbers behind it."""
     for verdict in now.claims:
-        line = f"{verdict.verdict:<10}  {verdict.claim.says} ({verdict.claim.source})\n{'':<10}  {verdict.because}"
+        lines = [
+            f"{verdict.verdict:<10}  {verdict.claim.says} ({verdict.claim.source})",
+            f"{'':<10}  {verdict.because}",
+        ]
+        if with_numbers:
+            lines += [f"{'':<12}{_shown(used)}" for used in verdict.used]
         if to_stdout:
-            data(line)
+            data("\n".join(lines))
         else:
-            say(line)
+            say("\n".join(lines))
+
+
+def _shown(used: Used) -> str:
+    spread = f" ± {shown_number(used.spread)}" if used.spread is not None else ""
+    return f"{used.case}  {used.metric} {shown_number(used.value)}{spread}  (job {used.job})"

@@ -18,6 +18,7 @@ from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.results.against import in_order_of_runs, known_runs
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.compare import Result, results
 
@@ -40,8 +41,9 @@ class Outcome:
 
     @property
     def failures(self) -> list[JobRow]:
-        """Jobs that failed, other than as the source says they would."""
-        rows = [result.row for result in self.found if not result.ended_as_published]
+        """Jobs that failed, other than as the source says they would; of repeats also those beside a good one."""
+        unexpected = [result for result in self.found if not result.ended_as_published]
+        rows = [row for result in unexpected for row in (result.row, *result.failed)]
         return [row for row in rows if row is not None and row.verdict == "failed"]
 
     @property
@@ -80,7 +82,8 @@ def read_outcome(
         what = " ".join(filter(None, [experiment or "anything", *asked]))
         mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
         raise ReproError(Problem(f"{what} was never submitted", mend=mend))
-    last = max(of_program, key=lambda row: row.run_id)
+    runs = known_runs(ledger)
+    rows, last = in_order_of_runs(rows, runs), in_order_of_runs(of_program, runs)[-1]
     entry = find_experiment(folders, last.experiment)
     cases: list[Case] = expand(entry, last.scale)
     if last.workload not in {case.workload for case in cases}:

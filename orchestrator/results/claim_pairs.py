@@ -107,6 +107,7 @@ def _gap(pair: Pair, metric: str) -> float:
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
+    """Losses that stay alike because neither learns are no evidence: both must fall from their first to their last."""
     farthest, at, pairs = -1.0, "", _pairs(claim, evidence)
     verified(_both(pairs))
     for pair in pairs:
@@ -116,6 +117,11 @@ def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
         shared = sorted(iteration for iteration in of.keys() & over.keys() if iteration >= claim.from_iteration)
         if not shared:
             raise NotJudged(f"no iteration from {claim.from_iteration} on has a loss in both")
+        for side, smoothed in ((pair.of, of), (pair.over, over)):
+            (start, first), last = side.losses[0], smoothed[shared[-1]]
+            if last >= first:
+                said = f"{first:.4g} at iteration {start}, {last:.4g} at {shared[-1]}"
+                return False, f"the loss of {side.case.name} does not fall: {said}"
         for iteration in shared:
             off = abs(of[iteration] - over[iteration]) / over[iteration] if over[iteration] else math.inf
             if off > farthest:

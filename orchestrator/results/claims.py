@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from orchestrator.results.evidence import (
     NotJudged,
     assigned,
     in_order,
+    noise_of,
     shown_number,
     speed,
     unique,
@@ -39,17 +40,32 @@ Verdict = Literal["holds", "fails", "not judged"]
 
 
 @dataclass(frozen=True, slots=True)
+class Used:
+    """A number that a verdict stands on; of repeats their mean, and the job in the middle."""
+
+    case: str
+    job: str
+    metric: str
+    value: float
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimVerdict:
+    """`used` are the numbers behind the verdict, or what there is of them where none was possible."""
+
     claim: Claim
     verdict: Verdict
     because: str
+    used: tuple[Used, ...] = ()
 
 
 def judge_claims(entry: Entry, scale: str, found: Sequence[Result], gpus_per_node: int) -> list[ClaimVerdict]:
     """One verdict per claim.
 
     A claim over cases that are not all verified is not judged; those that run out of memory as published may be
-    missing. With another program than the source's its shape is judged, its numbers and what fits in memory are not.
+    missing. One whose verdict numbers that are too noisy could turn is not judged either. With another program than
+    the source's its shape is judged, its numbers and what fits in memory are not.
     """
     return [_judge(entry, claim, scale, found, gpus_per_node) for claim in entry.experiment.claims]
 
@@ -59,17 +75,54 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
         why = claim.not_judged_because or f"it is judged at {', '.join(claim.judged_at)}"
         return ClaimVerdict(claim, "not judged", f"at scale {scale}: {why}")
     about = tuple(result for result in found if result.has(claim.where))
-    metric = claim.metric or entry.experiment.axes.y.metric
+    evidence = Evidence(entry, scale, about, claim.metric or entry.experiment.axes.y.metric, gpus_per_node)
+    used = tuple(_used(claim, evidence))
     try:
         if not about:
             raise NotJudged(f"no case has {assigned(claim.where)}")
         own = about[0].instead_of
         if own is not None and isinstance(claim, (PublishedClaim, OutcomeClaim)):
             raise NotJudged(f"it is about {own}, and {about[0].case.workload} ran")
-        holds, said = _JUDGES[type(claim)](claim, Evidence(entry, scale, about, metric, gpus_per_node))
+        holds, said = _finding(claim, evidence)
     except NotJudged as reason:
-        return ClaimVerdict(claim, "not judged", str(reason))
-    return ClaimVerdict(claim, "holds" if holds else "fails", said)
+        return ClaimVerdict(claim, "not judged", str(reason), used)
+    return ClaimVerdict(claim, "holds" if holds else "fails", said, used)
+
+
+def _finding(claim: Claim, evidence: Evidence) -> Finding:
+    """What is seen, where it would be seen with all numbers as far off as noise may put them; else NotJudged."""
+    judge = _JUDGES[type(claim)]
+    holds, said = judge(claim, evidence)
+    metrics = _metrics(claim, evidence)
+    if any(judge(claim, moved)[0] != holds for moved in evidence.within_noise(metrics)):
+        noisiest = max(_cases(claim, evidence), key=lambda result: max(_noise(result, metrics)))
+        raise NotJudged(f"too noisy: {noise_of(noisiest, metrics)} at {noisiest.case.name}")
+    return holds, said
+
+
+def _used(claim: Claim, evidence: Evidence) -> Iterator[Used]:
+    for result in _cases(claim, evidence):
+        for name in _metrics(claim, evidence):
+            metric = result.metric(name)
+            if metric is not None and result.row is not None:
+                yield Used(result.case.name, result.row.job_id, name, metric.value, metric.spread)
+
+
+def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
+    """What the claim is judged by; no number where it is about how cases end, or about losses."""
+    if isinstance(claim, (OutcomeClaim, LossCurveClaim)):
+        return []
+    return list(claim.metrics) if isinstance(claim, PublishedClaim) else [evidence.metric]
+
+
+def _cases(claim: Claim, evidence: Evidence) -> list[Result]:
+    if isinstance(claim, (RatioClaim, ClosesClaim)):
+        return [one for one in evidence.found if one.has(claim.of) or one.has(claim.over)]
+    return list(evidence.found)
+
+
+def _noise(result: Result, metrics: Sequence[str]) -> list[float]:
+    return [metric.noise for name in metrics if (metric := result.metric(name)) is not None] or [0.0]
 
 
 def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
@@ -161,12 +214,16 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
+    """What fits on a GPU that is not the source's, and has more memory perhaps, says nothing against the source."""
     out_of_memory = [result.case.name for result in evidence.found if result.ran_out_of_memory]
     well = [result.case.name for result in evidence.found if result.is_verified]
     right, wrong = (well, out_of_memory) if claim.outcome == "ok" else (out_of_memory, well)
     if not wrong and len(right) < len(evidence.found):
         missing = len(evidence.found) - len(right)
         raise NotJudged(f"{missing} of {len(evidence.found)} cases neither verified nor out of memory")
+    gpu, sources = evidence.found[0].gpu, evidence.source_gpus()
+    if claim.outcome == "oom" and wrong and gpu and sources and not any(one in gpu for one in sources):
+        raise NotJudged(f"it fits on {gpu}, and the source has {' and '.join(sources)}")
     seen = [f"out of memory: {'; '.join(out_of_memory)}"] if out_of_memory else []
     seen += [f"verified: {'; '.join(well)}"] if well else []
     return not wrong, ", ".join(seen)

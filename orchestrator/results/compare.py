@@ -14,6 +14,7 @@ from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import VERIFIED
 from orchestrator.results.outcome import ran_out_of_memory
+from orchestrator.results.repeats import CaseMetric, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,22 @@ class Result:
     """One case: its job and metrics when there are any, and the published number for the figure's own metric.
 
     `losses` are (iteration, loss) as logged, none unless they were asked for; `gpu` is the name of the cluster's GPU;
-    `instead_of` is the experiment's own program where another ran: what was published is that one's.
+    `instead_of` is the experiment's own program where another ran: what was published is that one's. `rows` are the
+    repeats that the numbers stand on, of which `row` is the one in the middle, `failed` those beside them that failed.
+    `noise` says why its times scatter too much to be compared, `flag` why the numbers cannot be right.
     """
 
     case: Case
     row: JobRow | None
-    metrics: Mapping[str, MeasuredMetric]
+    metrics: Mapping[str, CaseMetric]
     published: PublishedPoint | None
     losses: tuple[tuple[int, float], ...] = ()
     gpu: str | None = None
     instead_of: str | None = None
+    rows: tuple[JobRow, ...] = ()
+    noise: str | None = None
+    flag: str | None = None
+    failed: tuple[JobRow, ...] = ()
 
     @property
     def is_verified(self) -> bool:
@@ -53,9 +60,9 @@ class Result:
     def has(self, settings: Settings) -> bool:
         return settings.given().items() <= self.case.settings.items()
 
-    def metric(self, name: str) -> MeasuredMetric | None:
-        """What was measured; None unless the job is verified."""
-        return self.metrics.get(name) if self.is_verified else None
+    def metric(self, name: str) -> CaseMetric | None:
+        """What was measured; None unless the job is verified and its numbers can be right."""
+        return self.metrics.get(name) if self.is_verified and self.flag is None else None
 
     def value(self, name: str) -> float | None:
         found = self.metric(name)
@@ -69,10 +76,9 @@ def results(
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
 ) -> list[Result]:
-    """Every case of the scale, measured or not. One that ran more than once counts as it did last; of its repeats the
-    one in the middle counts.
+    """Every case of the scale, measured or not. One that ran more than once counts as it did last, with its repeats.
 
-    `rows` are of one cluster; `metrics` and `losses` are by attempt.
+    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt.
     """
     by_name: dict[str, list[JobRow]] = {}
     for one in rows:
@@ -81,24 +87,16 @@ def results(
     own = instead_of(entry, cases[0]) if cases else None
     found: list[Result] = []
     for case in cases:
-        row = _typical(by_name.get(case.name, []), metrics)
-        measured = metrics.get(row.attempt_id, {}) if row else {}
-        logged = tuple((losses or {}).get(row.attempt_id, ())) if row else ()
-        found.append(Result(case, row, measured, published_for(entry, case, gpu), logged, gpu, own))
+        published = published_for(entry, case, gpu)
+        if case.name not in by_name:
+            found.append(Result(case, None, {}, published, gpu=gpu, instead_of=own))
+            continue
+        now = together(by_name[case.name], metrics)
+        logged = tuple((losses or {}).get(now.row.attempt_id, ()))
+        found.append(
+            Result(case, now.row, now.metrics, published, logged, gpu, own, now.rows, now.noise, now.flag, now.failed)
+        )
     return found
-
-
-def _typical(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> JobRow | None:
-    """Of jobs of one case the last; of its verified repeats, which run the same, the one in the middle."""
-    if not rows:
-        return None
-    timed = {row.attempt_id: metrics.get(row.attempt_id, {}).get("iteration_ms") for row in rows}
-    last = rows[-1]
-    same = (last.configuration, last.code, last.image)
-    alike = [row for row in rows if (row.configuration, row.code, row.image) == same and row.verdict == VERIFIED]
-    measured = [(ms.value, row) for row in alike if (ms := timed[row.attempt_id]) is not None]
-    ordered = sorted(measured, key=lambda one: one[0])
-    return ordered[(len(ordered) - 1) // 2][1] if ordered else last
 
 
 def lines(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:

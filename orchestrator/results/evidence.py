@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.settings import Settings, Value
 from orchestrator.results.compare import Result, lines
 
-_SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
+SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 
 Finding = tuple[bool, str]
 """Whether a claim holds, and what was seen."""
@@ -29,6 +30,27 @@ class Evidence:
     found: tuple[Result, ...]
     metric: str
     gpus_per_node: int
+
+    def within_noise(self, metrics: Sequence[str]) -> Iterator[Evidence]:
+        """The same where numbers are as far off as they may be: each case that is too noisy at one end of what is
+        uncertain, and all others that are at the other end.
+        """
+        noisy = [result.case.name for result in self.found if noise_of(result, metrics)]
+        ends: tuple[Literal[-1, 1], ...] = (-1, 1)
+        for name in noisy:
+            for way in ends:
+                other: Literal[-1, 1] = 1 if way == -1 else -1
+                found = [
+                    _moved(one, metrics, way if one.case.name == name else other) if one.case.name in noisy else one
+                    for one in self.found
+                ]
+                yield replace(self, found=tuple(found))
+
+    def source_gpus(self) -> list[str]:
+        """The GPUs that the source measured on, as far as it names them."""
+        machine, published_as = self.entry.paper.machine, self.entry.experiment.published_as
+        named = [one.gpu for one in (machine, published_as, *self.entry.experiment.published) if one is not None]
+        return list(dict.fromkeys(gpu for gpu in named if gpu))
 
     def measured(self) -> list[Result]:
         """All cases with their number; NotJudged where one is missing."""
@@ -80,17 +102,23 @@ def may_be_missing(result: Result) -> bool:
 
 
 def value_of(result: Result, metric: str) -> float:
-    """The number as it was measured; NotJudged where nobody did."""
+    """The number as it was measured; NotJudged where nobody did, or where it cannot be right."""
     value = result.value(metric)
     if value is None:
-        raise NotJudged(f"{metric} was not measured")
+        raise NotJudged(result.flag or f"{metric} was not measured")
     return value
+
+
+def noise_of(result: Result, metrics: Sequence[str]) -> str | None:
+    """Why the first of these numbers that is too noisy is."""
+    found = (result.metric(name) for name in metrics)
+    return next((metric.too_noisy for metric in found if metric is not None and metric.too_noisy), None)
 
 
 def speed(result: Result, metric: str) -> float:
     """Larger is better, whatever the metric."""
     value = value_of(result, metric)
-    return 1 / value if metric in _SMALLER_IS_BETTER else value
+    return 1 / value if metric in SMALLER_IS_BETTER else value
 
 
 def in_order(axis: str, found: Sequence[Result]) -> list[Result]:
@@ -110,6 +138,11 @@ def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
 def shown_number(value: float) -> str:
     """Bytes to the last one, rates as far as they can be trusted."""
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
+
+
+def _moved(result: Result, metrics: Sequence[str], way: Literal[-1, 1]) -> Result:
+    over = {name: metric.moved(way) for name in metrics if (metric := result.metrics.get(name)) is not None}
+    return replace(result, metrics={**result.metrics, **over})
 
 
 def _grouped(axes: Sequence[str], found: Sequence[Result]) -> dict[str, list[Result]]:

@@ -1,67 +1,153 @@
-"""Iteration lines -> metrics: warm-up and first interval dropped, median and spread kept."""
+"""Iteration lines and what else a log says -> metrics: warm-up and first interval dropped, median and spread kept."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.megatron.flops import flops_per_iteration, model_flops_utilization, tflops_per_gpu
 from orchestrator.megatron.log_lines import IterationLine
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.model import ModelShape, padded_vocabulary
+
+if TYPE_CHECKING:
+    from orchestrator.results.read import LogFacts
+
+_REPORTED = (
+    ("reported_tflops_per_gpu", "reported_tflops_per_gpu", "TFLOP/s"),
+    ("reported_tokens_per_s_per_gpu", "reported_tokens_per_s_per_gpu", "1/s"),
+    ("gpu_power_w", "power_w", "W"),
+)
+"""What programs print in their own interval lines: metric, field of the line, unit."""
 
 
 def measured_iterations(lines: Sequence[IterationLine], warmup_iterations: int) -> list[MeasuredIteration]:
-    """Mark which lines count: not the first (it holds start-up), none within the warm-up, none without a time."""
+    """Mark which lines count: none that holds the start-up, none within the warm-up, none without a time."""
+    start_up = _lines_with_start_up(lines)
     return [
         MeasuredIteration(
             iteration=line.iteration,
             elapsed_ms=line.elapsed_ms,
             loss=line.loss,
             grad_norm=line.grad_norm,
-            used=position > 0 and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0,
+            used=position >= start_up and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0,
+            is_finite=line.is_finite,
+            loss_scale=line.loss_scale,
+            skipped=line.skipped,
+            nan=line.nan,
+            reported_tflops_per_gpu=line.reported_tflops_per_gpu,
+            reported_tokens_per_s_per_gpu=line.reported_tokens_per_s_per_gpu,
+            power_w=line.power_w,
         )
         for position, line in enumerate(lines)
         if math.isfinite(line.elapsed_ms)  # SQL has no such number
     ]
 
 
-def metrics(iterations: Sequence[MeasuredIteration], configuration: dict[str, Any]) -> list[MeasuredMetric]:
+def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:
+    """How many lines at the beginning hold the start-up: one, or two where the first is core_v0.16's extra one.
+
+    Since core_v0.16 (c40b6ea070, 2026-01-16) a line follows the very first iteration without the timer being set back,
+    so that the whole first interval after it still holds the start-up.
+    """
+    if len(lines) < 2:
+        return 1
+    first_step = lines[1].iteration - lines[0].iteration
+    later_step = lines[2].iteration - lines[1].iteration if len(lines) > 2 else 1
+    is_extra = first_step < later_step or (lines[0].iteration == 1 and first_step > 1)
+    return 2 if is_extra else 1
+
+
+def metrics(
+    iterations: Sequence[MeasuredIteration], configuration: dict[str, Any], facts: LogFacts | None = None
+) -> list[MeasuredMetric]:
     """Metrics of the used lines; none when no line is used.
 
-    TFLOP/s per GPU follow from the elapsed time by SC21 eq. 3 (without recomputation: its appendix' count), not
-    from what Megatron prints, which counts other FLOPs in each version. MFU is ATC'24's, of its own family of
-    models alone.
+    The value is the median over the lines, the spread half the range of their middle half; a line that averages over
+    an interval of iterations is one sample. What `facts` say of the whole job (memory, parameters) has no spread.
     """
-    elapsed = sorted(line.elapsed_ms for line in iterations if line.used)
-    if not elapsed:
+    used = [line for line in iterations if line.used]
+    if not used:
         return []
+    found = [*_timing(sorted(line.elapsed_ms for line in used), configuration), *_reported(used)]
+    return [*found, *(_from_facts(facts, configuration) if facts is not None else ())]
+
+
+def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Iterator[MeasuredMetric]:
+    """The time of an iteration, and the rates that follow from it.
+
+    TFLOP/s per GPU are SC21's eq. 3 over the elapsed time (without recomputation: its appendix' count), not what
+    Megatron prints, which counts other FLOPs in each version. MFU is ATC'24's, of its own family of models alone.
+    """
     model = ModelShape(**configuration["model"])
     layout, training = configuration["layout"], configuration["training"]
-    flops = flops_per_iteration(model, layout["global_batch_size"], training["recompute"] == "full")
-    median, spread, count = statistics.median(elapsed), _half_iqr(elapsed), len(elapsed)
-    rate = tflops_per_gpu(flops, median, layout["gpus"])
-    relative = spread / median
-    tokens = layout["global_batch_size"] * model.seq / (median / 1e3)
-    tokens_per_gpu, aggregate = tokens / layout["gpus"], rate * layout["gpus"] / 1e3
-    result = [
-        MeasuredMetric("iteration_ms", median, "ms", spread, count),
-        MeasuredMetric("tflops_per_gpu", rate, "TFLOP/s", rate * relative, count),
-        MeasuredMetric("sequences_per_s", layout["global_batch_size"] / (median / 1e3), "1/s", None, count),
-        MeasuredMetric("tokens_per_s", tokens, "1/s", tokens * relative, count),
-        MeasuredMetric("tokens_per_s_per_gpu", tokens_per_gpu, "1/s", tokens_per_gpu * relative, count),
-        MeasuredMetric("aggregate_pflops", aggregate, "PFLOP/s", aggregate * relative, count),
-    ]
-    peak = configuration.get("peak_tflops")
+    gpus, batch, peak = layout["gpus"], layout["global_batch_size"], configuration.get("peak_tflops")
+    median, spread, count = statistics.median(elapsed_ms), _half_iqr(elapsed_ms), len(elapsed_ms)
+
+    def rate(name: str, value: float, unit: str) -> MeasuredMetric:
+        return MeasuredMetric(name, value, unit, value * spread / median, count)
+
+    flops = flops_per_iteration(model, batch, training["recompute"] == "full")
+    tflops = tflops_per_gpu(flops, median, gpus)
+    sequences_per_s = batch / (median / 1e3)
+    tokens_per_s = sequences_per_s * model.seq
+    yield MeasuredMetric("iteration_ms", median, "ms", spread, count)
+    yield rate("tflops_per_gpu", tflops, "TFLOP/s")
+    yield rate("sequences_per_s", sequences_per_s, "1/s")
+    yield rate("tokens_per_s", tokens_per_s, "1/s")
+    yield rate("tokens_per_s_per_gpu", tokens_per_s / gpus, "1/s")
+    yield rate("aggregate_pflops", tflops * gpus / 1e3, "PFLOP/s")
     if peak:
-        percent = 100 * rate / peak
-        result.append(MeasuredMetric("percent_of_peak", percent, "%", percent * relative, count))
+        yield rate("percent_of_peak", 100 * tflops / peak, "%")
     if peak and model.family == "llama":
-        utilization = model_flops_utilization(model, tokens_per_gpu, peak)
-        result.append(MeasuredMetric("mfu_percent", utilization, "%", utilization * relative, count))
-    return result
+        yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
+
+
+def _reported(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
+    """The program's own numbers, to stand beside ours: its FLOPs are counted in another way."""
+    for name, field, unit in _REPORTED:
+        printed = [getattr(line, field) for line in used]
+        values = [value for value in printed if value is not None and math.isfinite(value) and value > 0]
+        if values:
+            yield MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
+
+
+def _from_facts(facts: LogFacts, configuration: dict[str, Any]) -> Iterator[MeasuredMetric]:
+    sizes = {
+        "max_memory_allocated_bytes": facts.max_allocated_bytes,
+        "max_memory_reserved_bytes": facts.max_reserved_bytes,
+        "theoretical_memory_bytes": facts.theoretical_memory_bytes,
+    }
+    for name, size in sizes.items():
+        if size:
+            yield MeasuredMetric(name, float(size), "B")
+    if facts.device_used_bytes:
+        yield MeasuredMetric("gpu_memory_used_gb", facts.device_used_bytes / 1e9, "GB")
+    parameters = _parameters(facts, configuration)
+    if parameters:
+        yield MeasuredMetric("parameters_billion", parameters / 1e9, "10^9")
+
+
+def _parameters(facts: LogFacts, configuration: dict[str, Any]) -> int | None:
+    """The sum of what the ranks print; None unless all of them did.
+
+    An output layer that shares the embedding has its own copy of it on the last stage, which is not counted again.
+    What all tensor-parallel ranks hold alike (norms, some biases, learned positions) is counted on each of them, under
+    1 % in the papers' models. Of experts that are spread over data-parallel ranks only a part is printed.
+    """
+    layout, model = configuration["layout"], ModelShape(**configuration["model"])
+    tensor, pipeline = layout["tensor_parallel"], layout["pipeline_parallel"]
+    wanted = {(t, p) for t in range(tensor) for p in range(pipeline)}
+    if facts.parameters.keys() != wanted or layout.get("expert_parallel", 1) > 1:
+        return None
+    total = sum(facts.parameters.values())
+    untied = facts.settings.get("untie_embeddings_and_output_weights")
+    shares = model.family == "gpt" if untied is None else untied != "True"
+    if shares and pipeline > 1:
+        total -= (facts.padded_vocab or padded_vocabulary(model.vocab, tensor)) * model.hidden
+    return total
 
 
 def _half_iqr(values: Sequence[float]) -> float:

@@ -17,7 +17,7 @@ from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.compare import Result, results
-from orchestrator.results.read import OUT_OF_MEMORY
+from orchestrator.results.outcome import OUT_OF_MEMORY
 from tests.unit.ledger.making import new_ledger, record
 
 ROWS = """\
@@ -82,10 +82,12 @@ def measured(
     metric: str = "tflops_per_gpu",
     gpu: str | None = None,
     losses: Mapping[str, Sequence[tuple[int, float]]] | None = None,
+    noise: Mapping[str, float] | None = None,
 ) -> list[Result]:
     """Every case of the scale; those in `rates` (by name) with that many TFLOP/s, or whatever `metric` counts.
 
-    Those in `failed` failed, those in `out_of_memory` of just that; `losses` are by name, too.
+    Those in `failed` failed, those in `out_of_memory` of just that; `losses` are by name, too, and so is `noise`, the
+    spread as a share of the number, 1 % for all others.
     """
     base, cases = a_row(folder), expand(entry, scale)
     base = replace(base, configuration=base.configuration | {"gpu": gpu})
@@ -98,13 +100,13 @@ def measured(
             why = f"{OUT_OF_MEMORY} (rank 3)" if case.name in out_of_memory else 'exit 1, "oom"'
             bad = case.name in failed or case.name in out_of_memory
             rows.append(replace(row, state="FAILED", verdict="failed", verdict_reason=why) if bad else row)
-            metrics[number] = _metrics(rates.get(case.name, 1.0), metric)
+            metrics[number] = _metrics(rates.get(case.name, 1.0), metric, (noise or {}).get(case.name, 0.01))
             logged[number] = (losses or {}).get(case.name, ())
     return results(entry, cases, rows, metrics, logged)
 
 
-def _metrics(rate: float, metric: str) -> dict[str, MeasuredMetric]:
+def _metrics(rate: float, metric: str, noise: float) -> dict[str, MeasuredMetric]:
     return {
-        "iteration_ms": MeasuredMetric("iteration_ms", 1000 / rate, "ms", 100 / rate, 5),
-        metric: MeasuredMetric(metric, rate, "TFLOP/s", rate / 10, 5),
+        "iteration_ms": MeasuredMetric("iteration_ms", 1000 / rate, "ms", 1000 / rate * noise, 5),
+        metric: MeasuredMetric(metric, rate, "TFLOP/s", rate * noise, 5),
     }

@@ -188,6 +188,15 @@ def test_losses_are_compared_from_the_iteration_on_and_smoothed(tmp_path: Path, 
     assert (sharp.verdict, sharp.because) == ("fails", "losses differ by at most 40.00 %, at iteration 40; 5 % allowed")
 
 
+def test_losses_that_stay_alike_because_neither_falls_are_no_evidence(tmp_path: Path, rows: Entry) -> None:
+    flat = [(iteration, 10.0) for iteration in range(1, 41)]
+    claim = CURVES | {"from_iteration": 20, "smoothed_over": 10}
+    losses = {"case=ours": flat, "case=theirs": flat}
+    found = judged(tmp_path, rows, "paper", claim, {"case=theirs": 100.0, "case=ours": 130.0}, losses=losses)
+    said = "the loss of case=ours does not fall: 10 at iteration 1, 10 at 40"
+    assert (found.verdict, found.because) == ("fails", said)
+
+
 def test_losses_that_are_not_there_are_not_judged(tmp_path: Path, rows: Entry) -> None:
     assert curves(tmp_path, rows, []).because == "losses were not read"
     short = curves(tmp_path, rows, LONG[:19])

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from orchestrator.results.export.rows import claim_rows
 
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.results import claims
-from orchestrator.results.claims import ClaimVerdict, judge_claims
-from orchestrator.results.export import claim_rows
+from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, claiming, figure_13, measured
 
@@ -253,6 +253,68 @@ def test_an_outcome_of_several_cases_says_which_ended_how(tmp_path: Path, rows: 
     claim = {"kind": "outcome", "where": {"gbs": 8}, "outcome": "oom"}
     found = judged_alone(tmp_path, rows, "paper", claim, {"case=ours": 1.0}, out_of_memory=("case=plain",))
     assert found == ("fails", "out of memory: case=plain, verified: case=ours")
+
+
+def test_numbers_that_scatter_judge_no_claim_that_they_could_turn(tmp_path: Path, entry: Entry) -> None:
+    numbers = rates(entry, "cpu", pp4_gbs4=60.0)  # 100 over 60 is 1.67, and 1.5 is asked
+    slowest = "pp=4,tp=1,gbs=4"
+    for spread, expected in ((0.01, "holds"), (0.05, "holds"), (0.12, "not judged")):
+        found = judged_alone(tmp_path, entry, "cpu", SPREAD, numbers, noise={slowest: spread})
+        assert found[0] == expected, spread
+    assert found[1] == f"too noisy: spread 12 % of the median at {slowest}"
+
+
+def test_a_margin_far_beyond_the_noise_is_judged_all_the_same(tmp_path: Path, entry: Entry) -> None:
+    everywhere = {case.name: 0.12 for case in expand(entry, "cpu")}
+    for slowest, expected in ((10.0, "holds"), (60.0, "not judged"), (99.0, "fails")):
+        numbers = rates(entry, "cpu", pp4_gbs4=slowest)
+        folder = tmp_path / str(slowest)
+        folder.mkdir()
+        assert judged_alone(folder, entry, "cpu", SPREAD, numbers, noise=everywhere)[0] == expected
+
+
+def test_a_published_number_is_not_judged_by_one_that_may_be_on_either_side(tmp_path: Path, rows: Entry) -> None:
+    how: dict[str, Any] = {"metric": "tokens_per_s", "gpu": "H800", "noise": {"case=ours": 0.08}}
+    found = judged_alone(tmp_path, rows, "paper", PUBLISHED, THEIRS, **how)
+    assert found == ("not judged", "too noisy: spread 8 % of the median at case=ours")
+    far = judged_alone(tmp_path, rows, "paper", PUBLISHED, THEIRS | {"case=ours": 300.0}, **how)
+    assert far[0] == "fails"
+
+
+def test_a_rate_that_no_gpu_has_judges_nothing(tmp_path: Path, entry: Entry) -> None:
+    claimed = claiming(entry, SPREAD)
+    found = measured(tmp_path, claimed, "cpu", rates(entry, "cpu"))
+    found[0] = replace(found[0], flag="j would run at 4000 % of the GPU's peak")
+    (verdict,) = judge_claims(claimed, "cpu", found, gpus_per_node=8)
+    assert (verdict.verdict, verdict.because) == ("not judged", "j would run at 4000 % of the GPU's peak")
+
+
+def test_a_verdict_comes_with_the_numbers_behind_it(tmp_path: Path, entry: Entry) -> None:
+    numbers = rates(entry, "cpu", pp4_gbs4=50.0)
+    verdicts = judged(tmp_path, entry, "cpu", numbers)
+    used = verdicts["poor-layouts-cost-2x"].used
+    assert {one.case: one.value for one in used} == numbers
+    slow = next(one for one in used if one.value == 50.0)
+    assert slow == Used("pp=4,tp=1,gbs=4", "job5", "tflops_per_gpu", 50.0, 0.5)
+    assert verdicts["peak-at-node-size"].used == ()  # not judged at this scale
+
+
+def test_a_claim_about_two_settings_stands_on_their_cases_alone(tmp_path: Path, rows: Entry) -> None:
+    ratio: dict[str, Any] = {"kind": "ratio", "of": {"case": "ours"}, "over": {"case": "plain"}, "at_least": 1.0}
+    claimed = claiming(rows, ratio)
+    numbers = THEIRS | {"case=plain": 1.0}
+    found = measured(tmp_path, claimed, "paper", numbers, metric="tokens_per_s")
+    (verdict,) = judge_claims(claimed, "paper", found, gpus_per_node=8)
+    assert [one.case for one in verdict.used] == ["case=plain", "case=ours"]
+
+
+def test_what_fits_on_a_gpu_that_is_not_the_sources_says_nothing_against_it(tmp_path: Path, rows: Entry) -> None:
+    claim = {"kind": "outcome", "where": {"case": "plain"}, "outcome": "oom"}
+    for gpu, expected in (("H200", "not judged"), ("NVIDIA H800", "fails"), (None, "fails")):
+        found = judged_alone(tmp_path, rows, "paper", claim, {"case=plain": 1.0}, gpu=gpu)
+        assert found[0] == expected, gpu
+    there = judged_alone(tmp_path, rows, "paper", claim, {}, gpu="H200", out_of_memory=("case=plain",))
+    assert there[0] == "holds"
 
 
 def test_every_kind_of_claim_has_a_judge() -> None:

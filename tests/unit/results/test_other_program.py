@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.results.export.rows import export_rows
+
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.other_program import with_workload
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import Result, results
-from orchestrator.results.export import export_rows
 from tests.unit.results.making import a_row, claiming, shipped
 
 
@@ -45,5 +46,6 @@ def test_published_numbers_and_what_fits_are_judged_of_the_papers_program_only(t
 def test_an_exported_row_says_which_program_ran_and_whose_number_stands_beside_it(tmp_path: Path) -> None:
     (row, *_) = export_rows(*table_1(tmp_path, "pretrain"))
     assert (row["workload"], row["published"], row["published_workload"]) == ("pretrain", 137, "megatron-2021")
+    assert (row["published_gpu"], row["gpu"]) == ("A100", "A100-SXM4-80GB")
     (row, *_) = export_rows(*table_1(tmp_path / "own", "megatron-2021"))
-    assert {"workload", "published_workload"} & row.keys() == set()  # the columns stay what they were
+    assert (row["workload"], row["published_workload"]) == ("megatron-2021", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.log_lines import IterationLine
+from orchestrator.results.read import LogFacts
 from orchestrator.results.statistics import measured_iterations, metrics
 from tests.unit.ledger.making import CONFIGURATION
 
@@ -37,7 +39,9 @@ def test_an_interval_that_ends_within_the_warm_up_does_not_count_and_one_that_en
 
 def test_a_line_with_a_number_that_is_none_does_not_count() -> None:
     read = [*lines(9, 8), *lines(7, first=3, loss=math.nan), *lines(6, first=4)]
-    assert [line.used for line in measured_iterations(read, 0)] == [False, True, False, True]
+    found = measured_iterations(read, 0)
+    assert [line.used for line in found] == [False, True, False, True]
+    assert [line.is_finite for line in found] == [True, True, False, True]
 
 
 def test_a_time_that_no_rate_follows_from_does_not_count() -> None:
@@ -124,3 +128,89 @@ def test_whatever_times_a_log_has_every_metric_is_a_number(elapsed: list[float],
     for metric in computed(*elapsed, warmup=warmup).values():
         assert metric.value > 0
         json.dumps([metric.value, metric.spread], allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("printed", "used"),
+    [
+        ((1, 5, 10, 15), (10, 15)),  # core_v0.16 prints after iteration 1 and goes on counting
+        ((1, 2, 4, 6), (4, 6)),
+        ((1, 10), ()),
+        ((1, 2, 3), (2, 3)),  # a line for every iteration: none of them is extra
+        ((5, 10, 15), (10, 15)),
+        ((101, 110, 120, 130), (120, 130)),  # the same after a restart from a checkpoint
+    ],
+)
+def test_the_interval_after_an_extra_first_line_still_holds_the_start_up(
+    printed: tuple[int, ...], used: tuple[int, ...]
+) -> None:
+    read = [IterationLine(iteration, 500, 9.0, 6.9, 1.0, 0, 0) for iteration in printed]
+    assert tuple(line.iteration for line in measured_iterations(read, 0) if line.used) == used
+
+
+def test_what_else_a_line_says_is_kept_with_it() -> None:
+    line = IterationLine(1, 100, 9.0, 6.9, 1.0, 2, 3, 8192.0, 104.4, 3016.0, 366.6)
+    (kept,) = measured_iterations([line], 0)
+    assert (kept.loss_scale, kept.skipped, kept.nan) == (8192.0, 2, 3)
+    assert (kept.reported_tflops_per_gpu, kept.reported_tokens_per_s_per_gpu, kept.power_w) == (104.4, 3016.0, 366.6)
+
+
+def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowhere() -> None:
+    printed = (1.0, 98.0, math.nan, -5.0, 100.0, 104.0)
+    read = [
+        IterationLine(number, 100, 100.0, 6.9, 1.0, 0, 0, reported_tflops_per_gpu=rate, power_w=300.0)
+        for number, rate in enumerate(printed, 1)
+    ]
+    found = {metric.name: metric for metric in metrics(measured_iterations(read, 0), CONFIGURATION)}
+    # of 98, 100 and 104; the first line does not count, and NaN and -5 are no rates
+    assert found["reported_tflops_per_gpu"] == MeasuredMetric("reported_tflops_per_gpu", 100.0, "TFLOP/s", 1.5, 3)
+    assert found["gpu_power_w"].value == 300.0 and "reported_tokens_per_s_per_gpu" not in found
+    assert found["tflops_per_gpu"].value == computed(9, 9, 100)["tflops_per_gpu"].value
+
+
+def with_facts(facts: LogFacts, **configuration: Any) -> dict[str, MeasuredMetric]:
+    found = metrics(measured_iterations(lines(9, 9, 100), 0), CONFIGURATION | configuration, facts)
+    return {metric.name: metric for metric in found}
+
+
+def test_memory_is_what_the_log_counts_in_bytes_and_what_was_not_printed_is_not_there() -> None:
+    facts = LogFacts(
+        max_allocated_bytes=72762730496,
+        max_reserved_bytes=74000000000,
+        theoretical_memory_bytes=8312 * 2**20,
+        device_used_bytes=66123592192,
+    )
+    found = with_facts(facts)
+    assert found["max_memory_allocated_bytes"] == MeasuredMetric("max_memory_allocated_bytes", 72762730496.0, "B")
+    assert found["max_memory_reserved_bytes"].value == 74000000000
+    assert found["theoretical_memory_bytes"].value == 8312 * 2**20
+    assert found["gpu_memory_used_gb"].value == pytest.approx(66.123592192)
+    assert not any("memory" in name or "parameters" in name for name in with_facts(LogFacts()))
+
+
+# SC21 table 1's smallest model in four ranks: by equation 2 it has 1,651,968,000 parameters but for the final norm.
+SMALL = {
+    "model": {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200},
+    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "global_batch_size": 4},
+}
+LAYER = 12 * 2304**2 + 13 * 2304
+STAGES = (6 * LAYER + (51200 + 2048) * 2304, 6 * LAYER, 6 * LAYER, 6 * LAYER + 51200 * 2304 + 2 * 2304)
+
+
+def test_parameters_are_the_ranks_together_with_a_shared_embedding_counted_once() -> None:
+    whole = 24 * LAYER + (51200 + 2048) * 2304 + 2 * 2304
+    facts = LogFacts(padded_vocab=51200, parameters={(0, stage): count for stage, count in enumerate(STAGES)})
+    assert with_facts(facts, **SMALL)["parameters_billion"].value == pytest.approx(whole / 1e9, rel=1e-12)
+    assert round(whole / 1e9, 1) == 1.7  # as the table prints it
+    untied = replace(facts, settings={"untie_embeddings_and_output_weights": "True"})
+    assert with_facts(untied, **SMALL)["parameters_billion"].value == pytest.approx((whole + 51200 * 2304) / 1e9)
+    one = {**SMALL, "layout": {**SMALL["layout"], "pipeline_parallel": 1}}
+    assert with_facts(LogFacts(parameters={(0, 0): whole}), **one)["parameters_billion"].value == whole / 1e9
+
+
+def test_parameters_that_only_some_ranks_printed_are_no_number() -> None:
+    facts = LogFacts(parameters={(0, stage): count for stage, count in enumerate(STAGES[:3])})
+    assert "parameters_billion" not in with_facts(facts, **SMALL)
+    experts = {**SMALL, "layout": {**SMALL["layout"], "expert_parallel": 2}}
+    full = LogFacts(parameters={(0, stage): count for stage, count in enumerate(STAGES)})
+    assert "parameters_billion" not in with_facts(full, **experts)

@@ -1,0 +1,134 @@
+"""`repro claims`: what holds, what fails, what cannot be judged, the numbers behind it, and an exit code for a gate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.measured_runs import MeasuredRuns
+
+GOOD = {f"pp={pp},tp={4 // pp},gbs={gbs}": gbs / 4 + 4.0 / pp for pp in (1, 2, 4) for gbs in (4, 16)}
+FLAT = dict.fromkeys(GOOD, 5.0)
+
+
+@pytest.fixture
+def measured(repro: Caller) -> MeasuredRuns:
+    return MeasuredRuns.make(repro.site)
+
+
+def test_claims_that_hold_are_exit_0_with_the_numbers_behind_them(looking: Caller) -> None:
+    done = looking("claims", "figure-13")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "figure-13 at scale cpu on here: 2 hold, 1 not judged"
+    assert [line.split("  ")[0] for line in lines if not line.startswith((" ", "figure"))] == [
+        "not judged",
+        "holds",
+        "holds",
+    ]
+    numbers = [line for line in lines if "tflops_per_gpu" in line]
+    assert len(numbers) == 12 and numbers[0].startswith("            pp=1,tp=4,gbs=4  tflops_per_gpu 0.0")
+    assert all("(job " in line for line in numbers)
+    assert done.stderr.splitlines()[-1].startswith("next: repro compare figure-13")
+
+
+def test_a_claim_that_fails_is_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
+    done = repro("claims", "figure-13")
+    assert done.returncode == 1
+    assert done.stdout.startswith("figure-13 at scale cpu on selene: 2 fail, 1 not judged")
+
+
+def test_a_job_that_failed_is_exit_1_and_its_claims_are_not_judged(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("figure-13", GOOD | {"pp=1,tp=4,gbs=4": None}, scale="cpu", gpu=None)
+    done = repro("claims", "figure-13")
+    assert done.returncode == 1 and "3 not judged" in done.stdout
+    assert "failed: pp=1,tp=4,gbs=4 of sc21/figure-13" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: repro logs ")
+
+
+def test_without_a_name_everything_submitted_is_judged_each_as_it_ran_last(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
+    measured.add("figure-13", GOOD, scale="cpu", gpu=None, cluster="eos", day=1)
+    measured.add("table-1", {"case=1.7B": 137.0, "case=1T": 163.0}, day=2)
+    done = repro("claims")
+    assert done.returncode == 0, done.stdout
+    titles = [line for line in done.stdout.splitlines() if " at scale " in line and not line.startswith(" ")]
+    assert [title.partition(":")[0] for title in titles] == [
+        "figure-13 at scale cpu on eos",
+        "table-1 at scale paper on selene",
+    ]
+    assert repro("claims", "--cluster", "selene").returncode == 1
+    assert repro("claims", "--scale", "paper").stdout.count(" at scale ") == 1
+
+
+def test_the_same_as_json_has_every_number(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", {"case=1.7B": 137.0, "case=1T": 163.0})
+    done = repro("claims", "--json")
+    read = {row["claim"]: row for row in json.loads(done.stdout)}
+    ratio = read["superlinear"]
+    assert (ratio["experiment"], ratio["scale"], ratio["cluster"]) == ("sc21/table-1", "paper", "selene")
+    assert (ratio["verdict"], ratio["kind"]) == ("holds", "ratio")
+    assert [(one["case"], one["metric"], one["value"]) for one in ratio["used"]] == [
+        ("case=1.7B", "tflops_per_gpu", 137.0),
+        ("case=1T", "tflops_per_gpu", 163.0),
+    ]
+    assert all(one["job"] and one["spread"] for one in ratio["used"])
+
+
+def test_numbers_that_scatter_judge_nothing_and_fail_no_gate(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("figure-13", FLAT, scale="cpu", gpu=None, spread=0.5)
+    done = repro("claims", "figure-13")
+    assert done.returncode == 0
+    assert done.stdout.count("too noisy: spread 50 % of the median at pp=") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("figur-13",), 'figur-13: no such experiment; did you mean "figure-13"?'),
+        (("table-1",), "table-1 was never submitted; repro submit table-1"),
+        (("--cluster", "eos"), "no such jobs were submitted; repro status shows what was"),
+        (("--workload", "pretrian"), 'pretrian: no such workload; did you mean "pretrain"?'),
+    ],
+)
+def test_what_cannot_be_judged_at_all_is_one_clear_line(
+    repro: Caller, measured: MeasuredRuns, words: tuple[str, ...], complaint: str
+) -> None:
+    measured.add("figure-13", GOOD, scale="cpu", gpu=None)
+    done = repro("claims", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.complaints
+    assert line.startswith(f"repro: {complaint}")
+
+
+def test_an_experiment_whose_file_is_gone_does_not_keep_the_others_from_being_judged(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("figure-13", FLAT, scale="cpu", gpu=None)
+    own = repro.site.folder / "experiments" / "own"
+    own.mkdir(parents=True)
+    shipped = repro.site.folders.shipped / "experiments" / "sc21"
+    for name in ("paper.yaml", "figure-14.yaml"):
+        (own / name).write_text((shipped / name).read_text())
+    measured.add("own/figure-14", {"pp=2,dp=32,gbs=32": 1.0}, day=1)
+    (own / "figure-14.yaml").unlink()
+    done = repro("claims")
+    assert done.returncode == 2 and "figure-13 at scale cpu on selene: 2 fail" in done.stdout
+    assert done.complaints == [line for line in done.complaints if "own/figure-14: no such experiment" in line]
+
+
+def test_with_nothing_submitted_there_is_nothing_to_judge(repro: Caller) -> None:
+    done = repro("claims")
+    assert done.returncode == 2 and "repro: nothing was submitted yet" in done.stderr
+
+
+def test_of_two_runs_in_one_second_the_later_one_is_the_latest(repro: Caller, measured: MeasuredRuns) -> None:
+    """The digits at the end of an id say nothing; the time at which the run was written down does."""
+    measured.add("figure-13", FLAT, scale="cpu", gpu=None, cluster="selene", day=0, run_id="20261101-120000-ffff")
+    measured.add("figure-13", GOOD, scale="cpu", gpu=None, cluster="eos", day=1, run_id="20261101-120000-0000")
+    assert "on eos" in repro("claims").stdout

@@ -1,0 +1,202 @@
+"""`repro compare`: beside the published numbers, and one side against another, with the verdict in the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.calling import Caller, Done
+from tests.unit.cli.measured_runs import MeasuredRuns
+
+# SC21 table 1 as printed.
+TABLE_1 = {"case=1.7B": 137.0, "case=3.6B": 138.0, "case=7.5B": 142.0}
+
+
+@pytest.fixture
+def measured(repro: Caller) -> MeasuredRuns:
+    return MeasuredRuns.make(repro.site)
+
+
+def rows(done: Done) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(done.stdout)["cases"]
+    return found
+
+
+def line_with(text: str, *words: str) -> str:
+    return next(line for line in text.splitlines() if all(word in line for word in words))
+
+
+def test_numbers_as_published_are_exit_0_with_their_ratio_tolerance_and_source(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("table-1", TABLE_1)
+    done = repro("compare", "table-1")
+    assert done.returncode == 0, done.stderr
+    head, first = done.stdout.splitlines()[:2]
+    assert head.split()[:6] == ["CASE", "METRIC", "MEASURED", "SPREAD", "PUBLISHED", "RATIO"]
+    assert first.split()[:6] == ["case=1.7B", "tflops_per_gpu", "137", "1.37", "137", "1"]
+    assert "±10 % (ours, claim rates-as-printed)" in first and "yes" in first and "printed (table 1)" in first
+    assert "3 of 3 judged numbers within tolerance" in done.stderr
+    assert "by SC21 eq. 3, from the time of an iteration" in done.stderr
+    assert line_with(done.stderr, "not submitted: 7 cases: case=18B; case=39B")
+    assert done.stderr.splitlines()[-1].startswith("next: repro claims table-1")
+
+
+def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", TABLE_1 | {"case=3.6B": 100.0})
+    done = repro("compare", "table-1")
+    assert done.returncode == 1
+    assert line_with(done.stdout, "case=3.6B", "tflops_per_gpu", "no")
+    said = (
+        "outside: tflops_per_gpu at case=3.6B is 0.725 of the published, ±10 % (ours, claim rates-as-printed) allowed"
+    )
+    assert said in done.stderr
+    assert repro("compare", "table-1", "--where", "case=1.7B").returncode == 0
+
+
+def test_a_job_that_failed_is_exit_1_and_said(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", TABLE_1 | {"case=7.5B": None})
+    done = repro("compare", "table-1")
+    assert done.returncode == 1
+    assert "failed: 1 case: case=7.5B (FAILED with exit code 7)" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: repro logs ")
+
+
+def test_the_same_as_json_has_every_row_with_where_its_number_comes_from(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", TABLE_1)
+    done = repro("compare", "table-1", "--json")
+    read = json.loads(done.stdout)
+    assert (read["experiment"], read["scale"], read["cluster"]) == ("sc21/table-1", "paper", "selene")
+    first = rows(done)[0]
+    assert {first[name] for name in ("published_how", "published_source", "published_gpu")} == {
+        "printed",
+        "table 1",
+        "A100",
+    }
+    by_metric = {row["metric"]: row for row in rows(done) if row["case"] == "case=1.7B"}
+    assert by_metric["tflops_per_gpu"]["within"] is True and by_metric["tflops_per_gpu"]["tolerance"] == 0.1
+    assert by_metric["tflops_per_gpu"]["flops"] == "SC21 eq. 3" and by_metric["tflops_per_gpu"]["repeats"] == 1
+    assert by_metric["parameters_billion"]["missing"] == "not measured"
+    assert "case=1.7B (parameters_billion, percent_of_peak, aggregate_pflops)" in read["missing"]["not measured"]
+    assert "case=18B" in read["missing"]["not submitted"]
+
+
+def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", {"case=1.7B": 400.0}, gpu="H100")
+    done = repro("compare", "table-1")
+    assert done.returncode == 0 and "judged number" not in done.stderr
+    assert "published for A100, measured on H100" in line_with(done.stdout, "case=1.7B", "2.92")
+
+
+def test_what_scatters_too_much_is_said_to(repro: Caller, measured: MeasuredRuns) -> None:
+    measured.add("table-1", {"case=1.7B": 137.0}, spread=0.12)
+    done = repro("compare", "table-1")
+    assert done.returncode == 0
+    assert "too noisy: 1 case: case=1.7B (spread 12 % of the median)" in done.stderr
+
+
+def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Caller) -> None:
+    done = looking("compare", "figure-13")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 7 and "no published number: 6 cases" in done.stderr
+    assert looking("compare").stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("figur-13", 'figur-13: no such experiment; did you mean "figure-13"?'),
+        ("selene", "selene: no such experiment; two sides are two words, an experiment may stand before them"),
+        (
+            "figure-13 selene",
+            "figure-13 selene: neither an experiment alone nor two sides; repro compare EXPERIMENT, or",
+        ),
+        ("a b c d", "a b c d: neither an experiment alone nor two sides; repro compare EXPERIMENT, or"),
+        ("table-1", "table-1 was never submitted; repro submit table-1 --cluster local"),
+        ("selene eos2", 'eos2: neither a cluster with jobs, nor a date, a commit or a run; did you mean "eos"?'),
+        ("selene selene", "selene and selene: both are the cluster selene; give two that differ"),
+        ("selene 2026-10-01", "the cluster selene and the date 2026-10-01 share no case; repro status shows"),
+        (
+            "figure-13 selene eos --where pp=1",
+            "the cluster selene and the cluster eos share no case of figure-13, pp=1",
+        ),
+        ("selene eos --workload x", "x: "),
+    ],
+)
+def test_what_cannot_be_compared_is_one_clear_line(
+    repro: Caller, measured: MeasuredRuns, words: str, complaint: str
+) -> None:
+    measured.add("figure-13", {"pp=2,tp=2,gbs=4": 1.0}, scale="cpu", gpu=None)
+    measured.add("figure-13", {"pp=2,tp=2,gbs=4": 1.0}, scale="cpu", cluster="eos", gpu=None)
+    done = repro("compare", *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.complaints
+    assert line.startswith(f"repro: {complaint}")
+
+
+def test_with_nothing_submitted_there_is_nothing_to_compare(repro: Caller) -> None:
+    for words in ((), ("selene", "eos")):
+        done = repro("compare", *words)
+        assert done.returncode == 2 and "repro: nothing was submitted yet" in done.stderr
+
+
+BEFORE = {"pp=1,tp=4,gbs=4": 10.0, "pp=2,tp=2,gbs=4": 10.0, "pp=4,tp=1,gbs=4": 10.0, "pp=1,tp=4,gbs=16": 10.0}
+AFTER = {"pp=1,tp=4,gbs=4": 10.1, "pp=2,tp=2,gbs=4": 9.0, "pp=4,tp=1,gbs=4": None, "pp=2,tp=2,gbs=16": 10.0}
+
+
+def test_two_clusters_are_compared_case_by_case_and_what_is_slower_is_named(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("figure-13", BEFORE, scale="cpu", gpu=None)
+    measured.add("figure-13", AFTER, scale="cpu", cluster="eos", gpu=None)
+    done = repro("compare", "figure-13", "selene", "eos")
+    assert done.returncode == 1
+    changes = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
+    for case, change in {
+        "pp=1,tp=4,gbs=4": "same within noise",
+        "pp=2,tp=2,gbs=4": "regression",
+        "pp=4,tp=1,gbs=4": "now fails",
+        "pp=1,tp=4,gbs=16": "only in A",
+        "pp=2,tp=2,gbs=16": "only in B",
+    }.items():
+        assert change in changes[case]
+    assert "A is the cluster selene, B is the cluster eos" in done.stderr
+    said = "regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of what it was, noise 1.4 %"
+    assert said in done.stderr
+    assert "now fails: figure-13 cpu pp=4,tp=1,gbs=4: in B: FAILED with exit code 7" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("next: repro history ")
+    assert repro("compare", "selene", "eos").stdout == done.stdout
+    back = repro("compare", "eos", "selene", "--where", "pp=2", "--scale", "cpu")
+    assert back.returncode == 0 and "improvement" in back.stdout
+
+
+def test_a_date_is_held_against_another_and_a_run_and_a_commit_likewise(repro: Caller, measured: MeasuredRuns) -> None:
+    first = measured.add("figure-13", BEFORE, scale="cpu", gpu=None, commit="aaaa1111", code="pretrain-old1")
+    second = measured.add(
+        "figure-13", dict.fromkeys(BEFORE, 8.0), scale="cpu", gpu=None, day=10, commit="bbbb2222", code="pretrain-new2"
+    )
+    for a, b in (
+        ("2026-11-05", "2026-11-11"),
+        (first, second),
+        ("aaaa", "bbbb"),
+        ("pretrain-old1", "pretrain-new2"),
+        ("2026-11-05", "selene"),
+        (first, "2026-11-20"),
+    ):
+        done = repro("compare", "figure-13", a, b, "--json")
+        assert done.returncode == 1, (a, b, done.stderr)
+        assert [row["change"] for row in rows(done)] == ["regression"] * 4, (a, b)
+        assert len(json.loads(done.stdout)["regressions"]) == 4
+    assert repro("compare", "figure-13", "2026-11-11", "2026-11-20").returncode == 0  # the same attempts
+
+
+def test_repeats_say_how_much_is_noise(repro: Caller, measured: MeasuredRuns) -> None:
+    case = "pp=2,tp=2,gbs=4"
+    for repeat, rate in enumerate((10.0, 10.01, 9.99), 1):
+        measured.add("figure-13", {case: rate}, scale="cpu", gpu=None, repeat=repeat)
+        measured.add("figure-13", {case: rate - 0.1}, scale="cpu", gpu=None, repeat=repeat, cluster="eos")
+    done = repro("compare", "selene", "eos", "--json")
+    (row,) = rows(done)
+    assert (done.returncode, row["change"], row["a_repeats"]) == (1, "regression", 3)
+    assert row["ratio"] == pytest.approx(0.99) and isinstance(row["noise"], float) and row["noise"] < 0.005

@@ -1,0 +1,125 @@
+"""What was measured beside what was published: the ratio, whose tolerance, and what judges nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.catalog.library import Entry
+from orchestrator.results.beside import OUR_TOLERANCE, Beside, beside_published, equation
+from tests.unit.catalog.entries import entry_of, find_case
+from tests.unit.results.making import ROWS, claiming, figure_13, measured
+
+THEIRS, OURS = "case=theirs", "case=ours"
+CLAIM: dict[str, Any] = {"kind": "published", "metrics": ["tokens_per_s"], "tolerance": 0.05}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Entry:
+    """Two methods with published tokens/s on H800, 100 and 130, and one that runs out of memory."""
+    return claiming(entry_of(tmp_path, ROWS), CLAIM)
+
+
+def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], Beside]:
+    how = {"metric": "tokens_per_s", "gpu": "NVIDIA H800", **how}
+    found = measured(folder, entry, "paper", rates, **how)
+    return {(one.case, one.metric): one for one in beside_published(entry, found)}
+
+
+@pytest.mark.parametrize(
+    ("rate", "within"), [(95.0, True), (105.0, True), (94.9, False), (105.1, False), (200.0, False)]
+)
+def test_a_number_comes_out_within_the_tolerance_of_the_claim_about_it(
+    tmp_path: Path, rows: Entry, rate: float, within: bool
+) -> None:
+    one = besides(tmp_path, rows, {THEIRS: rate})[THEIRS, "tokens_per_s"]
+    assert (one.measured, one.within) == (rate, within) and one.ratio == pytest.approx(rate / 100)
+    assert (one.tolerance, one.tolerance_from) == (0.05, "ours, claim published")
+    assert one.published is not None and (one.published.how, one.published.source) == ("printed", "a table")
+
+
+def test_a_tolerance_that_the_source_gives_is_said_to_be_the_sources(tmp_path: Path, rows: Entry) -> None:
+    entry = claiming(rows, CLAIM | {"tolerance_is": "the source's", "tolerance": 0.0, "where": {"case": "theirs"}})
+    found = besides(tmp_path, entry, {THEIRS: 100.0, OURS: 130.0})
+    assert found[THEIRS, "tokens_per_s"].tolerance_from == "the source's, claim published"
+    assert found[THEIRS, "tokens_per_s"].within is True
+    other = found[OURS, "tokens_per_s"]
+    assert (other.tolerance, other.tolerance_from) == (OUR_TOLERANCE, "ours, no claim is about it")
+
+
+def test_every_published_number_of_a_case_has_a_row_measured_or_not(tmp_path: Path, rows: Entry) -> None:
+    found = besides(tmp_path, rows, {THEIRS: 100.0, OURS: 130.0}, out_of_memory=("case=plain",))
+    assert {key: one.missing for key, one in found.items()} == {
+        ("case=plain", "tokens_per_s"): "out of memory as published",
+        (THEIRS, "tokens_per_s"): None,
+        (THEIRS, "mfu_percent"): "not measured",
+        (OURS, "tokens_per_s"): None,
+    }
+
+
+def test_what_is_missing_is_told_apart(tmp_path: Path, rows: Entry) -> None:
+    found = besides(tmp_path, rows, {}, failed=(THEIRS,))
+    assert found[THEIRS, "tokens_per_s"].missing == "failed"
+    assert found[THEIRS, "tokens_per_s"].because == 'exit 1, "oom"'
+    assert found[OURS, "tokens_per_s"].missing == "not submitted"
+    results = measured(tmp_path, rows, "paper", {THEIRS: 1.0, OURS: 1.0}, metric="tokens_per_s", gpu="H800")
+    running, flagged = results[1], results[2]
+    assert running.row is not None
+    running = replace(running, row=replace(running.row, verdict=None, phase="running", state="RUNNING"))
+    kinds = [one.missing for one in beside_published(rows, [running, replace(flagged, flag="faster than its peak")])]
+    assert kinds == ["under way", "under way", "cannot be right"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "because"),
+    [("A100-SXM4-80GB", "published for H800, measured on A100-SXM4-80GB"), (None, "measured on a GPU without a name")],
+)
+def test_a_number_of_another_gpu_is_shown_and_not_judged(
+    tmp_path: Path, rows: Entry, gpu: str | None, because: str
+) -> None:
+    one = besides(tmp_path, rows, {THEIRS: 300.0}, gpu=gpu)[THEIRS, "tokens_per_s"]
+    assert (one.ratio, one.within) == (3.0, None) and because in (one.because or "")
+
+
+def test_a_number_of_another_program_is_shown_and_not_judged(tmp_path: Path, rows: Entry) -> None:
+    found = measured(tmp_path, rows, "paper", {THEIRS: 300.0}, metric="tokens_per_s", gpu="H800")
+    other = [replace(result, instead_of="megatron-kwai") for result in found]
+    one = next(one for one in beside_published(rows, other) if one.measured)
+    assert (one.ratio, one.within, one.because) == (3.0, None, "published for megatron-kwai, and pretrain ran")
+
+
+def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -> None:
+    found = measured(tmp_path, figure_13(), "paper", {"pp=8,tp=8,gbs=32": 10.0, "pp=4,tp=16,gbs=32": 10.0})
+    rows = {one.case: one for one in beside_published(figure_13(), found)}
+    read = rows["pp=8,tp=8,gbs=32"]
+    assert read.ratio == pytest.approx(10 / 142) and read.within is None
+    assert read.because == "nobody confirmed the number"
+    none = rows["pp=4,tp=16,gbs=32"]
+    assert (none.measured, none.published, none.missing) == (10.0, None, "no published number")
+
+
+def test_noise_that_could_turn_the_verdict_leaves_none(tmp_path: Path, rows: Entry) -> None:
+    for rate, within, missing in ((100.0, None, "too noisy"), (150.0, False, None)):
+        one = besides(tmp_path, rows, {THEIRS: rate}, noise={THEIRS: 0.08})[THEIRS, "tokens_per_s"]
+        assert (one.within, one.missing) == (within, missing)
+
+
+def test_of_a_case_published_for_two_gpus_the_measured_ones_counts(tmp_path: Path) -> None:
+    published = """\
+published:
+  - {where: {case: ours}, metric: tokens_per_s, value: 3803, how: printed, confirmed: true, source: a README, gpu: A800}
+  - {where: {case: ours}, metric: tokens_per_s, value: 8273, how: printed, confirmed: true, source: a README, gpu: H800}
+"""
+    entry = entry_of(tmp_path, ROWS.replace(", published: {tokens_per_s: 130}", "") + published)
+    for gpu, values in (("A800", [3803]), ("H800", [8273]), ("H100", [3803, 8273])):
+        found = measured(tmp_path, entry, "paper", {OURS: 3803.0}, metric="tokens_per_s", gpu=gpu)
+        points = [one.published for one in beside_published(entry, found) if one.case == OURS]
+        assert [point.value for point in points if point] == values
+
+
+def test_the_equation_says_whether_recomputation_counts() -> None:
+    assert equation(find_case("figure-13", "pp=8,tp=8,gbs=32")) == "SC21 eq. 3"
+    assert equation(find_case("figure-17", "recompute=none,gbs=8")) == "SC21's appendix, without recomputation"
