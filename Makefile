@@ -14,7 +14,7 @@ run: .venv/installed-run
 	repro plot figure-13
 
 # tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot. Its
-# tests wait most of the time, and the unit tests use the cores meanwhile; ranks that train need them for themselves.
+# tests wait most of the time, and the others use the cores meanwhile; ranks that train need them for themselves.
 # `set -m`: what runs behind would not hear Ctrl-C else, which some tests press.
 test: .venv/installed-test
 	ruff check .
@@ -23,7 +23,7 @@ test: .venv/installed-test
 	python -m pytest tests/training tests/mpirun
 	set -m; \
 	  python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
-	  python -m pytest tests/unit; unit=$$?; \
+	  python -m pytest tests/unit tests/browser; unit=$$?; \
 	  wait $$slurm; slurm=$$?; cat .venv/tests-slurm.txt; exit $$((unit | slurm))
 
 .venv/bin/python:

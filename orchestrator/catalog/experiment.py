@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from orchestrator.catalog.claims import Claim, HowStated, Metric
-from orchestrator.catalog.settings import AxisRules, AxisValues, Settings
+from orchestrator.catalog.settings import AXES, AxisRules, AxisValues, Settings
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.documents.model import Count, NonNegative, Strict, Text, TimeLimit
+from orchestrator.errors import did_you_mean
 from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute
 
@@ -91,19 +92,31 @@ class ScaleFields(Strict):
 
 
 class XAxis(Strict):
+    """`under` are further axes: what a case has on them stands under its tick."""
+
     label: Text
     of: Annotated[list[Text], Field(min_length=1)]
     scale: Literal["even", "linear", "log2"] = "even"
+    under: list[Text] = []
+
+    @field_validator("under")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in AXES:
+                raise ValueError(f"{name}: no such axis; {did_you_mean(name, AXES) or ', '.join(AXES)}")
+        return names
 
 
 class YAxis(Strict):
     label: Text
     metric: Metric
     range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    scale: Literal["linear", "log2"] = "linear"
 
 
 class Series(Strict):
-    """`names` are what the paper calls the lines, by the value of the axis."""
+    """`names` are what the paper calls the lines, by the value of the axis; their order is that of the lines."""
 
     label: Text
     of: Text
@@ -111,11 +124,17 @@ class Series(Strict):
 
 
 class Axes(Strict):
-    """The paper's own axes: the picture at any scale is drawn on them."""
+    """The paper's own axes: the picture at any scale is drawn on them.
+
+    `also` are further numbers of the same cases, each in a panel of its own below. Bars stand side by side whatever the
+    scale of x; points are lines that nothing joins.
+    """
 
     x: XAxis
     y: YAxis
+    also: list[YAxis] = []
     series: Series | None = None
+    marks: Literal["lines", "bars", "points"] = "lines"
 
 
 class PublishedAs(Strict):

@@ -10,17 +10,23 @@ import typer
 
 from orchestrator import __version__
 from orchestrator.cli import (
+    bundle,
     cancel,
     catalog,
+    claims,
     clusters,
+    collect,
+    compare,
     completion,
     history,
     images,
     logs,
     plan,
+    plot,
     render,
-    results,
+    report,
     retry,
+    sql,
     status,
     submit,
     wait,
@@ -47,8 +53,13 @@ app.command()(logs.logs)
 app.command()(history.history)
 app.command()(cancel.cancel)
 app.command()(retry.retry)
-app.command()(results.collect)
-app.command()(results.plot)
+app.command()(collect.collect)
+app.command()(compare.compare)
+app.command()(claims.claims)
+app.command()(plot.plot)
+app.command()(report.report)
+app.command()(bundle.bundle)
+app.command()(sql.sql)
 app.add_typer(clusters.app, name="clusters")
 app.add_typer(images.app, name="images")
 

@@ -116,9 +116,10 @@ def submit(
     _say_what_was_done(done, before, entry, plans, profile)
     if wait:
         from orchestrator.cli.attending import attend
-        from orchestrator.cli.outcome import outcome
 
         attend(plans, profile, ledger, folders, done.run_id, request)
+        from orchestrator.cli.outcome import outcome  # takes a while to load: Ctrl-C must find the waiting begun
+
         case = plans[0].case
         raise typer.Exit(outcome(ledger, folders, entry, case.scale, profile.name, case.workload, json))
     _show_rows(job_rows(ledger, run_id=done.run_id), entry, json)

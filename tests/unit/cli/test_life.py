@@ -92,7 +92,8 @@ def test_the_csv_has_every_case_once_with_its_numbers(looking: Caller) -> None:
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["case"] for row in rows] == CASES
     for row in rows:
-        assert float(row["iteration_ms"]) == 100 + 10 * int(row["gbs"]) * int(row["pp"])
+        expected_ms = 100 + 10 * int(row["global_batch_size"]) * int(row["pipeline_parallel"])
+        assert float(row["iteration_ms"]) == expected_ms
         assert float(row["tflops_per_gpu"]) > 0 and row["iterations_used"] == "6"
     done = looking("collect", "--export", "csv", "-o", "numbers.csv")
     assert done.stdout == "numbers.csv\n"

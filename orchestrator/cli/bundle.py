@@ -1,0 +1,109 @@
+"""`repro bundle`: everything a reviewer needs, in one file; and whether such a file is what it says."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from orchestrator.cli import completion
+from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload
+from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.replacing import require_leave
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+
+VERIFY = "verify"
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT|verify",
+        help="figure-13, or in full sc21/figure-13; or the word verify.",
+        autocompletion=completion.experiments,
+    ),
+]
+BundleFile = Annotated[
+    Optional[Path],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
+    typer.Argument(metavar="FILE", help="With verify: the bundle to be checked."),
+]
+OutputFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--output", "-o", help="The file to write; else EXPERIMENT-SCALE-CLUSTER.tar.zst."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")]
+
+
+def bundle(
+    what: What,
+    file: BundleFile = None,
+    output: OutputFile = None,
+    scale: OnlyScale = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    force: Force = False,
+    database: Database = None,
+) -> None:
+    """Write everything a reviewer needs to one file; or verify such a file: its numbers, from its own logs."""
+    if what != VERIFY:
+        if file is not None:
+            raise ReproError(Problem(f"{file}: only verify takes a file here", mend="-o names the one to write"))
+        _make(what, output, scale, cluster, workload, force, database)
+    elif file is None or any((output, scale, cluster, workload, force)):
+        raise ReproError(Problem("verify takes a file, and nothing else", mend="repro bundle verify FILE.tar.zst"))
+    else:
+        _verify(file)
+
+
+def _make(
+    experiment: str,
+    output: Path | None,
+    scale: str | None,
+    cluster: str | None,
+    workload: str | None,
+    force: bool,
+    database: str | None,
+) -> None:
+    from orchestrator.cli.outcome import outcome_now
+    from orchestrator.cli.scope import submitted_ledger
+    from orchestrator.folders import find_folders
+    from orchestrator.results.bundle.contents import Figure
+    from orchestrator.results.bundle.writing import write_bundle
+
+    if output is not None:
+        require_leave(output, force)  # before all the work, and not after it
+    now = outcome_now(experiment, scale, cluster, workload, database)
+    figure = Figure(now.entry, now.scale, now.cluster, now.found, now.claims)
+    file = output or Path(f"{figure.name}.tar.zst")
+    if output is None:
+        require_leave(file, force)
+    folders = find_folders()
+    made = write_bundle(submitted_ledger(folders, database), figure, folders.templates, file)
+    data(str(file))
+    for one in made.missing:
+        say(f"{'missing' if one.is_fault else 'note'}: {one.place}: {one.why}")
+    if made.under_way:
+        say(f"note: {counted(made.under_way, 'attempt')} under way: the bundle says that it is not final")
+    say(f"{counted(made.attempts, 'attempt')}, {counted(made.files, 'file')}, {file.stat().st_size / 1e3:,.0f} kB")
+    next_command(f"repro bundle verify {shlex.quote(str(file))}", "what a reviewer types")
+    if any(one.is_fault for one in made.missing):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _verify(file: Path) -> None:
+    from orchestrator import __version__
+    from orchestrator.results.bundle.verify import verify
+
+    found = verify(file)
+    for check in found.checks:
+        said = f"{counted(len(check.differences), 'difference')}" if check.differences else "no difference"
+        data(f"{check.name:<8}  {check.what}: {said}")
+        for difference in check.differences:
+            data(f"{'':<8}  {difference}")
+    if found.holds:
+        say("it holds: no file was changed, and its numbers and claims follow from its logs")
+        return
+    if found.made_by != __version__:
+        say(f"note: made by repro {found.made_by}, and read by {__version__}, which may count otherwise")
+    raise typer.Exit(EXIT_FAILED)

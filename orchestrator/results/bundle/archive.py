@@ -1,0 +1,189 @@
+"""One file of many: the same bytes for the same content; and back into a folder, from whomever it comes.
+
+What is read is foreign: nothing in it is written anywhere but below the folder given, or made anything but a file.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_files import single_name
+from orchestrator.results.unpacking import unpacked as in_pieces
+
+LEVEL = 3
+"""Of zstd, and its own default; single-threaded, as the number of threads would change the bytes."""
+
+_IN_MEMORY_BYTES = 1 << 24
+_BLOCK_BYTES = 1 << 20
+
+_MOST_MEMBERS = 100_000
+_DEEPEST = 16
+_LONGEST_PATH_BYTES = 1024
+_LONGEST_HEADER_BYTES = 1 << 16
+_MOST_BEHIND_END_BYTES = 1 << 20
+_SHARE_OF_FREE = 0.9
+"""How much of the free disk an archive may fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A file as it stands in the archive."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class Archive:
+    """Takes files in the order in which they will stand; all belong to nobody and are of one moment (UTC)."""
+
+    def __init__(self, tar: tarfile.TarFile, top: str, at: datetime, scratch: Path) -> None:
+        self._tar, self._top, self._scratch = tar, top, scratch
+        self._mtime = calendar.timegm(at.timetuple())
+
+    def add(self, path: str, blocks: Iterable[bytes]) -> Added:
+        """A tar file says a member's size before its bytes, so one that is large stands on the disk for a while."""
+        digest, size_bytes = hashlib.sha256(), 0
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=str(self._scratch)) as spool:
+            for block in blocks:
+                digest.update(block)
+                size_bytes += len(block)
+                spool.write(block)
+            spool.seek(0)
+            member = tarfile.TarInfo(f"{self._top}/{path}")
+            member.size, member.mtime, member.mode = size_bytes, self._mtime, 0o644
+            self._tar.addfile(member, spool)
+        return Added(path, size_bytes, digest.hexdigest())
+
+
+@contextlib.contextmanager
+def new_archive(file: Path, top: str, at: datetime) -> Iterator[Archive]:
+    """A .tar.zst whose files all stand below `top`."""
+    import zstandard
+
+    packing = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with (
+        file.open("wb") as raw,
+        packing.stream_writer(raw, closefd=False) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        yield Archive(tar, top, at, file.parent)
+
+
+@contextlib.contextmanager
+def unpacked(file: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The folder that the archive holds, and the paths of its files in it; gone when this ends.
+
+    ReproError for what is no such archive, is damaged, or holds anything else than files below one folder.
+    """
+    with tempfile.TemporaryDirectory(prefix="repro-bundle-") as scratch:
+        top, paths = _unpack(file, Path(scratch))
+        yield Path(scratch) / top, paths
+
+
+def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
+    paths: list[str] = []
+    free_bytes = int(shutil.disk_usage(into).free * _SHARE_OF_FREE)
+    try:
+        with file.open("rb") as raw:
+            stream = _Decompressed(raw)
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:  # type: ignore[call-overload]  # it only reads
+                for number, member in enumerate(tar, 1):
+                    path = _path_of(file, member)
+                    if number > _MOST_MEMBERS:
+                        raise ReproError(Problem(f"{file}: more than {_MOST_MEMBERS:,} files, which no bundle has"))
+                    if member.isdir():
+                        continue
+                    free_bytes -= member.size
+                    if free_bytes < 0:
+                        what = f"{file}: unpacks to more than {into.parent} has room for (at {path})"
+                        raise ReproError(Problem(what, mend="set TMPDIR to a folder with more"))
+                    _write(file, into, path, tar.extractfile(member))
+                    paths.append(path)
+            _require_end(file, stream)
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ReproError(Problem(f"{file}: damaged, or no bundle ({why})", mend="get it again")) from None
+    tops = sorted({path.partition("/")[0] for path in paths})
+    if len(tops) != 1 or any("/" not in path for path in paths):
+        raise ReproError(Problem(f"{file}: no bundle: its files are not below one folder"))
+    return tops[0], [path.partition("/")[2] for path in paths]
+
+
+class _Member(tarfile.TarInfo):
+    """Refuses headers that say of themselves that they are huge, before they are read into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        found = super().frombuf(buf, encoding, errors)
+        if found.size < 0 or found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file, or none")
+        if not found.isfile() and not found.isdir() and found.size > _LONGEST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
+        return found
+
+
+def _path_of(file: Path, member: tarfile.TarInfo) -> str:
+    """Below the folder it is unpacked in, and a plain file or folder; else ReproError."""
+    kind = "a link" if member.issym() or member.islnk() else "a device, a pipe or a sparse file"
+    if not (member.isreg() or member.isdir()) or member.issparse():
+        raise ReproError(Problem(f"{file}: {member.name!r} in it is {kind}, which no bundle has"))
+    parts = member.name.split("/")
+    try:
+        for part in parts:
+            single_name(part)
+        if len(parts) > _DEEPEST or len(member.name.encode()) > _LONGEST_PATH_BYTES:
+            raise ReproError("too deep")
+    except ReproError:
+        raise ReproError(Problem(f"{file}: {member.name[:200]!r} in it is no path of a bundle")) from None
+    return member.name
+
+
+def _write(file: Path, into: Path, path: str, content: IO[bytes] | None) -> None:
+    assert content is not None  # of a plain file there is one
+    place = into / path
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except (FileExistsError, NotADirectoryError):
+        raise ReproError(Problem(f"{file}: {path!r} is in it twice")) from None
+    with os.fdopen(descriptor, "wb") as out:
+        shutil.copyfileobj(content, out, _BLOCK_BYTES)
+
+
+def _require_end(file: Path, stream: _Decompressed) -> None:
+    """The last bytes are read too: behind them stands zstd's own checksum."""
+    behind_bytes = 0
+    while block := stream.read(_BLOCK_BYTES):
+        behind_bytes += len(block)
+        if behind_bytes > _MOST_BEHIND_END_BYTES:
+            raise ReproError(Problem(f"{file}: goes on behind its end"))
+
+
+class _Decompressed:
+    """What is packed in the file, for whoever reads so many bytes at a time; ValueError where it is damaged or cut."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._pieces, self._ready = in_pieces(raw, self._refuse), bytearray()
+
+    def read(self, size: int) -> bytes:
+        while len(self._ready) < size and (piece := next(self._pieces, None)) is not None:
+            self._ready += piece
+        taken = bytes(self._ready[:size])
+        del self._ready[:size]
+        return taken
+
+    def _refuse(self, what: str) -> None:
+        raise ValueError(what)

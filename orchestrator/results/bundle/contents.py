@@ -1,0 +1,182 @@
+"""What goes into a bundle: for each path in it, the bytes, read when their turn comes; and what could not be had."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.catalog.library import Entry
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_files import open_job_file, read_job_file
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.measurements import files_read
+from orchestrator.ledger.origins import script_texts
+from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
+from orchestrator.masking import masked
+from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
+from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
+from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.compare import Result
+from orchestrator.results.log_files import log_files
+from orchestrator.results.unpacking import is_packed, unpacked
+
+SCRIPT = "job.sh"
+_RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")
+"""What a job's folder has beside logs. Nothing else is taken along: what a program leaves may hold anything."""
+
+_PACKED = re.compile(r"\.(?:gz|zst)$")
+"""A log that was packed after the job is read as what is in it, and is that here."""
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An experiment as it stands at a scale on a cluster: every case, and every claim."""
+
+    entry: Entry
+    scale: str
+    cluster: str
+    found: Sequence[Result]
+    claims: Sequence[ClaimVerdict]
+
+    @property
+    def workloads(self) -> list[str]:
+        """The programs that run the cases."""
+        return sorted({result.case.workload for result in self.found})
+
+    @property
+    def name(self) -> str:
+        """Of the bundle and of the folder in it: `figure-13-cpu-local`, with the program where it is not the own."""
+        other = [self.found[0].case.workload] if self.found[0].instead_of else []
+        words = "-".join([self.entry.short_name, self.scale, self.cluster, *other])
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip(".-")
+
+    @property
+    def command(self) -> str:
+        """What runs it again."""
+        words = ["repro", "submit", self.entry.name, "--scale", self.scale, "--cluster", self.cluster]
+        other = ["--workload", self.found[0].case.workload] if self.found[0].instead_of else []
+        return shlex.join([*words, *other, "--wait"])
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A file that belongs into the bundle, from `place`, and could not be had. `is_fault`: a verdict stands on it."""
+
+    path: str
+    place: Path
+    why: str
+    is_fault: bool
+
+
+@dataclass(slots=True)
+class Contents:
+    """`files` are read, without what looks secret, when they are asked for; ReproError where one cannot be."""
+
+    files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
+    places: dict[str, tuple[Path, bool]] = field(default_factory=dict)
+    """Of those that are read from elsewhere: from where, and whether a verdict stands on it."""
+    missing: list[Missing] = field(default_factory=list)
+
+    def add(self, path: str, text: bytes) -> None:
+        """A text that has no secrets."""
+        self.files[path] = lambda: (text,)
+
+    def add_file(self, path: str, folder: Path, name: str, is_judged: bool) -> None:
+        self.files[path] = lambda: _blocks(folder, name, lambda what: self.lacks(path, folder / name, what))
+        self.places[path] = folder / name, is_judged
+
+    def lacks(self, path: str, place: Path, why: str | ReproError, is_fault: bool = False) -> None:
+        """Whoever reads the bundle learns the reason, and not where things lay."""
+        if isinstance(why, ReproError):
+            why = why.problems[0].what.removeprefix(f"{place}: ").replace(str(place.parent), "its folder")
+        self.missing.append(Missing(path, place, why, is_fault))
+
+
+def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[int, Row]:
+    """Scripts, logs and records of every attempt; attempt -> the paths that stand in its row for what it had."""
+    folders = attempt_folders(extract)
+    texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
+    read = files_read(ledger, list(folders))
+    paths: dict[int, Row] = {}
+    for row in extract.attempts:
+        folder = folders[row["id"]]
+        script = _add_script(contents, row, folder, texts)
+        _add_logs(contents, row, folder, read.get(row["id"], {}))
+        paths[row["id"]] = {"folder": folder, "script": script, "file": _add_submission(contents, row, script)}
+    return paths
+
+
+def _add_script(contents: Contents, row: Row, folder: str, texts: Mapping[str, str]) -> str | None:
+    """As the ledger has it, which nobody can have changed since; else what stands beside the log."""
+    path, text = f"{folder}/{SCRIPT}", texts.get(row["script_sha256"])
+    if text is not None:
+        contents.add(path, masked(text).encode())
+        return path
+    return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
+
+
+def _add_submission(contents: Contents, row: Row, script: str | None) -> str | None:
+    """What the scheduler was given: the script itself, or an array or a queue of several."""
+    if row["file"] is None:
+        return None
+    file = Path(row["file"])
+    if file == Path(row["folder"]) / SCRIPT:
+        return script
+    path = f"runs/{row['run_id']}/submissions/{file.name}"
+    return path if path in contents.files or _add_text(contents, path, file.parent, file.name) else None
+
+
+def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
+    try:
+        text = read_job_file(folder, name)
+    except ReproError as error:
+        contents.lacks(path, folder / name, error)
+        return False
+    if text is None:
+        contents.lacks(path, folder / name, "is gone")
+        return False
+    contents.add(path, masked_bytes(text))
+    return True
+
+
+def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) -> None:
+    """Whatever of them there is; `read` are those that were read once. What never ran has none."""
+    if row["state"] == NEVER_SUBMITTED or (row["phase"] in OPEN and row["started_at"] is None):
+        return
+    folder, is_judged = Path(row["folder"]), row["verdict"] is not None
+    try:
+        logs = [log.name for log in log_files(folder)]
+        records = [path.name for path in folder.iterdir() if _RECORDS.fullmatch(path.name)]
+    except FileNotFoundError:
+        logs, records = [], []
+    except ReproError as error:
+        contents.lacks(path, folder, error, is_judged)
+        return
+    except OSError as error:
+        contents.lacks(path, folder, f"cannot be read ({error.strerror})", is_judged)
+        return
+    for name in [*logs, *records]:
+        contents.add_file(f"{path}/{_PACKED.sub('', name)}", folder, name, is_judged)
+    known = {_PACKED.sub("", name) for name in read}
+    for name in sorted(known - {_PACKED.sub("", name) for name in logs}):
+        contents.lacks(f"{path}/{name}", folder / name, "is gone", is_judged)
+    if not logs and not known and row["phase"] == ENDED:
+        had_one = row["verdict"] == VERIFIED or row["iteration"] is not None
+        contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_one else "there is none", had_one)
+
+
+def _blocks(folder: Path, name: str, complain: Callable[[str], None]) -> Iterator[bytes]:
+    """The file, or what is packed in it, without secrets."""
+    file = open_job_file(folder, name)
+    if file is None:
+        raise ReproError(Problem(f"{folder / name}: is gone"))
+    with file:
+        try:
+            plain = iter(lambda: file.read(_PIECE_BYTES), b"")
+            yield from masked_blocks(unpacked(file, complain) if is_packed(file) else plain)
+        except OSError as error:
+            raise ReproError(Problem(f"{folder / name}: cannot be read ({error.strerror})")) from None

@@ -1,0 +1,233 @@
+"""The ledger's rows about one figure as plain lines of JSON, one file per table; and back, from whomever they come.
+
+User names, hosts that were only submitted from, process ids and tokens stay behind: no number needs them. What the
+ledger has as absolute paths, or as large texts, is a path within the bundle here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePath
+from typing import Any
+
+import sqlalchemy as sa
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.origins import RunOrigin
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
+from orchestrator.results.bundle.masking import given_out
+
+Row = dict[str, Any]
+
+TABLES: Mapping[str, type[Table]] = {
+    "runs": Run,
+    "jobs": Job,
+    "run_jobs": RunJob,
+    "attempts": Attempt,
+    "metrics": Metric,
+    "iterations": Iteration,
+    "events": Event,
+}
+_LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "runs": frozenset({"user", "host", "pid", "wishes"}),
+    "attempts": frozenset({"user", "host", "pid", "token"}),
+}
+_PATHS: Mapping[str, frozenset[str]] = {
+    "runs": frozenset({"profile"}),
+    "attempts": frozenset({"folder", "script", "file"}),
+}
+_LONGEST_LINE_BYTES = 1 << 24
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """Rows by table, but for the iterations, of which there may be very many. In their order in the bundle.
+
+    Of runs there are those that asked for the jobs and those that made their attempts, of `run_jobs` and events only
+    this figure's.
+    """
+
+    runs: list[Row]
+    jobs: list[Row]
+    run_jobs: list[Row]
+    attempts: list[Row]
+    metrics: list[Row]
+    events: list[Row]
+
+    def of(self, table: str) -> list[Row]:
+        found: list[Row] = getattr(self, table)
+        return found
+
+    @property
+    def users(self) -> set[str]:
+        """Of the ledger: in a bundle nobody is named."""
+        return {row["user"] for row in (*self.runs, *self.attempts) if row.get("user")}
+
+    @property
+    def last_run(self) -> Row:
+        """The latest that asked for jobs of this figure."""
+        asked = {row["run_id"] for row in self.run_jobs}
+        return [run for run in self.runs if run["id"] in asked][-1]
+
+
+def extract_of(ledger: Ledger, experiment: str, scale: str, cluster: str, workloads: set[str]) -> Extract:
+    """What the ledger knows of the figure's jobs that run one of these programs; scripts are not read."""
+    runs, jobs, asked, attempts, events = (rows_of(table) for table in (Run, Job, RunJob, Attempt, Event))
+    its_own = (runs.c.experiment == experiment, runs.c.scale == scale, runs.c.cluster == cluster)
+    asking = (
+        sa.select(*asked.c)
+        .join(runs, runs.c.id == asked.c.run_id)
+        .join(jobs, jobs.c.id == asked.c.job_id)
+        .where(*its_own, jobs.c.workload.in_(sorted(workloads)))
+        .order_by(runs.c.created_at, runs.c.id, asked.c.position)
+    )
+    with ledger.reading() as session:
+
+        def rows(query: sa.Select[Any]) -> list[Row]:
+            return [dict(row) for row in session.execute(query).mappings()]
+
+        def having(table: sa.TableClause, column: str, values: set[Any]) -> list[Row]:
+            kept = [one for one in table.c if one.name != "script"]
+            return [
+                row
+                for some in batched(sorted(values))
+                for row in rows(sa.select(*kept).where(table.c[column].in_(some)))
+            ]
+
+        run_jobs = rows(asking)
+        job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
+        made = sorted(having(attempts, "job_id", job_ids), key=lambda row: row["id"])
+        ids = {row["id"] for row in made}
+        told = having(events, "attempt_id", ids)
+        told += [row for row in having(events, "run_id", run_ids) if row["attempt_id"] is None]
+        all_runs = having(runs, "id", run_ids | {row["run_id"] for row in made})
+        return Extract(
+            runs=sorted(all_runs, key=lambda row: (row["created_at"], row["id"])),
+            jobs=sorted(having(jobs, "id", job_ids), key=lambda row: str(row["id"])),
+            run_jobs=run_jobs,
+            attempts=made,
+            metrics=sorted(
+                having(rows_of(Metric), "attempt_id", ids), key=lambda row: (row["attempt_id"], row["name"])
+            ),
+            events=sorted(told, key=lambda row: (row["at"], row["id"])),
+        )
+
+
+def iterations_of(ledger: Ledger, attempts: list[Row]) -> Iterator[Row]:
+    """The rows of these attempts, which come by id; they are not held in memory at once."""
+    table = rows_of(Iteration)
+    with ledger.reading() as session:
+        for ids in batched([row["id"] for row in attempts]):
+            query = sa.select(*table.c).where(table.c.attempt_id.in_(ids))
+            found = session.execute(
+                query.order_by(table.c.attempt_id, table.c.iteration).execution_options(yield_per=1000)
+            )
+            yield from (dict(row) for row in found.mappings())
+
+
+def attempt_folders(extract: Extract) -> dict[int, str]:
+    """Attempt -> its folder in the bundle: the case's own name, the job's id, and which attempt it is."""
+    names: dict[str, str] = {}
+    found: dict[int, str] = {}
+    for row in extract.attempts:
+        own = re.sub(r"[^A-Za-z0-9._]+", "-", PurePath(row["folder"]).name)[:_LONGEST_NAME].strip(".-") or "job"
+        name = names.setdefault(row["job_id"], f"{own}-{row['job_id']}")
+        found[row["id"]] = f"jobs/{name}/attempt-{row['number']}"
+    return found
+
+
+def line_of(table: str, row: Row, paths: Row, users: set[str]) -> bytes:
+    """One line of the table's file; `paths` are what stands for what is a file of its own in the bundle."""
+    left_out = _LEFT_OUT.get(table, frozenset())
+    kept = {name: value for name, value in row.items() if name not in left_out and name not in paths}
+    kept |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
+    plain = given_out({name: _plain(value) for name, value in kept.items()}, users) | paths
+    return json.dumps({name: plain[name] for name in columns_of(table)}, allow_nan=False).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def columns_of(table: str) -> list[str]:
+    """What a line of this table has, in its order."""
+    left_out = _LEFT_OUT.get(table, frozenset())
+    return [column.name for column in rows_of(TABLES[table]).c if column.name not in left_out]
+
+
+def read_extract(folder: Path) -> Extract:
+    """The rows of an unpacked bundle; ReproError where a line is not what such a line is."""
+    read = {name: list(read_rows(folder, name)) for name in TABLES if name != "iterations"}
+    return Extract(**read)
+
+
+def read_rows(folder: Path, table: str) -> Iterator[Row]:
+    """One table's rows; times as datetimes, else as they stand."""
+    name = f"ledger/{table}.jsonl"
+    columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]
+    paths = _PATHS.get(table, frozenset())
+    try:
+        with (folder / name).open("rb") as file:
+            number = 0
+            while line := file.readline(_LONGEST_LINE_BYTES):
+                number += 1
+                yield _row_of(line, columns, paths)
+    except FileNotFoundError:
+        raise ReproError(Problem(f"{name}: not there")) from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ReproError(Problem(f"{name}:{number}: no row of that table ({error})")) from None
+
+
+def _row_of(line: bytes, columns: list[Any], paths: frozenset[str]) -> Row:
+    row = json.loads(line, parse_constant=_refused)
+    if not isinstance(row, dict) or list(row) != [column.name for column in columns]:
+        raise ValueError("other columns")
+    return {column.name: _checked(row[column.name], column, column.name in paths) for column in columns}
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
+def _checked(value: Any, column: Any, is_path: bool) -> Any:
+    """The value where it is of the column's kind, ValueError where it is not."""
+    if value is None:
+        if column.nullable or is_path:
+            return None
+        raise ValueError(f"{column.name} is missing")
+    kind = str if is_path else column.type.python_type
+    if kind is datetime:
+        return datetime.fromisoformat(value)
+    if isinstance(column.type, sa.JSON):
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{column.name} is {str(value)[:40]!r}")
+    return value
+
+
+def job_row(run: Row, case_name: str, job: Row, attempt: Row, base: Path) -> JobRow:
+    """As the ledger would give it, with the attempt's folder below `base`; what was left out is empty."""
+    known: Row = {**job, **attempt, "job_id": job["id"], "attempt_id": attempt["id"], "case_name": case_name}
+    known |= {name: run[name] for name in ("experiment", "scale", "cluster", "profile_file")}
+    known |= {"run_id": run["id"], "folder": str(base / attempt["folder"]), "host": "", "token": ""}
+    fields: Row = {field.name: known.get(field.name) for field in dataclasses.fields(JobRow)}
+    return JobRow(**fields)
+
+
+def run_origin(run: Row) -> RunOrigin:
+    """The same for a run."""
+    known = run | {"user": "", "host": "", "profile": {}}
+    return RunOrigin(**{field.name: known[field.name] for field in dataclasses.fields(RunOrigin)})

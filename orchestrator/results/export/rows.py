@@ -1,0 +1,156 @@
+"""Results as rows for others: one per case, with the same columns for every experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from orchestrator.catalog.library import Entry
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.origins import RunOrigin, attempt_origins, run_origins
+from orchestrator.masking import masked
+from orchestrator.megatron.layout import Layout
+from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.compare import Result
+from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
+from orchestrator.results.written import written_whole as written_whole  # where others still look for it
+
+_OF_THE_FIGURE = ("case", "model", "workload")
+"""Axes whose values are names that the figure gives; another figure that shares the job may give others."""
+
+_TRAINING = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
+_JOB = (
+    *("cluster", "job", "run", "attempt", "repeat", "scheduler_id", "state", "verdict", "verdict_reason", "failure"),
+    *("deciding_line", "deciding_rank", "submitted_at", "started_at", "ended_at", "nodes", "code", "image"),
+)
+_FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
+
+# Colours and the like, as a terminal obeys them.
+_ESCAPE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+
+
+def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunOrigin] | None = None) -> list[Row]:
+    """Plain values, None where there is nothing; a number of an unverified job is not given out as a result.
+
+    `runs` are those that made the attempts, by the attempt's id. What a log or a scheduler said (a reason is often a
+    line of a log) is given out without what looks secret and without what a terminal would obey.
+    """
+    return [ordered(_row(entry, result, runs or {}), [column.name for column in CASE_COLUMNS]) for result in found]
+
+
+def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunOrigin]:
+    """Attempt id -> the run that made the attempt: a later run that finds the job done makes none."""
+    made_in = {(one.job_id, one.number): one.run_id for one in attempt_origins(ledger, {row.job_id for row in rows})}
+    runs = {run.id: run for run in run_origins(ledger, set(made_in.values()))}
+    return {row.attempt_id: runs[made_in[row.job_id, row.number]] for row in rows}
+
+
+def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
+    return [
+        {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
+        | {"verdict": verdict.verdict, "because": _plain(verdict.because)}
+        for verdict in claims
+    ]
+
+
+def ordered(known: Mapping[str, Any], names: Sequence[str]) -> Row:
+    """Every column in its place, with a value that every format can hold; KeyError for one that has no column."""
+    row: Row = dict.fromkeys(names)
+    for name, value in known.items():
+        if name not in row:
+            raise KeyError(name)
+        row[name] = _plain(value)
+    return row
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, datetime):
+        return f"{value.isoformat(timespec='milliseconds')}Z"  # the ledger's are UTC, without saying so
+    return _one_line(masked(value)) if isinstance(value, str) else value
+
+
+def _one_line(text: str) -> str:
+    """What is obeyed and not printed goes: line ends and tabs become spaces, the rest `?`."""
+    text = " ".join(_ESCAPE.sub("", text).splitlines()).replace("\t", " ")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else "?" for c in text)
+
+
+def _row(entry: Entry, result: Result, runs: Mapping[int, RunOrigin]) -> Row:
+    case, row = result.case, result.row
+    known = {"experiment": entry.name, "scale": case.scale, "case": case.name, **_what_ran(result)}
+    if row is not None:
+        known |= of_job(row, _JOB) | _spent(row, str(known["device"]))
+        run = runs.get(row.attempt_id)
+        known |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty} if run else {}
+        known |= {"gpu": result.gpu if known["device"] == "gpu" else None}
+    known |= {"expected_outcome": case.expected.outcome if case.expected else None}
+    known |= {"flag": result.flag, "noise": result.noise, "published_workload": result.instead_of}
+    return {**known, **_numbers(entry, result), **_published(entry, result)}
+
+
+def _what_ran(result: Result) -> Row:
+    """As recorded with the job, which an experiment that was edited since may no longer say; else as planned."""
+    case, row = result.case, result.row
+    parts = {name: dataclasses.asdict(getattr(case, name)) for name in ("model", "layout", "training")}
+    ran: dict[str, Any] = {**parts, "settings": case.settings, "device": case.device}
+    if row is not None and "settings" in row.configuration:
+        ran = row.configuration
+    settings = ran["settings"] | {axis: case.settings.get(axis) for axis in _OF_THE_FIGURE}
+    known = {AXIS_COLUMNS[axis]: value for axis, value in settings.items() if axis in AXIS_COLUMNS}
+    known |= {name: ran["training"].get(name) for name in _TRAINING}
+    known |= {"family": ran["model"].get("family"), "microbatches": Layout(**ran["layout"]).microbatches}
+    return known | {"device": ran["device"], "workload": case.workload}
+
+
+def of_job(row: JobRow, names: Sequence[str]) -> Row:
+    """What the ledger has of a job, by the names of our columns."""
+    return {name: getattr(row, _FIELDS.get(name, name)) for name in names}
+
+
+def _spent(row: JobRow, device: str) -> Row:
+    if row.started_at is None or row.ended_at is None:
+        return {}
+    elapsed_s = (row.ended_at - row.started_at).total_seconds()
+    return {"elapsed_s": elapsed_s, "gpu_hours": row.gpus * elapsed_s / 3600 if device == "gpu" else None}
+
+
+def _numbers(entry: Entry, result: Result) -> Row:
+    known: Row = {}
+    for name in METRICS:
+        found = result.metric(name)
+        known |= {name: found.value, f"{name}_spread": found.spread} if found else {}
+    timing, metric = result.metric("iteration_ms"), entry.experiment.axes.y.metric
+    if timing is not None:
+        known |= {"iterations_used": timing.count, "repeats": timing.repeats}
+        known |= {"iteration_ms_low": timing.interval_low, "iteration_ms_high": timing.interval_high}
+    known |= {"figure_metric": metric}
+    shown = result.metric(metric)
+    if shown is not None:
+        known |= {"figure_value": shown.value, "figure_spread": shown.spread}
+        known |= {"figure_low": shown.interval_low, "figure_high": shown.interval_high}
+    return known
+
+
+def _published(entry: Entry, result: Result) -> Row:
+    point = result.published
+    if point is None:
+        return {}
+    known = {name: getattr(point, name) for name in ("metric", "how", "confirmed", "source")}
+    gpu = point.gpu or (entry.paper.machine.gpu if entry.paper.machine else None)
+    value = result.value(point.metric)
+    alike = result.instead_of is None and bool(gpu and result.gpu and gpu in result.gpu)
+    return {f"published_{name}": value for name, value in known.items()} | {
+        "published": point.value,
+        "published_gpu": gpu,
+        "ratio_to_published": value / point.value if value is not None and alike else None,
+    }

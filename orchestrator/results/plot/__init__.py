@@ -1,0 +1,1 @@
+"""The figure as a picture, on the paper's own axes."""

@@ -1,0 +1,154 @@
+"""Draws the cases of a panel: lines or bars, error bars, what was published beside them, marks at the axis."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.results.plot import style
+from orchestrator.results.plot.panels import Line, Panel, Spot
+
+MARKER, PUBLISHED_MARKER, INNER_MARKER, AXIS_MARKER, RING = 5.5, 9.0, 4.0, 5.5, 9.5
+"""Sizes, in points."""
+TINT = 0.28
+_GROUP, _WIDEST = 0.84, 0.42
+"""Shares of the distance between two ticks: what all bars of a case fill, and one bar at most."""
+_LOWEST, _ABOVE = 0.03, 0.05
+"""Where marks stand above the axis, as shares of its height: the first, and each further one above it."""
+
+
+def draw_lines(axes: Any, panel: Panel) -> None:
+    """A marker for each case, a line where it is joined; published numbers in larger open markers behind."""
+    for line in panel.lines:
+        _published_markers(axes, line)
+        if line.joined:
+            values = [math.nan if spot.value is None else spot.value for spot in line.spots]
+            at = [spot.at for spot in line.spots]
+            axes.plot(at, values, linestyle=line.look.dashes, linewidth=1.5, color=line.look.colour, zorder=3)
+        _error_bars(axes, [(spot.at, spot) for spot in line.spots], line.look.colour)
+        for noisy in (False, True):
+            shown = [spot for spot in line.spots if spot.value is not None and spot.noisy == noisy]
+            measured_marker(axes, [spot.at for spot in shown], [spot.value for spot in shown], line.look, noisy)
+    _axis_marks(axes, ((spot.at, spot, line) for line in panel.lines for spot in line.spots))
+
+
+def draw_bars(axes: Any, panel: Panel) -> None:
+    """The bars of a case side by side: measured, then published; without a colour inside as far as it is published."""
+    bars = list(_bars(panel))
+    for bar in bars:
+        if bar.published is not None:
+            published_bar(axes, bar.at, bar.published.value, bar.width, bar.published, bar.line.look)
+        elif bar.spot.value is not None:
+            measured_bar(axes, bar.at, bar.spot.value, bar.width, bar.line.look, bar.spot.noisy)
+            _error_bars(axes, [(bar.at, bar.spot)], style.INK)
+    _axis_marks(axes, ((bar.at, bar.spot, bar.line) for bar in bars if bar.published is None))
+
+
+def measured_marker(axes: Any, at: Sequence[float], values: Sequence[Any], look: style.Look, noisy: bool) -> None:
+    inside = style.PAPER if noisy else look.colour
+    kind = {"linestyle": "none", "marker": look.marker, "markersize": MARKER, "markeredgewidth": 1.4}
+    axes.plot(at, values, markerfacecolor=inside, markeredgecolor=look.colour, zorder=5, **kind)
+
+
+def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Look) -> None:
+    """A marker of the line's own shape whose outline and inside say how the number is known."""
+    how = style.HOW[point.how]
+    axes.scatter(
+        [at],
+        [point.value],
+        s=PUBLISHED_MARKER**2,
+        marker=look.marker,
+        facecolors=[(look.colour, TINT)] if how.tinted else "none",
+        edgecolors=look.colour,
+        linewidths=1.1,
+        linestyles=[style.outline(point)],
+        zorder=2.5,
+    )
+    if how.inner:
+        inner = {"markersize": INNER_MARKER, "markeredgewidth": 1.0, "zorder": 2.6}
+        axes.plot([at], [point.value], linestyle="none", marker=how.inner, color=look.colour, **inner)
+
+
+def measured_bar(axes: Any, at: float, value: float, width: float, look: style.Look, noisy: bool) -> None:
+    inside = style.PAPER if noisy else look.colour
+    axes.bar(at, value, width, facecolor=inside, edgecolor=look.colour, linewidth=1.4, zorder=3)
+
+
+def published_bar(axes: Any, at: float, value: float, width: float, point: PublishedPoint, look: style.Look) -> None:
+    """Open or tinted, with the hatch of how the number is known."""
+    how = style.HOW[point.how]
+    inside = (look.colour, TINT) if how.tinted else "none"
+    edge = {"edgecolor": look.colour, "linewidth": 1.1, "linestyle": style.outline(point)}
+    axes.bar(at, value, width, facecolor=inside, hatch=how.hatch, zorder=2.5, **edge)
+
+
+def axis_mark(axes: Any, at: float, height: float, mark: style.AxisMark, colour: str, transform: Any) -> None:
+    faint = 1.0 if mark.words in style.OOM else 0.65
+    kind = {"linestyle": "none", "transform": transform, "zorder": 6, "clip_on": False}
+    inside = colour if mark.filled else style.PAPER
+    edge = 0.9 if mark.filled else 1.1
+    size = {"markersize": AXIS_MARKER, "markeredgewidth": edge}
+    axes.plot([at], [height], marker=mark.marker, mfc=inside, mec=colour, alpha=faint, **size, **kind)
+    if mark.ring:
+        ring = {"s": RING**2, "facecolors": "none", "edgecolors": colour, "linewidths": 0.9, "linestyles": [mark.ring]}
+        axes.scatter([at], [height], transform=transform, zorder=6, clip_on=False, **ring)
+
+
+def _published_markers(axes: Any, line: Line) -> None:
+    for spot in line.spots:
+        if spot.published is not None:
+            published_marker(axes, spot.at, spot.published, line.look)
+    if line.joined:
+        values = [spot.published.value if spot.published else math.nan for spot in line.spots]
+        at = [spot.at for spot in line.spots]
+        axes.plot(at, values, linestyle=":", linewidth=1.0, color=line.look.colour, zorder=2.4)
+
+
+def _error_bars(axes: Any, placed: Sequence[tuple[float, Spot]], colour: str) -> None:
+    known = [(at, spot.value, spot) for at, spot in placed if spot.value is not None]
+    if known:
+        below = [max(value - spot.low, 0.0) for _, value, spot in known]
+        above = [max(spot.high - value, 0.0) for _, value, spot in known]
+        at, values = [at for at, _, _ in known], [value for _, value, _ in known]
+        axes.errorbar(at, values, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.1, capsize=3, zorder=4)
+
+
+def _axis_marks(axes: Any, placed: Iterator[tuple[float, Spot, Line]]) -> None:
+    """Each once for a place and a line; those of one place above each other."""
+    once = dict.fromkeys((at, words, line.look.colour) for at, spot, line in placed for words in spot.marks)
+    standing: Counter[float] = Counter()
+    for at, words, colour in once:
+        height = _LOWEST + _ABOVE * standing[at]
+        axis_mark(axes, at, height, style.AXIS_MARKS[words], colour, axes.get_xaxis_transform())
+        standing[at] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    at: float
+    width: float
+    spot: Spot
+    line: Line
+    published: PublishedPoint | None
+
+
+def _bars(panel: Panel) -> Iterator[_Bar]:
+    """Every bar in its place: measured ones where anything was measured, published ones where anything is published."""
+    measured = any(spot.value is not None for spot in panel.spots)
+    published = any(spot.published for spot in panel.spots)
+    standing: dict[float, list[tuple[Spot, Line, PublishedPoint | None]]] = {}
+    for line in panel.lines:
+        for spot in line.spots:
+            group = standing.setdefault(spot.at, [])
+            if measured or not published or spot.marks:
+                group.append((spot, line, None))
+            if published and spot.published:
+                group.append((spot, line, spot.published))
+    width = min(_GROUP / max(map(len, standing.values())), _WIDEST)
+    for at, group in standing.items():
+        for i, (spot, line, point) in enumerate(group):
+            yield _Bar(at + width * (i - (len(group) - 1) / 2), width, spot, line, point)

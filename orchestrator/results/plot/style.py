@@ -1,0 +1,117 @@
+"""How a picture looks: colours, markers and hatches that differ in greyscale and for the colour-blind as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.catalog.experiment import PublishedPoint
+
+SERIES = ("#0a396d", "#e49d00", "#057c5f", "#c46ba1", "#833d3d", "#86c9ef", "#755d00", "#e97c47")
+"""Okabe and Ito's hues, each at a lightness (CIE L*) of its own: 24, 70, 46, 57, 35, 78, 41 and 64."""
+SERIES_ON_DARK = ("#d7eaff", "#b37c00", "#2ccda6", "#dc80b8", "#ecc9a3", "#3377ad", "#c3a846", "#ffcee6")
+"""The same lines where the page is dark."""
+INK = "#151617"
+"""Text, ticks and frames."""
+PAPER = "#fdfefe"
+"""What lies behind, to be seen in an open marker."""
+_MARKERS = ("o", "s", "D", "^", "v", "P", "<", ">")
+_DASHES = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
+
+PARAMETERS: Any = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 8,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,  # text that can be selected
+    "svg.fonttype": "none",
+    "svg.hashsalt": "repro",  # the same data, the same file
+    "text.color": INK,
+    "text.parse_math": False,  # a name may have a dollar
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A line of the figure."""
+
+    colour: str
+    marker: str
+    dashes: Any
+
+
+def look(index: int) -> Look:
+    """The look of the line of this number; from the ninth on the colours come again, with other dashes."""
+    which = index % len(SERIES)
+    dashes = _DASHES[(index // len(SERIES)) % len(_DASHES)]
+    return Look(SERIES[which], _MARKERS[(which + index // len(SERIES)) % len(_MARKERS)], dashes)
+
+
+@dataclass(frozen=True, slots=True)
+class HowKnown:
+    """A published number by how it is known: a bar's hatch, what is drawn inside a marker, whether it is tinted."""
+
+    hatch: str
+    inner: str | None
+    tinted: bool
+
+
+HOW: dict[str, HowKnown] = {
+    "printed": HowKnown("", None, True),
+    "derived": HowKnown("---", "_", False),
+    "read off the plot": HowKnown("xxx", "x", False),
+}
+CONFIRMED, UNCONFIRMED = "-", (0, (2, 1.2))
+"""The outline of a published number."""
+
+
+def outline(point: PublishedPoint) -> Any:
+    return CONFIRMED if point.confirmed else UNCONFIRMED
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMark:
+    """What stands at the axis where a case has no number, or is published to have none; `ring` is its outline."""
+
+    words: str
+    marker: str
+    filled: bool
+    ring: Any = None
+
+
+OOM_BOTH = "out of memory as published"
+OOM_BOTH_UNCONFIRMED = "out of memory as published, unconfirmed"
+OOM_PUBLISHED = "out of memory (published)"
+OOM_PUBLISHED_UNCONFIRMED = "out of memory (published, unconfirmed)"
+OOM_MEASURED = "out of memory (measured)"
+FLAGGED = "flagged, no number"
+NOT_RUN = "not run"
+UNDER_WAY = "under way"
+FAILED = "failed"
+NO_NUMBER = "ran, without this number"
+
+AXIS_MARKS: dict[str, AxisMark] = {
+    mark.words: mark
+    for mark in (
+        AxisMark(OOM_BOTH, "X", filled=True, ring=CONFIRMED),
+        AxisMark(OOM_BOTH_UNCONFIRMED, "X", filled=True, ring=UNCONFIRMED),
+        AxisMark(OOM_PUBLISHED, "X", filled=False, ring=CONFIRMED),
+        AxisMark(OOM_PUBLISHED_UNCONFIRMED, "X", filled=False, ring=UNCONFIRMED),
+        AxisMark(OOM_MEASURED, "X", filled=True),
+        AxisMark(FLAGGED, "*", filled=False),
+        AxisMark(FAILED, "x", filled=True),
+        AxisMark(UNDER_WAY, ">", filled=False),
+        AxisMark(NO_NUMBER, "_", filled=True),
+        AxisMark(NOT_RUN, "|", filled=True),
+    )
+}
+"""In the order of the legend."""
+OOM = tuple(words for words in AXIS_MARKS if words.startswith("out of memory"))

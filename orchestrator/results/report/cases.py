@@ -1,0 +1,209 @@
+"""The cases and the claims of a figure, as the page's tables have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.experiment import PublishedPoint
+from orchestrator.catalog.library import Entry
+from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.tables import FAILED
+from orchestrator.results.beside import NOT_MEASURED, Beside, beside_published
+from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.compare import Result
+from orchestrator.results.repeats import CaseMetric
+from orchestrator.results.report.words import Mark, shown_number, with_spread
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many cases and claims came out how; every case is counted once, and every claim."""
+
+    cases: int = 0
+    verified: int = 0
+    as_published: int = 0
+    failed: int = 0
+    missing: int = 0
+    holds: int = 0
+    fails: int = 0
+    not_judged: int = 0
+
+    @property
+    def claims(self) -> int:
+        return self.holds + self.fails + self.not_judged
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    """A case, or where the source has more than one number for it, one of its numbers.
+
+    The time of an iteration, and why there is no number, stand beside the figure's own. What there is not is an empty
+    text.
+    """
+
+    case: str
+    job: str
+    verdict: Mark
+    metric: str
+    measured: str
+    iteration_ms: str
+    used: str
+    published: str
+    how: str
+    ratio: str
+    within: Mark | None
+    tolerance: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRow:
+    """A number that a claim's verdict stands on."""
+
+    case: str
+    job: str
+    metric: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    mark: Mark
+    says: str
+    source: str
+    because: str
+    used: tuple[UsedRow, ...]
+
+
+_CLAIM_KINDS = {"holds": "good", "fails": "bad", "not judged": "open"}
+
+
+def counts_of(found: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
+    """A case that ran out of memory as the source says has neither failed nor been verified."""
+    verified = sum(result.is_verified for result in found)
+    as_published = sum(result.ended_as_published for result in found)
+    failed = sum(_has_failed(result) for result in found)
+    judged = [claim.verdict for claim in claims]
+    return Counts(
+        cases=len(found),
+        verified=verified,
+        as_published=as_published,
+        failed=failed,
+        missing=len(found) - verified - as_published - failed,
+        holds=judged.count("holds"),
+        fails=judged.count("fails"),
+        not_judged=judged.count("not judged"),
+    )
+
+
+def case_rows(entry: Entry, found: Sequence[Result]) -> tuple[CaseRow, ...]:
+    """Every case in its order, the figure's own number first."""
+    own = entry.experiment.axes.y.metric
+    beside: dict[str, list[Beside]] = {}
+    for one in beside_published(entry, found):
+        beside.setdefault(one.case, []).append(one)
+    rows: list[CaseRow] = []
+    for result in found:
+        numbers = sorted(beside.get(result.case.name, []), key=lambda one: one.metric != own)
+        if not numbers or numbers[0].metric != own:
+            numbers.insert(0, _unpublished(result, own))
+        rows += [_case_row(result, one, own) for one in numbers]
+    return tuple(rows)
+
+
+def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
+    return tuple(
+        ClaimRow(
+            mark=Mark(_CLAIM_KINDS[one.verdict], one.verdict),  # type: ignore[arg-type]  # its keys are the verdicts
+            says=one.claim.says,
+            source=one.claim.source,
+            because=one.because,
+            used=tuple(
+                UsedRow(used.case, used.job or "", used.metric, with_spread(used.value, used.spread))
+                for used in one.used
+            ),
+        )
+        for one in claims
+    )
+
+
+def _unpublished(result: Result, metric: str) -> Beside:
+    found = result.metric(metric)
+    value, spread = (found.value, found.spread) if found else (None, None)
+    return Beside(result.case.name, metric, value, spread, None, None, None, None, None)
+
+
+def _case_row(result: Result, beside: Beside, own: str) -> CaseRow:
+    timing = result.metric("iteration_ms") if beside.metric == own != "iteration_ms" else None
+    return CaseRow(
+        case=result.case.name,
+        job=result.row.job_id if result.row else "",
+        verdict=_verdict(result),
+        metric=beside.metric,
+        measured=with_spread(beside.measured, beside.spread),
+        iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
+        used=NOT_MEASURED if beside.missing == NOT_MEASURED else _used(result.metric(beside.metric)),
+        published=shown_number(beside.published.value) if beside.published else "",
+        how=_how(beside.published) if beside.published else "",
+        ratio=f"{beside.ratio:.3f}" if beside.ratio is not None else "",
+        within=_within(beside),
+        tolerance=_tolerance(beside),
+        why=_why(result) if beside.metric == own else "",
+    )
+
+
+def _has_failed(result: Result) -> bool:
+    return result.row is not None and result.row.verdict == FAILED and not result.ended_as_published
+
+
+def _verdict(result: Result) -> Mark:
+    if result.is_verified:
+        return Mark("good", "verified")
+    if result.ended_as_published:
+        return Mark("good", "out of memory, as published")
+    if _has_failed(result):
+        return Mark("bad", "failed")
+    return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
+
+
+def _used(metric: CaseMetric | None) -> str:
+    """What a number is the middle of."""
+    if metric is None:
+        return ""
+    if metric.interval_low is not None:
+        ends = f"{shown_number(metric.interval_low)} to {shown_number(metric.interval_high)}"
+        return f"mean of {metric.repeats} repeats, 95 % in {ends}"
+    return "" if metric.count is None else f"{metric.count} iterations"
+
+
+def _how(point: PublishedPoint) -> str:
+    return ", ".join([point.how, *([] if point.confirmed else ["unconfirmed"]), point.source])
+
+
+def _within(beside: Beside) -> Mark | None:
+    if beside.ratio is None:
+        return None
+    if beside.within is None:
+        return Mark("open", "not judged")
+    return Mark("good", "within") if beside.within else Mark("bad", "beyond")
+
+
+def _tolerance(beside: Beside) -> str:
+    """`± 5 %, the source's`, where something was judged by it; else why nothing was."""
+    if beside.within is None or beside.tolerance is None:
+        return (beside.because or "") if beside.ratio is not None else ""
+    return f"± {100 * beside.tolerance:.4g} %" + (f", {beside.tolerance_from}" if beside.tolerance_from else "")
+
+
+def _why(result: Result) -> str:
+    """Everything that keeps the case from being a number among numbers, said once."""
+    said = [_reason(result.row) if result.row else None, result.flag, result.noise]
+    return "; ".join(one for one in said if one)
+
+
+def _reason(row: JobRow) -> str | None:
+    return row.verdict_reason or (row.reason if row.verdict is None else None)

@@ -1,0 +1,264 @@
+"""What the page says, as plain values: a summary, then each figure with all that stands behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator import __version__
+from orchestrator.catalog.library import Entry
+from orchestrator.errors import ReproError
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.origins import AttemptOrigin, attempt_origins, latest_moment, run_origins, script_texts
+from orchestrator.masking import masked
+from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.compare import Result
+from orchestrator.results.plot.picture import picture
+from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
+from orchestrator.results.report.origins import (
+    AttemptRow,
+    FailedRow,
+    Hours,
+    Profile,
+    RunRow,
+    Script,
+    attempt_rows,
+    failed_rows,
+    hours_of,
+    profiles_of,
+    run_rows,
+    scripts_of,
+)
+from orchestrator.results.report.words import shown_moment
+
+_MOST_DRAWN = 2000
+"""Cases; a picture on the page has no more points across than that, and a browser is busy with more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A figure as it stands: all of its cases at a scale on a cluster, and its claims."""
+
+    entry: Entry
+    scale: str
+    cluster: str
+    found: Sequence[Result]
+    claims: Sequence[ClaimVerdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure on the page. `picture` is an <svg> element, or empty where `no_picture` says why there is none."""
+
+    anchor: str
+    name: str
+    short_name: str
+    venue: str
+    label: str
+    title: str
+    paper: str
+    link: str
+    scale: str
+    about: str
+    cluster: str
+    gpu: str
+    program: str
+    metric: str
+    counts: Counts
+    hours: Hours
+    picture: str
+    no_picture: str
+    cases: tuple[CaseRow, ...]
+    claims: tuple[ClaimRow, ...]
+    failed: tuple[FailedRow, ...]
+    attempts: tuple[AttemptRow, ...]
+    runs: tuple[RunRow, ...]
+    profiles: tuple[Profile, ...]
+    scripts: tuple[Script, ...]
+
+    def shows(self, column: str) -> bool:
+        """Whether some case has anything there."""
+        return any(getattr(row, column) for row in self.cases)
+
+    @property
+    def metrics(self) -> int:
+        """How many different ones its cases have numbers of."""
+        return len({row.metric for row in self.cases})
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`as_of` is the time of the ledger's last entry (UTC): the same ledger gives the same page. `hours` are of all
+    figures together, for each kind of device.
+    """
+
+    version: str
+    as_of: str
+    counts: Counts
+    hours: tuple[Hours, ...]
+    figures: tuple[Figure, ...]
+
+    @property
+    def title(self) -> str:
+        if len(self.figures) == 1:
+            return f"{self.figures[0].venue} {self.figures[0].label}"
+        return f"{len(self.figures)} experiments"
+
+    @property
+    def said(self) -> str:
+        """What came out, in two sentences."""
+        return " ".join(filter(None, (_said_of_cases(self.counts), _said_of_claims(self.counts))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The jobs of a figure at a scale on a cluster, and all their attempts."""
+
+    reported: Reported
+    jobs: Sequence[JobRow]
+    attempts: Sequence[AttemptOrigin]
+
+    @property
+    def device(self) -> str:
+        return self.reported.found[0].case.device
+
+
+def page_of(ledger: Ledger, reported_ones: Sequence[Reported]) -> Page:
+    """Everything that the page says of these figures, in their order."""
+    behind = [_behind(ledger, reported) for reported in reported_ones]
+    anchors = _script_anchors(behind)
+    texts = script_texts(ledger, anchors)
+    figures: list[Figure] = []
+    for one in behind:
+        figures.append(_figure(ledger, one, len(figures) + 1, anchors, texts))
+        for attempt in one.attempts:  # each script is told once
+            texts.pop(attempt.script_sha256, None)
+    counts = sum((figure.counts for figure in figures), Counts())
+    return Page(__version__, shown_moment(latest_moment(ledger)), counts, _all_hours(behind), tuple(figures))
+
+
+def _behind(ledger: Ledger, reported: Reported) -> _Behind:
+    programs = {result.case.workload for result in reported.found}
+    jobs = [
+        row
+        for row in job_rows(ledger, experiment=reported.entry.name, with_configuration=False)
+        if (row.scale, row.cluster) == (reported.scale, reported.cluster) and row.workload in programs
+    ]
+    order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
+    attempts = sorted(attempt_origins(ledger, order), key=lambda one: (order[one.job_id], one.number))
+    return _Behind(reported, jobs, attempts)
+
+
+def _figure(ledger: Ledger, behind: _Behind, number: int, anchors: dict[str, str], texts: dict[str, str]) -> Figure:
+    reported, attempts = behind.reported, behind.attempts
+    entry, first = reported.entry, reported.found[0]
+    names = _names(behind.jobs)
+    published = {result.case.name for result in reported.found if result.ended_as_published}
+    as_published = frozenset(row.job_id for row in behind.jobs if row.case_name in published)
+    runs = run_origins(ledger, {attempt.run_id for attempt in attempts})
+    scale = entry.experiment.scales.get(reported.scale)
+    drawn, not_drawn = _picture(reported, number)
+    return Figure(
+        anchor=f"{_slug(f'{entry.short_name}-{reported.scale}-{reported.cluster}')}-{number}",
+        name=entry.name,
+        short_name=entry.short_name,
+        venue=entry.paper.venue,
+        label=entry.experiment.figure,
+        title=entry.experiment.title,
+        paper=entry.paper.title,
+        link=_link(entry),
+        scale=reported.scale,
+        about=(scale.about if scale else None) or "",
+        cluster=reported.cluster,
+        gpu=first.gpu or "",
+        program=f"{first.case.workload} instead of {first.instead_of}" if first.instead_of else first.case.workload,
+        metric=entry.experiment.axes.y.label,
+        counts=counts_of(reported.found, reported.claims),
+        hours=hours_of(attempts, behind.device),
+        picture=drawn,
+        no_picture=not_drawn,
+        cases=case_rows(entry, reported.found),
+        claims=claim_rows(reported.claims),
+        failed=failed_rows(attempts, names, as_published),
+        attempts=attempt_rows(attempts, names, anchors),
+        runs=run_rows(runs),
+        profiles=profiles_of(runs),
+        scripts=scripts_of(attempts, names, texts, anchors),
+    )
+
+
+def _names(jobs: Sequence[JobRow]) -> dict[str, str]:
+    """Job -> its case, and which repeat of it; cases may share a job."""
+    names: dict[str, dict[str, None]] = {}
+    for row in jobs:
+        names.setdefault(row.job_id, {})[row.label] = None
+    return {job: "; ".join(labels) for job, labels in names.items()}
+
+
+def _picture(reported: Reported, number: int) -> tuple[str, str]:
+    """The drawing as an <svg> element, or why there is none."""
+    if len(reported.found) > _MOST_DRAWN:
+        return "", f"{len(reported.found):,} cases are more than fit side by side; repro plot draws them"
+    try:
+        drawn = picture(reported.entry, reported.scale, reported.cluster, reported.found, prefix=f"plot-{number}")
+    except ReproError as error:
+        return "", f"{error.problems[0]}"
+    return masked(drawn), ""
+
+
+def _said_of_cases(counts: Counts) -> str:
+    """`4 of 6 cases are verified, 1 failed, 1 is missing.`"""
+    every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
+    some = f"{counts.verified} of {counts.cases} case{'' if counts.cases == 1 else 's'} {_is(counts.verified)}"
+    rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
+    rest += [f"{counts.failed} failed"] if counts.failed else []
+    rest += [f"{counts.missing} {_is(counts.missing)} missing"] if counts.missing else []
+    return ", ".join([f"{every or some} verified", *rest]) + "."
+
+
+def _said_of_claims(counts: Counts) -> str:
+    """`Of 3 claims 2 hold, none fails, 1 is not judged.`; nothing where there are none."""
+    if not counts.claims:
+        return ""
+    parts = [f"{_some(counts.holds)} hold{_s(counts.holds)}", f"{_some(counts.fails)} fail{_s(counts.fails)}"]
+    parts += [f"{counts.not_judged} {_is(counts.not_judged)} not judged"] if counts.not_judged else []
+    return f"Of {counts.claims} claim{'' if counts.claims == 1 else 's'} {', '.join(parts)}."
+
+
+def _some(number: int) -> str:
+    return str(number) if number else "none"
+
+
+def _s(number: int) -> str:
+    """What a verb ends with behind `none` and `1`."""
+    return "s" if number < 2 else ""
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _script_anchors(behind: Sequence[_Behind]) -> dict[str, str]:
+    """Digest -> where on the page the script is."""
+    digests = dict.fromkeys(attempt.script_sha256 for one in behind for attempt in one.attempts)
+    return {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
+
+
+def _all_hours(behind: Sequence[_Behind]) -> tuple[Hours, ...]:
+    """Of each attempt once: figures may share a job."""
+    by_device: dict[str, dict[tuple[str, int], AttemptOrigin]] = {}
+    for one in behind:
+        by_device.setdefault(one.device, {}).update({(each.job_id, each.number): each for each in one.attempts})
+    return tuple(hours_of(attempts.values(), device) for device, attempts in by_device.items())
+
+
+def _link(entry: Entry) -> str:
+    if entry.paper.doi:
+        return f"https://doi.org/{entry.paper.doi}"
+    return f"https://arxiv.org/abs/{entry.paper.arxiv}" if entry.paper.arxiv else ""
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

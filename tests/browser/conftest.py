@@ -1,0 +1,109 @@
+"""One Chromium for the whole test run, and one report to look at; or one line that says why there is no browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Error as BrowserFault
+
+from orchestrator.catalog.library import find_experiment
+from orchestrator.folders import Folders
+from orchestrator.results.report.html import report, write_report
+from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
+from tests.slurm.host import ClusterUnavailable, install_packages
+from tests.unit.ledger.making import new_ledger
+from tests.unit.results.made_ledger import SCRIPT, add_figure
+from tests.unit.results.making import CHECKOUT, shipped
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_WHY_NOT = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="session")
+def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+    """Headless; it can reach no network, as each page it opens says that it has none."""
+    try:
+        program = installed_chromium()
+    except ClusterUnavailable as reason:
+        _give_up(pytestconfig, str(reason))
+    with sync_playwright() as playwright:
+        try:
+            started = playwright.chromium.launch(executable_path=program, args=sandbox())
+        except BrowserFault as fault:
+            _give_up(pytestconfig, f"{program} does not start ({str(fault).splitlines()[0]})")
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three figures: one that came out, one with failures and what waits, and one whose every text is hostile."""
+    home = tmp_path_factory.mktemp("report")
+    ledger = new_ledger(home)
+    hostile_experiment(home)
+    figures = [
+        add_figure(ledger, shipped("figure-13"), "paper", in_turn, script=SCRIPT + f"export HF_TOKEN={SECRET}\n"),
+        add_figure(ledger, shipped("table-1"), "paper", failing, minute=1),
+        add_figure(ledger, find_experiment(Folders(CHECKOUT, home), "made/figure-1"), "paper", failing, minute=2),
+    ]
+    text = report(ledger, figures, CHECKOUT / "templates")
+    ledger.engine.dispose()
+    return write_report(text, home / "page")
+
+
+@pytest.fixture
+def page(browser: Browser, report_file: Path) -> Iterator[Page]:
+    """The report, opened from its file; at the end nothing may have been complained of or asked for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
+    opened = context.new_page()
+    opened.set_default_timeout(10_000)  # ms
+    complaints: list[str] = []
+
+    def dismissed(dialog: Dialog) -> None:
+        complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    opened.on("console", lambda message: complaints.append(f"console: {message.text}"))
+    opened.on("pageerror", lambda fault: complaints.append(f"error: {fault}"))
+    opened.on("dialog", dismissed)
+    opened.on("request", lambda request: complaints.append(f"request: {request.url}"))
+    opened.goto(report_file.as_uri())
+    yield opened
+    context.close()
+    assert complaints == [f"request: {report_file.as_uri()}"]
+
+
+def installed_chromium() -> str:
+    """The program; ClusterUnavailable with the reason where there is none and none can be installed."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise ClusterUnavailable("Chromium is not installed, and only root on Debian can have it installed")
+        install_packages(["chromium"])
+        found = shutil.which("chromium")
+    if found is None:
+        raise ClusterUnavailable("the package chromium has no program of that name")
+    return found
+
+
+def sandbox() -> list[str]:
+    """Chromium's own cannot be had by root."""
+    return ["--no-sandbox"] if os.geteuid() == 0 else []
+
+
+def _give_up(config: pytest.Config, reason: str) -> None:
+    config.stash[_WHY_NOT] = reason
+    if os.environ.get("CI", "").lower() == "true":
+        pytest.fail(f"no browser: {reason}", pytrace=False)
+    pytest.skip(f"no browser: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line at the end of the run when no page could be opened."""
+    if reason := config.stash.get(_WHY_NOT, None):
+        terminalreporter.write_line(f"tests/browser did not run, no browser: {reason}")

@@ -1,0 +1,44 @@
+"""What the report of these tests is about: cases that come out, cases that fail, texts that would do something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.catalog.case import Case
+from tests.unit.results.made_ledger import OUT_OF_MEMORY, WAITING, Came, write_experiment
+
+SECRET = "hf_" + "abcdefghij0123456789ABCDEF"
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>\x1b[31m\u202e"
+_IN_YAML = HOSTILE.replace("'", "''").replace("\x1b", "").replace("\u202e", "")
+
+HOSTILE_FIGURE = f"""\
+figure: 'Figure {_IN_YAML}'
+title: '{_IN_YAML}'
+workload: megatron-2021
+gpus: 8
+model: {{layers: 8, hidden: 64, heads: 8, seq: 16, vocab: 64}}
+cases:
+  - {{case: '{_IN_YAML}'}}
+  - {{case: 'second {_IN_YAML}'}}
+fixed: {{mbs: 1, gbs: 8, tp: 8}}
+axes:
+  x: {{label: 'X {_IN_YAML}', of: [case]}}
+  y: {{label: 'Y {_IN_YAML}', metric: tflops_per_gpu}}
+"""
+
+
+def hostile_experiment(home: Path) -> None:
+    write_experiment(home, HOSTILE_FIGURE)
+
+
+def in_turn(place: int, _case: Case) -> Came:
+    """Ten numbers that are in order neither as the file has them, nor as texts, nor as version numbers."""
+    return Came({3: 9.5, 4: 9.25, 7: 1000.0}.get(place, 100.0 + 7 * (place % 4) + place))
+
+
+def failing(place: int, case: Case) -> Came:
+    """Every third fails with a hostile line that has a secret, the second waits."""
+    line = f"{HOSTILE} {SECRET}"
+    if place % 3 == 0:
+        return Came(columns=OUT_OF_MEMORY | {"deciding_line": line, "verdict_reason": line, "reason": line})
+    return Came(columns=WAITING) if place == 1 else Came(100.0 + case.layout.gpus / 100)

@@ -1,0 +1,223 @@
+"""The report in a real browser: opened from its file it loads nothing, runs nothing planted, and every tool works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.reports import SECRET
+
+CASES = "table:has(#figure-13-paper-selene-1-all-cases)"
+"""Those of the first figure."""
+
+
+def column(page: Page, number: int, table: str = CASES) -> list[str]:
+    """What the cells of a column say, the first line of each."""
+    rows: list[list[str]] = page.locator(table).evaluate(
+        "table => [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText.split('\\n')[0]))"
+    )
+    return [row[number] for row in rows]
+
+
+def numbers(texts: Sequence[str]) -> list[float]:
+    return [float(text.partition(" ")[0].replace(",", "")) for text in texts]
+
+
+def header(page: Page, words: str) -> Any:
+    return page.locator(CASES).get_by_role("button", name=words, exact=True)
+
+
+def test_it_loads_nothing_and_says_nothing_on_the_console(page: Page) -> None:
+    assert page.title() == "3 experiments · repro report"
+    assert page.evaluate("performance.getEntriesByType('resource').length") == 0
+
+
+def test_nothing_that_was_planted_runs_or_becomes_an_element(page: Page) -> None:
+    assert page.locator("script").count() == 1 and page.locator("img, [onerror], a[href^=javascript]").count() == 0
+    shown = page.locator("body").text_content() or ""
+    assert shown.count("<script>alert(1)</script>") > 5 and "␛[31m⟨U+202E⟩" in shown
+
+
+def test_what_came_through_unescaped_would_not_run_either(browser: Browser, report_file: Path, tmp_path: Path) -> None:
+    planted = (
+        "<script>window.ran = 1</script><img src='data:,' onerror='window.ran = 2'><b onclick='window.ran = 3'>x</b>"
+    )
+    text = report_file.read_text(encoding="utf-8").replace("</main>", f"{planted}</main>")
+    file = tmp_path / "planted.html"
+    file.write_text(text, encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    page.locator("b[onclick]").dispatch_event("click")
+    assert page.evaluate("window.ran") is None and page.locator(".tools").is_visible()
+    page.close()
+
+
+def test_a_planted_secret_is_not_on_the_page(page: Page, report_file: Path) -> None:
+    assert SECRET not in report_file.read_text(encoding="utf-8") and SECRET not in page.content()
+    assert "export HF_TOKEN=***" in page.content()
+
+
+def test_a_table_sorts_by_a_click_and_the_other_way_by_another(page: Page) -> None:
+    before = numbers(column(page, 2))
+    header(page, "Measured").click()
+    assert numbers(column(page, 2)) == sorted(before) != before
+    assert page.locator(f"{CASES} >> th[aria-sort]").evaluate_all("all => all.map(th => th.ariaSort)") == ["ascending"]
+    header(page, "Measured").click()
+    assert numbers(column(page, 2)) == sorted(before, reverse=True)
+    header(page, "Case and job").click()
+    assert column(page, 0)[:3] == ["pp=2,tp=32,gbs=32", "pp=2,tp=32,gbs=128", "pp=4,tp=16,gbs=32"]
+    assert page.locator(f"{CASES} >> th[aria-sort]").count() == 1
+
+
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_a_table_sorts_by_the_keyboard(page: Page, key: str) -> None:
+    header(page, "Case and job").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press(key)
+    assert numbers(column(page, 2)) == sorted(numbers(column(page, 2)))
+    assert page.evaluate("document.activeElement.innerText") == "Measured"  # and the focus stays where it was
+
+
+def test_what_has_no_number_comes_last_either_way(page: Page) -> None:
+    for _ in range(2):
+        header(page, "Published").click()
+        assert "" not in column(page, 4)[:4] and column(page, 4)[4:] == [""] * 6
+
+
+def test_the_filter_leaves_the_rows_that_have_every_word(page: Page) -> None:
+    page.get_by_label("Filter rows").fill("PP=8 gbs=32")
+    expect(page.locator("#matches")).to_have_text(re.compile(r"^\d+ of \d+ rows$"))
+    left = page.locator(f"{CASES} >> tbody tr:visible >> th").all_inner_texts()
+    assert [text.partition("\n")[0] for text in left] == ["pp=8,tp=8,gbs=32"]
+    assert page.locator(".summary tbody tr:visible").count() == 3
+    page.get_by_label("Filter rows").fill("")
+    expect(page.locator("#matches")).to_have_text("")
+    assert page.locator(f"{CASES} >> tbody tr:visible").count() == 10
+
+
+def test_dark_and_light_can_be_chosen(page: Page) -> None:
+    button = page.get_by_role("button", name="Dark", exact=True)
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    button.press("Enter")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+def test_who_wants_dark_has_dark_until_light_is_chosen(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    button = page.get_by_role("button", name="Dark", exact=True, pressed=True)
+    button.wait_for()
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    button.click()
+    page.get_by_role("button", name="Dark", exact=True, pressed=False).wait_for()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+# Of every piece of text the contrast with what lies behind it, by the formula of WCAG 2.2; the worst of each kind.
+CONTRAST = """() => {
+  const channels = colour => colour.match(/[\\d.]+/g).map(Number);
+  const linear = c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const behind = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = channels(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const worst = {};
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || element.closest("svg, script")) continue;
+    const [a, b] = [light(channels(getComputedStyle(element).color)), light(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const kind = `${element.tagName}.${element.className}`;
+    worst[kind] = Math.min(worst[kind] ?? 99, ratio);
+  }
+  return worst;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_the_contrast_that_wcag_asks_for(page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
+    found: dict[str, float] = page.evaluate(CONTRAST)
+    assert len(found) > 15 and {kind: ratio for kind, ratio in found.items() if ratio < 4.5} == {}
+
+
+def test_who_has_no_mouse_skips_to_the_results_and_sees_where_he_is(page: Page) -> None:
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "results"
+    page.keyboard.press("Tab")  # the summary's box, which scrolls
+    assert page.evaluate("document.activeElement.className") == "box"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_what_can_be_used_has_a_name_and_is_reached_in_the_order_it_is_read(page: Page) -> None:
+    nameless = page.evaluate(
+        "[...document.querySelectorAll('button, input, a, summary')].filter(e => !(e.textContent || e.labels?.length))"
+        ".map(e => e.outerHTML)"
+    )
+    assert nameless == []
+    assert page.locator("[tabindex]:not([tabindex='0'], [tabindex='-1'])").count() == 0
+    for landmark in ("banner", "main", "contentinfo"):
+        assert page.get_by_role(landmark).count() == 1
+
+
+def test_a_narrow_screen_scrolls_tables_and_not_the_page(page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.locator(".figure").first.scroll_into_view_if_needed()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.locator(CASES).evaluate("table => table.offsetWidth > table.parentElement.clientWidth")
+
+
+def test_a_link_to_a_script_opens_what_it_lies_in(page: Page) -> None:
+    page.locator("summary", has_text="Attempts").first.click()
+    page.get_by_role("link", name="script-3", exact=True).click()
+    script = page.locator("#script-3 > pre")
+    script.wait_for(state="visible")
+    assert "srun python pretrain.py" in script.inner_text()
+
+
+def test_printed_nothing_is_cut_and_each_figure_begins_a_page(page: Page) -> None:
+    header(page, "Measured").click()
+    printed = page.pdf(prefer_css_page_size=True)
+    pages = max(int(count) for count in re.findall(rb"/Count (\d+)", printed))
+    assert printed.startswith(b"%PDF") and 4 <= pages <= 20
+    page.set_viewport_size({"width": 703, "height": 1000})  # 186 mm: A4 without its margins
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 703
+    boxes: list[list[object]] = page.locator(".box").evaluate_all(
+        "boxes => boxes.map(box => [getComputedStyle(box).overflow, getComputedStyle(box).maxHeight,"
+        " box.scrollWidth > box.clientWidth])"
+    )
+    assert len(boxes) > 8 and {tuple(box) for box in boxes} == {("visible", "none", False)}
+    breaks = page.locator(".figure").evaluate_all("all => all.map(one => getComputedStyle(one).breakBefore)")
+    assert breaks == ["page"] * 3 and not page.locator(".bar").is_visible()
+    # Chromium repeats the header on the next page unless there is a button in it.
+    assert page.locator("th > button").first.evaluate("one => getComputedStyle(one).display") == "contents"
+    assert page.get_by_text("Who submitted what, when, and from which code.").first.is_visible()
+    assert not page.locator("pre").first.is_visible()
+
+
+def test_without_its_script_the_page_is_complete(browser: Browser, report_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto(report_file.as_uri())
+    assert page.locator(".tools").is_hidden() and page.locator("th button").count() == 0
+    assert page.locator(CASES).get_by_text("pp=8,tp=8,gbs=32").first.is_visible()
+    page.locator("summary", has_text="Scripts").first.click()
+    assert page.get_by_text("pp=2,tp=32,gbs=32 (").first.is_visible()
+    context.close()

@@ -1,0 +1,472 @@
+"""A bundle made of a finished figure: complete, the same bytes each time, without secrets, and true or found out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.errors import ReproError
+from orchestrator.launch.provenance import user_name
+from orchestrator.results.bundle.verify import verify
+from tests.unit.cli.calling import Caller, Done
+from tests.unit.launch.stand_in import Site
+
+TOP = "figure-13-cpu-here"
+
+
+def content(file: Path) -> dict[str, bytes]:
+    """Path below the one folder -> what is there."""
+    raw = io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes()))
+    with tarfile.open(fileobj=raw) as tar:
+        found = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    return {path.partition("/")[2]: text for path, text in found.items()}
+
+
+def packed(files: Mapping[str, bytes], into: Path, with_sums: bool = False) -> Path:
+    """A bundle of any content; `with_sums` as by somebody who knows how to make checksums."""
+    files = {**files}
+    if with_sums:
+        listed = [path for path in files if path not in ("MANIFEST", "SHA256SUMS")]
+        sums = {path: sha256(files[path]).hexdigest() for path in listed}
+        manifest = "".join(f"{len(files[path])}\t{digest}\t{path}\n" for path, digest in sums.items())
+        files["MANIFEST"] = manifest.encode()
+        sums["MANIFEST"] = sha256(files["MANIFEST"]).hexdigest()
+        files["SHA256SUMS"] = "".join(f"{digest}  {path}\n" for path, digest in sums.items()).encode()
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for path, text in files.items():
+            member = tarfile.TarInfo(f"{TOP}/{path}")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    into.write_bytes(zstandard.ZstdCompressor(level=1).compress(raw.getvalue()))
+    return into
+
+
+@pytest.fixture(scope="module")
+def made(finished: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of figure 13."""
+    file = tmp_path_factory.mktemp("bundle") / "figure-13.tar.zst"
+    done = finished.repro("bundle", "figure-13", "-o", str(file))
+    assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
+    assert f"next: repro bundle verify {file}   #" in done.stderr
+    return file
+
+
+@pytest.fixture(scope="module")
+def files(made: Path) -> dict[str, bytes]:
+    return content(made)
+
+
+@pytest.fixture
+def reviewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    """`repro` on a machine where nothing was ever submitted."""
+    monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    (tmp_path / "empty").mkdir()
+    return Caller(Site(tmp_path / "empty"), monkeypatch, capsys)
+
+
+def log_of(files: Mapping[str, bytes], case: str = "pp2-tp2-gbs16") -> str:
+    (path,) = [path for path in files if path.startswith(f"jobs/{case}-") and path.endswith("/log.txt")]
+    return path
+
+
+def test_a_bundle_holds_where_there_is_nothing_but_the_file(reviewer: Caller, made: Path) -> None:
+    done = reviewer("bundle", "verify", str(made))
+    assert done.returncode == 0, done.stdout
+    assert re.fullmatch(
+        r"files     \d+ of them: no difference\n"
+        r"numbers   6 attempts read again: 48 iterations, \d+ metrics: no difference\n"
+        r"results   6 cases and \d+ claims judged again: no difference\n",
+        done.stdout,
+    )
+    assert list(reviewer.site.folder.iterdir()) == []
+
+
+def test_two_bundles_of_the_same_are_the_same_bytes(
+    looking: Caller, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    done = looking("bundle", "figure-13", "--scale", "cpu", "--cluster", "here", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{TOP}.tar.zst\n"), done.stderr
+    assert (tmp_path / f"{TOP}.tar.zst").read_bytes() == made.read_bytes()
+
+
+def test_the_checksums_are_such_as_coreutils_read(made: Path, tmp_path: Path) -> None:
+    for path, text in content(made).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(text)
+    command = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+
+def test_it_holds_everything_that_was_run_and_came_out(looking: Caller, files: dict[str, bytes]) -> None:
+    runs = sorted((looking.site.folder / "runs").glob("*/pp*"))
+    attempts = {path.rpartition("/")[0] for path in files if path.endswith("attempt-1/job.sh")}
+    assert len(attempts) == len(runs) == 6
+    for attempt in attempts:
+        case = attempt.split("/")[1].rpartition("-")[0]
+        (own,) = [folder for folder in runs if folder.name == case]
+        for name in ("job.sh", "log.txt", "batch.txt", "start", "end"):
+            assert files[f"{attempt}/{name}"] == (own / name).read_bytes(), name
+    queue = [path for path in files if path.endswith(".queue.sh")]
+    assert len(queue) == 1 and queue[0].startswith("runs/") and "/submissions/" in queue[0]
+    assert b"cases:" in files["experiment/sc21/figure-13.yaml"] or b"matrix:" in files["experiment/sc21/figure-13.yaml"]
+    assert b"title:" in files["experiment/sc21/paper.yaml"]
+    assert json.loads(files[f"{queue[0].split('/submissions/')[0]}/profile.json"])["about"] == "a machine of the tests"
+    assert json.loads(files["environment.json"])["runs"][0]["versions"]["repro"]
+    assert files["report.html"].startswith(b"<!")
+    readme = files["README.txt"].decode()
+    assert f"repro bundle verify {TOP}.tar.zst" in readme and "What is missing" not in readme
+    assert "repro submit sc21/figure-13 --scale cpu --cluster here" in readme
+
+
+def test_numbers_can_be_read_without_repro(files: dict[str, bytes]) -> None:
+    def rows(table: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in files[f"ledger/{table}.jsonl"].splitlines()]
+
+    attempts = {row["id"]: row for row in rows("attempts")}
+    jobs = {row["id"]: row for row in rows("jobs")}
+    assert {row["experiment"] for row in rows("runs")} == {"sc21/figure-13"}
+    assert len(rows("iterations")) == 48 and {row["verdict"] for row in attempts.values()} == {"verified"}
+    found = {row["attempt_id"]: row["value"] for row in rows("metrics") if row["name"] == "iteration_ms"}
+    points = {one: jobs[attempts[one]["job_id"]]["configuration"]["point"] for one in found}
+    assert found == {one: 100 + 10 * point["gbs"] * point["pp"] for one, point in points.items()}
+    table = {
+        row["case"]: float(row["iteration_ms"])
+        for row in csv.DictReader(files["results/cases.csv"].decode().splitlines())
+    }
+    assert table == {
+        ",".join(f"{axis}={value}" for axis, value in points[one].items()): ms for one, ms in found.items()
+    }
+
+
+def test_of_whom_it_is_stands_in_no_row_and_its_files_are_paths_within(files: dict[str, bytes]) -> None:
+    for path in (path for path in files if path.startswith("ledger/")):
+        for line in files[path].splitlines():
+            assert not {"user", "host", "pid", "token"} & json.loads(line).keys()
+    for line in files["ledger/attempts.jsonl"].splitlines():
+        row = json.loads(line)
+        assert row["script"] in files and row["file"] in files and f"{row['folder']}/log.txt" in files
+    assert f"{user_name()}@".encode() not in files["report.html"]
+
+
+Change = Callable[[dict[str, bytes]], object]
+
+
+def replace(path: str, old: bytes, new: bytes) -> Change:
+    def change(files: dict[str, bytes]) -> None:
+        (one,) = [each for each in files if re.fullmatch(path, each)]
+        assert files[one].count(old) >= 1, files[one][:2000]
+        files[one] = files[one].replace(old, new, 1)
+
+    return change
+
+
+def remove(path: str) -> Change:
+    def change(files: dict[str, bytes]) -> None:
+        (one,) = [each for each in files if re.fullmatch(path, each)]
+        del files[one]
+
+    return change
+
+
+def without_line(path: str, having: bytes) -> Change:
+    def change(files: dict[str, bytes]) -> None:
+        lines = files[path].splitlines(keepends=True)
+        files[path] = b"".join(line for line in lines if having not in line)
+        assert len(files[path].splitlines()) < len(lines)
+
+    return change
+
+
+LOG = r"jobs/pp2-tp2-gbs16-.*/log\.txt"
+MS = b"elapsed time per iteration (ms): 420.0"
+SEEN: dict[str, tuple[Change, str]] = {
+    "a digit in a log": (replace(LOG, MS, MS.replace(b"2", b"3")), rf"{LOG}: was changed"),
+    "a digit in the ledger": (
+        replace(r"ledger/metrics\.jsonl", b"420.0", b"430.0"),
+        r"ledger/metrics\.jsonl: was changed",
+    ),
+    "a checksum": (
+        lambda files: files.update(
+            SHA256SUMS=re.sub(rb"^.{4}(.*README)", rb"0000\1", files["SHA256SUMS"], flags=re.MULTILINE)
+        ),
+        r"README\.txt: was changed",
+    ),
+    "a checksum less": (without_line("SHA256SUMS", b"README"), r"README\.txt: SHA256SUMS does not have it"),
+    "a line of the checksums": (
+        replace("SHA256SUMS", b"  README", b" ?README"),
+        "SHA256SUMS: 1 of its lines say nothing",
+    ),
+    "a size": (replace("MANIFEST", b"\t", b"0\t"), "MANIFEST: was changed"),
+    "a script": (
+        replace(r"jobs/pp2-tp2-gbs16-.*/job\.sh", b"--train-iters", b"--train-iters-"),
+        r"jobs/pp2-tp2-gbs16-.*/job\.sh: was changed",
+    ),
+    "a page": (replace(r"report\.html", b"</html>", b" </html>"), r"report\.html: was changed"),
+    "a file less": (remove(LOG), rf"{LOG}: is missing"),
+    "a file more": (
+        lambda files: files.update({"jobs/more.txt": b"x"}),
+        r"jobs/more\.txt: SHA256SUMS does not have it",
+    ),
+    "a table less": (remove(r"ledger/metrics\.jsonl"), r"ledger/metrics\.jsonl: not there"),
+    "no checksums": (remove("SHA256SUMS"), "SHA256SUMS or MANIFEST: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", SEEN)
+def test_what_was_changed_is_named(reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str) -> None:
+    change, said = SEEN[what]
+    done = changed(reviewer, files, tmp_path, change, with_sums=False)
+    assert done.returncode == 1
+    assert re.search(rf"^ +{said}", done.stdout, re.MULTILINE), done.stdout
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_no_bit_of_any_file_changes_unseen(made: Path, files: dict[str, bytes], data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(path for path, text in files.items() if text)))
+    place, bit = data.draw(st.integers(0, len(files[path]) - 1)), data.draw(st.integers(0, 7))
+    text = bytearray(files[path])
+    text[place] ^= 1 << bit
+    with tempfile.TemporaryDirectory() as folder:
+        file = packed({**files, path: bytes(text)}, Path(folder) / made.name)
+        try:
+            assert not verify(file).holds
+        except ReproError as error:
+            assert len(str(error).splitlines()) == 1
+
+
+def changed(reviewer: Caller, files: dict[str, bytes], folder: Path, change: Change, with_sums: bool) -> Done:
+    copy = dict(files)
+    change(copy)
+    assert copy != files
+    return reviewer("bundle", "verify", str(packed(copy, folder / "changed.tar.zst", with_sums)))
+
+
+WHERE = r"jobs/pp2-tp2-gbs16-.*/attempt-1 \(pp=2,tp=2,gbs=16\)"
+CASE = r"results/results\.json: case pp=2,tp=2,gbs=16"
+DERIVED: dict[str, tuple[Change, list[str]]] = {
+    "an iteration in a log": (
+        replace(LOG, MS, MS.replace(b"2", b"3")),
+        [rf"{WHERE}: iteration 1: elapsed_ms is 420\.0 in the ledger, 430\.0 in its log"],
+    ),
+    "every iteration in a log": (
+        lambda files: files.update({log_of(files): files[log_of(files)].replace(MS, MS.replace(b"2", b"3"))}),
+        [
+            rf"{WHERE}: iteration_ms is 420\.0 in the ledger, 430\.0 from its log",
+            rf"{WHERE}: iteration 5: elapsed_ms",
+            rf"{WHERE}: 3 more like these",
+            rf"{CASE}: iteration_ms is 420\.0, and 430\.0 by its logs",
+        ],
+    ),
+    "the end of a log": (
+        replace(LOG, b"iteration        8/", b"iteratiom        8/"),
+        [
+            rf"{WHERE}: failure is nothing in the ledger, incomplete from its log",
+            rf"{WHERE}: iteration is 8 in the ledger, 7 from its log",
+            rf"{CASE}: verdict is verified, and failed by its logs",
+            rf"{CASE}: \d+ more like these",
+        ],
+    ),
+    "a log less": (
+        remove(LOG),
+        [
+            rf"{WHERE}: verdict is verified in the ledger, failed from its log",
+            rf"{CASE}: verdict is verified, and failed",
+        ],
+    ),
+    "what a program says it ran as": (
+        replace(LOG, b"world size: 4", b"world size: 8"),
+        [rf"{WHERE}: verdict is verified in the ledger, failed from its log"],
+    ),
+    "a metric": (
+        replace(r"ledger/metrics\.jsonl", b"420.0", b"421.0"),
+        [rf"{WHERE}: iteration_ms is 421\.0 in the ledger, 420\.0 from its log"],
+    ),
+    "a metric's unit": (
+        replace(r"ledger/metrics\.jsonl", b'"unit": "ms"', b'"unit": "s"'),
+        [r"iteration_ms, its unit, is s in the ledger, ms from its log"],
+    ),
+    "a metric less": (
+        without_line("ledger/metrics.jsonl", b"420.0"),
+        [rf"{WHERE}: iteration_ms is in its log and not in the ledger"],
+    ),
+    "an iteration less": (
+        without_line("ledger/iterations.jsonl", b'"iteration": 7'),
+        [rf"{WHERE}: iteration 7 is in its log and not in the ledger"],
+    ),
+    "a verdict": (
+        replace(r"ledger/attempts\.jsonl", b'"verdict": "verified"', b'"verdict": "failed"'),
+        [r"verdict is failed in the ledger, verified from its log"],
+    ),
+    "a row's number": (
+        replace(r"results/results\.json", b'"iteration_ms": 420.0', b'"iteration_ms": 42.0'),
+        [rf"{CASE}: iteration_ms is 42\.0, and 420\.0 by its logs", r"results/cases\.csv: has other rows"],
+    ),
+    "a row less": (
+        without_line("results/results.json", b'"case": "pp=2,tp=2,gbs=16"'),
+        [r"other cases than its logs give"],
+    ),
+    "a claim's verdict": (
+        replace(r"results/results\.json", b'"verdict": "holds"', b'"verdict": "fails"'),
+        [r"results/results\.json: claim .*: verdict is fails, and holds by its logs"],
+    ),
+    "a cell": (
+        replace(r"results/cases\.csv", b"420.0", b"42.0"),
+        [r"results/cases\.csv: has other rows than results/results\.json"],
+    ),
+    "a claim": (
+        replace(r"experiment/sc21/figure-13\.yaml", b"at_least: 2", b"at_least: 9"),
+        [r"results/results\.json: claim .*: verdict is holds, and fails by its logs"],
+    ),
+    "which attempt a number is of": (
+        replace(r"ledger/metrics\.jsonl", b'{"attempt_id": 6', b'{"attempt_id": 7'),
+        [r"numbers of attempts that are not there"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DERIVED)
+def test_what_does_not_follow_from_its_logs_is_named_though_every_checksum_is_right(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
+) -> None:
+    change, expected = DERIVED[what]
+    done = changed(reviewer, files, tmp_path, change, with_sums=True)
+    assert done.returncode == 1
+    assert re.match(r"files +\d+ of them: no difference\n", done.stdout)
+    for said in expected:
+        assert re.search(rf"^ +.*{said}", done.stdout, re.MULTILINE), done.stdout
+    assert str(tmp_path) not in done.stdout
+
+
+ODD: dict[str, tuple[Change, str]] = {
+    "no row": (replace(r"ledger/jobs\.jsonl", b"{", b"["), r"ledger/jobs\.jsonl:1: no row of that table \("),
+    "no text": (replace(r"ledger/jobs\.jsonl", b"{", b"\xff"), r"ledger/jobs\.jsonl:1: no row of that table \("),
+    "no job": (without_line("ledger/jobs.jsonl", b"{"), r"ledger, experiment and results: do not belong together"),
+    "no layout": (
+        replace(r"ledger/jobs\.jsonl", b'"layout"', b'"lay-out"'),
+        r"ledger, experiment and results: do not belong together \(KeyError 'layout'\)",
+    ),
+    "a folder elsewhere": (
+        lambda files: files.update(
+            {
+                "ledger/attempts.jsonl": re.sub(
+                    rb'"folder": "[^"]*"', b'"folder": "../../etc"', files["ledger/attempts.jsonl"]
+                )
+            }
+        ),
+        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is no folder of an attempt",
+    ),
+    "no YAML": (
+        replace(r"experiment/sc21/figure-13\.yaml", b"figure:", b"figure: ["),
+        r"experiment/sc21/figure-13\.yaml:\d+:\d+ not YAML",
+    ),
+    "another scale": (replace(r"bundle\.json", b'"cpu"', b'"gpu"'), r"gpu: no such scale"),
+    "results of another kind": (
+        lambda files: files.update({"results/results.json": b"[]"}),
+        r"ledger, experiment and results: do not belong together",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_cannot_be_read_to_its_end_is_one_line(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
+) -> None:
+    change, said = ODD[what]
+    done = changed(reviewer, files, tmp_path, change, with_sums=True)
+    assert done.returncode == 1
+    assert re.search(rf"^contents  not read to their end: 1 difference\n +{said}", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+    assert "repro-bundle-" not in done.stdout and "defect" not in done.stderr
+
+
+NONE: dict[str, tuple[Change, str]] = {
+    "no word about itself": (remove(r"bundle\.json"), r"no bundle: it has no bundle\.json that could be read"),
+    "no JSON": (replace(r"bundle\.json", b"{", b"("), r"no bundle: it has no bundle\.json that could be read"),
+    "a newer format": (replace(r"bundle\.json", b'"format": 1', b'"format": 2'), "made by another repro"),
+    "an experiment elsewhere": (replace(r"bundle\.json", b"sc21/figure-13", b"../x"), "no bundle"),
+}
+
+
+@pytest.mark.parametrize("what", NONE)
+def test_what_is_no_bundle_is_refused_in_one_line(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
+) -> None:
+    change, said = NONE[what]
+    done = changed(reviewer, files, tmp_path, change, with_sums=True)
+    assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
+    assert re.search(said, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["verify"], "verify takes a file, and nothing else; repro bundle verify FILE.tar.zst"),
+        (["verify", "x", "--force"], "verify takes a file, and nothing else"),
+        (["figure-13", "x"], "x: only verify takes a file here; -o names the one to write"),
+        (["verify", "nowhere.tar.zst"], "nowhere.tar.zst: No such file or directory"),
+        (["verify", "."], ".: Is a directory"),
+        (["figure-13", "--scale", "quad"], "figure-13 at quad was never submitted"),
+        (["figure-13", "-o", "no/where.tar.zst"], "no/where.tar.zst: there is no folder no"),
+        (["figure-13", "-o", "runs"], "runs: a folder, not a file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(looking: Caller, words: list[str], said: str) -> None:
+    done = looking("bundle", *words)
+    assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(looking: Caller, made: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.tar.zst"
+    file.write_bytes(b"mine")
+    done = looking("bundle", "figure-13", "-o", str(file))
+    assert (done.returncode, done.complaints) == (2, [f"repro: {file}: exists already; --force replaces it"])
+    assert file.read_bytes() == b"mine"
+    assert looking("bundle", "figure-13", "-o", str(file), "--force").returncode == 0
+    assert file.read_bytes() == made.read_bytes()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
+def test_at_a_terminal_it_asks_before_it_replaces(
+    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    file = tmp_path / "a.tar.zst"
+    file.write_bytes(b"mine")
+    monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+    done = looking("bundle", "figure-13", "-o", str(file))
+    assert done.returncode == code and f"Replace {file}?" in done.stderr
+    assert (file.read_bytes() == b"mine") == (answer == "n")
+
+
+def test_interrupted_it_leaves_nothing(looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> Iterator[bytes]:
+        yield b"so far"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.results.bundle.contents.masked_blocks", interrupted)
+    done = looking("bundle", "figure-13", folder=tmp_path)
+    assert done.returncode != 0 and list(tmp_path.iterdir()) == []

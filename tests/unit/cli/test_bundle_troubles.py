@@ -1,0 +1,227 @@
+"""Bundles of what did not go well: secrets everywhere, attempts that failed, logs that are gone, jobs under way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+import zstandard
+
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.made_jobs import MadeJobs, iterations
+from tests.unit.cli.test_bundle import content, packed
+from tests.unit.launch.stand_in import Site
+from tests.unit.ledger.making import new_ledger
+
+SECRETS = [f"hf_{place}{'x7Q' * 9}" for place in ("inLog", "inBatch", "inScript", "inProfile", "inCommand", "inEvent")]
+SECRETS += [
+    f"hf_{place}{'x7Q' * 9}" for place in ("inReason", "inLine", "inSettings", "inQueue", "inVersions", "inGpus")
+]
+IN_LOG, IN_BATCH, IN_SCRIPT, IN_PROFILE, IN_COMMAND, IN_EVENT, IN_REASON, IN_LINE, IN_SETTINGS, IN_QUEUE, *_ = SECRETS
+IN_VERSIONS, IN_GPUS = SECRETS[10:]
+PASSWORD, KEY = "hunter22-and-more", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"
+FAILED = "pp4-tp1-gbs16"
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Figure 13, of which a case failed twice, with secrets wherever one could get."""
+    site = Site.make(tmp_path_factory.mktemp("troubled") / "a home")
+    site.behave("fail", "pp4-gbs16")
+    assert site.submit("--wait").returncode == 1
+    site.behave("nan", "pp4-gbs16")
+    assert site.repro("retry", "figure-13", "--class", "gpu-oom").returncode == 0
+    site.repro("wait", "figure-13")
+    plant(site, new_ledger(site.folder))
+    yield site
+    site.clean_up()
+
+
+def plant(site: Site, ledger: Ledger) -> None:
+    for log in (site.folder / "runs").glob("*/*/log.txt"):
+        with log.open("a") as file:
+            file.write(f"HF_TOKEN={IN_LOG}\npip --index-url https://me:{PASSWORD}@registry.example/simple\n\xff\n")
+            file.write(f"-----BEGIN PRIVATE KEY-----\n{KEY}\n-----END PRIVATE KEY-----\n")
+        (log.parent / "batch.txt").write_text(f"+ export SECRET='{IN_BATCH}'\n")
+        (log.parent / "gpus.n1.csv").write_text(f"nvidia-smi: no {IN_GPUS}\n")
+        (log.parent / "core").write_text(f"a program's memory, with {PASSWORD}\n")
+    for queue in (site.folder / "runs").glob("*/submissions/*.sh"):
+        queue.write_text(f"{queue.read_text()}# {IN_QUEUE}\n")
+    with ledger.writing() as session:
+        for run in session.scalars(sa.select(Run)):
+            run.profile = {**run.profile, "environment": {"HF_TOKEN": IN_PROFILE, "X": IN_PROFILE}}
+            run.command = [*run.command, "--token", IN_COMMAND, f"https://me:{PASSWORD}@registry.example"]
+            run.versions = {**run.versions, "token": IN_VERSIONS}
+        for job in session.scalars(sa.select(Job)):
+            job.configuration = {**job.configuration, "hf_token": PASSWORD, "data": IN_SETTINGS}
+        for attempt in session.scalars(sa.select(Attempt)):
+            attempt.script = attempt.script and f"{attempt.script}export HF_TOKEN={IN_SCRIPT}\n"
+            attempt.reason = f"at https://me:{PASSWORD}@registry.example"
+            if attempt.verdict == "failed":
+                attempt.verdict_reason, attempt.deciding_line = f"no {IN_REASON}", f"no {IN_LINE}"
+        session.add(Event(at=run.created_at, run_id=run.id, attempt_id=None, kind="state", detail=f"no {IN_EVENT}"))
+
+
+@pytest.fixture
+def repro_there(troubled: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+    monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    return Caller(troubled, monkeypatch, capsys)
+
+
+def test_no_planted_secret_is_in_any_byte_and_its_numbers_still_follow_from_its_logs(
+    repro_there: Caller, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.tar.zst"
+    done = repro_there("bundle", "figure-13", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    whole = b"".join(path.encode() + text for path, text in content(file).items())
+    found = [word for word in (*SECRETS, PASSWORD, KEY) if word.encode() in whole]
+    assert found == []
+    assert whole.count(b"HF_TOKEN=***\n") >= 7 and b"https://me:***@registry.example" in whole
+    assert not any(path.endswith("/core") for path in content(file))
+    assert repro_there("bundle", "verify", str(file)).returncode == 0
+
+
+def test_every_attempt_is_in_it_and_read_again(repro_there: Caller, tmp_path: Path) -> None:
+    file = tmp_path / "a.tar.zst"
+    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+    files = content(file)
+    failed = sorted(path for path in files if path.startswith(f"jobs/{FAILED}-") and path.endswith("/log.txt"))
+    assert [path.split("/")[2] for path in failed] == ["attempt-1", "attempt-2"]
+    assert b"CUDA out of memory" in files[failed[0]] and b"lm loss: nan" in files[failed[1]]
+    done = repro_there("bundle", "verify", str(file))
+    assert "numbers   7 attempts read again: " in done.stdout and done.returncode == 0
+
+
+@pytest.fixture
+def moved(troubled: Site) -> Iterator[Path]:
+    """The folder of a case that was verified; put back afterwards as it was."""
+    (folder,) = (troubled.folder / "runs").glob("*/pp2-tp2-gbs16")
+    shutil.copytree(folder, folder.with_name("kept"), symlinks=True)
+    yield folder
+    shutil.rmtree(folder)
+    folder.with_name("kept").rename(folder)
+
+
+def test_a_log_that_is_gone_is_said_in_the_bundle_and_cannot_be_verified(
+    repro_there: Caller, moved: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.tar.zst"
+    (moved / "log.txt").unlink()
+    done = repro_there("bundle", "figure-13", "-o", str(file))
+    assert done.returncode == 1
+    assert done.complaints[0] == f"missing: {moved / 'log.txt'}: is gone"
+    files = content(file)
+    assert re.search(
+        r"^    jobs/pp2-tp2-gbs16-\w+/attempt-1/log\.txt: is gone$", files["README.txt"].decode(), re.MULTILINE
+    )
+    assert [one["why"] for one in json.loads(files["bundle.json"])["missing"]] == ["is gone"]
+    checked = repro_there("bundle", "verify", str(file))
+    assert checked.returncode == 1
+    assert re.search(
+        r"^ +jobs/pp2-tp2-gbs16-\w+/attempt-1/log\.txt: not in the bundle \(is gone\)$", checked.stdout, re.MULTILINE
+    )
+    assert "iteration 1" not in checked.stdout
+
+
+@pytest.mark.parametrize(("name", "what"), [("log.txt", "a link and not a file"), ("end", "a folder and not a file")])
+def test_what_cannot_be_read_is_one_line_and_led_nowhere(
+    repro_there: Caller, moved: Path, tmp_path: Path, name: str, what: str
+) -> None:
+    (moved / name).unlink()
+    if name == "end":
+        (moved / name).mkdir()
+    else:
+        (tmp_path / "elsewhere").write_text(iterations(8))
+        (moved / name).symlink_to(tmp_path / "elsewhere")
+    file = tmp_path / "a.tar.zst"
+    done = repro_there("bundle", "figure-13", "-o", str(file))
+    assert done.returncode == 1 and sum(what in line for line in done.complaints) == 1
+    assert str(moved) not in json.dumps(json.loads(content(file)["bundle.json"])["missing"])
+
+
+def test_a_folder_that_is_gone_is_one_line_for_each_log(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
+    shutil.rmtree(moved)
+    done = repro_there("bundle", "figure-13", "-o", str(tmp_path / "a.tar.zst"))
+    moved.mkdir()
+    assert done.returncode == 1
+    missing = [line for line in done.complaints if line.startswith("missing: ")]
+    assert missing and all(line.endswith(": is gone") for line in missing)
+
+
+def test_a_script_that_the_ledger_has_is_in_it_whatever_became_of_the_file(
+    repro_there: Caller, moved: Path, tmp_path: Path
+) -> None:
+    (moved / "job.sh").write_text("#!/bin/bash\nsomething else\n")
+    file = tmp_path / "a.tar.zst"
+    assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+    assert not any(b"something else" in text for text in content(file).values())
+
+
+@pytest.mark.parametrize("name", ["log.txt.gz", "log.txt.zst", "log.txt"])
+def test_a_log_that_was_packed_meanwhile_is_in_it_as_a_log(
+    repro_there: Caller, moved: Path, tmp_path: Path, name: str
+) -> None:
+    log = (moved / "log.txt").read_bytes()
+    (moved / "log.txt").unlink()
+    pack = zstandard.ZstdCompressor().compress if name.endswith("zst") else gzip.compress
+    (moved / name).write_bytes(pack(log))
+    file = tmp_path / "a.tar.zst"
+    done = repro_there("bundle", "figure-13", "-o", str(file))
+    assert (done.returncode, [line for line in done.complaints if line.startswith("missing")]) == (0, [])
+    (found,) = [text for path, text in content(file).items() if re.match(r"jobs/pp2-tp2-gbs16-\w+/.*/log\.txt$", path)]
+    assert found.startswith(log[:200])
+    assert repro_there("bundle", "verify", str(file)).returncode == 0
+
+
+def test_what_an_older_repro_had_read_is_held_against_its_logs_as_far_as_that_went(
+    repro_there: Caller, troubled: Site, tmp_path: Path
+) -> None:
+    ledger = new_ledger(troubled.folder)
+    kept = (troubled.folder / "results.db").read_bytes()
+    try:
+        with ledger.writing() as session:
+            session.execute(sa.update(Iteration).values(skipped=None, nan=None, loss_scale=None, is_finite=True))
+            session.execute(sa.delete(Metric).where(Metric.name != "iteration_ms"))
+            session.execute(sa.update(Attempt).values(failure=None))
+        file = tmp_path / "a.tar.zst"
+        assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
+        done = repro_there("bundle", "verify", str(file))
+        assert "7 of them only as far as an older repro had read them" in done.stdout and done.returncode == 0
+        changed = {
+            path: text.replace(b'"value": 420.0', b'"value": 421.0') if path.endswith("metrics.jsonl") else text
+            for path, text in content(file).items()
+        }
+        done = repro_there("bundle", "verify", str(packed(changed, file, with_sums=True)))
+        assert "iteration_ms is 421.0 in the ledger, 420.0 from its log" in done.stdout and done.returncode == 1
+    finally:
+        ledger.engine.dispose()
+        (troubled.folder / "results.db").write_bytes(kept)
+
+
+def test_what_is_under_way_or_never_ran_is_in_it_as_it_stands(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = MadeJobs.make(repro, monkeypatch)
+    made.submit("a", "b", "c", "d")
+    made.runs("a-id", iterations(3))
+    made.ends("b-id", "CANCELLED", "failed", failure="cancelled", verdict_reason="cancelled")
+    made.update("c-id", state="NEVER_SUBMITTED", phase="ended", verdict="failed", failure="refused")
+    file = tmp_path / "a.tar.zst"
+    done = repro("bundle", "figure-13", "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "note: 2 attempts under way: the bundle says that it is not final" in done.stderr
+    assert "Not final: 2 of the attempts were still under way." in content(file)["README.txt"].decode()
+    assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
+    checked = repro("bundle", "verify", str(file))
+    assert "; 1 never ran; 2 not judged yet" in checked.stdout
+    assert not {row.verdict for row in job_rows(made.ledger) if row.job_id in ("a-id", "d-id")} - {None}

@@ -1,0 +1,154 @@
+"""`repro collect`: every format to a file and to stdout, nothing overwritten unasked, each mistake a line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.made_jobs import MadeJobs, iterations
+from tests.unit.launch.stand_in import REPRO, Site
+
+CASES = [f"pp={pp},tp={4 // pp},gbs={gbs}" for pp in (1, 2, 4) for gbs in (4, 16)]
+NAMES = [column.name for column in CASE_COLUMNS]
+
+
+class Typed(io.StringIO):
+    """A terminal with somebody at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson", "md", "markdown", "tex", "CSV"])
+def test_the_ending_of_a_file_says_the_format_and_stdout_has_the_same(
+    looking: Caller, tmp_path: Path, ending: str
+) -> None:
+    file = tmp_path / f"x.{ending}"
+    done = looking("collect", "figure-13", "-o", str(file))
+    assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
+    name = {"tex": "latex", "markdown": "md", "ndjson": "jsonl"}.get(ending, ending.lower())
+    printed = looking("collect", "figure-13", "--export", name)
+    assert printed.stdout == file.read_bytes().decode() and printed.stderr == done.stderr
+    assert all(case in file.read_text().replace(r"\_", "_") for case in CASES)
+
+
+def test_csv_and_json_have_every_column_and_the_claims_are_talk(looking: Caller) -> None:
+    rows = read_csv(looking("collect").stdout)
+    done = looking("collect", "--export", "json")
+    read = json.loads(done.stdout)
+    assert list(rows[0]) == list(read["cases"][0]) == [one["name"] for one in read["columns"]] == NAMES
+    assert [row["case"] for row in rows] == [row["case"] for row in read["cases"]] == CASES
+    assert {(row["state"], row["verdict"], row["iterations_used"]) for row in rows} == {("COMPLETED", "verified", "6")}
+    assert all(row["git_dirty"] in ("", "true", "false") and row["started_at"].endswith("Z") for row in rows)
+    assert [claim["verdict"] for claim in read["claims"]] == ["not judged", "holds", "holds"]
+    assert done.stderr.count("holds") == 2
+
+
+def test_cases_are_chosen_and_the_claims_stay_about_all(looking: Caller) -> None:
+    read = json.loads(looking("collect", "--where", "gbs=4", "--export", "json").stdout)
+    assert [row["case"] for row in read["cases"]] == CASES[::2]
+    assert [claim["verdict"] for claim in read["claims"]] == ["not judged", "holds", "holds"]
+
+
+def test_parquet_goes_through_a_pipe_as_it_is(finished: Site) -> None:
+    words = [str(REPRO), "collect", "--export", "parquet"]
+    done = subprocess.run(words, cwd=finished.folder, env=finished.environment, capture_output=True, check=True)
+    assert done.stdout[:4] == done.stdout[-4:] == b"PAR1"
+
+
+def test_the_series_has_every_line_of_every_job(looking: Caller) -> None:
+    rows = read_csv(looking("collect", "figure-13", "--iterations").stdout)
+    assert list(rows[0]) == [column.name for column in ITERATION_COLUMNS]
+    assert [(row["case"], row["iteration"]) for row in rows] == [(case, str(n)) for case in CASES for n in range(1, 9)]
+    assert [row["used"] for row in rows[:3]] == ["false", "false", "true"] and rows[0]["loss"] == "6.931472"
+    done = looking("collect", "--iterations", "--where", "pp=1,gbs=4", "--export", "json")
+    read = json.loads(done.stdout)
+    assert set(read) == {"columns", "iterations"} and len(read["iterations"]) == 8
+
+
+def test_the_series_of_a_job_that_runs_is_read_now_and_says_so(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MadeJobs.make(repro, monkeypatch)
+    made.submit(CASES[0])
+    made.runs(f"{CASES[0]}-id", iterations(3))
+    for last in (3, 5):
+        rows = read_csv(repro("collect", "figure-13", "--iterations").stdout)
+        assert [row["iteration"] for row in rows] == [str(n) for n in range(1, last + 1)]
+        assert {(row["state"], row["verdict"]) for row in rows} == {("RUNNING", "")}
+        made.writes(f"{CASES[0]}-id", iterations(5).removeprefix(iterations(3)))
+    (row, *_) = read_csv(repro("collect", "figure-13").stdout)
+    assert (row["state"], row["verdict"], row["iteration_ms"], row["ended_at"]) == ("RUNNING", "", "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--export json -o x.csv", "x.csv: its ending says csv, --export json; leave --export out, or give"),
+        ("-o numbers.txt", "numbers.txt: its ending says no format; say --export csv, json, jsonl, parquet, md, latex"),
+        ("-o numbers", "numbers: its ending says no format; say --export csv, json"),
+        ("--export csv -o clusters", "clusters: a folder, not a file; name a file in it"),
+        ("-o none/x.csv", "none/x.csv: there is no folder none; mkdir -p none"),
+        ("-o there.csv", "there.csv: exists already; --force replaces it"),
+        ("--iterations --export md", "md is a table of cases; --iterations goes with csv, json, jsonl and parquet"),
+        ("--iterations -o x.tex", "latex is a table of cases; --iterations goes with csv"),
+        ("--where nonsense=1", "nonsense"),
+    ],
+)
+def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
+    there = looking.site.folder / "there.csv"
+    there.write_text("mine")
+    before = sorted(looking.site.folder.iterdir())
+    done = looking("collect", *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints[-1].startswith("repro: ") and complaint in done.complaints[-1]
+    assert there.read_text() == "mine" and sorted(looking.site.folder.iterdir()) == before
+
+
+def test_a_file_is_replaced_where_that_was_said_or_answered(
+    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("mine")
+    for answer, replaced in (("n\n", False), ("y\n", True)):
+        monkeypatch.setattr(sys, "stdin", Typed(answer))
+        done = looking("collect", "-o", str(file))
+        assert done.returncode == (0 if replaced else 1) and f"Replace {file}?" in done.stderr
+        assert (file.read_text() == "mine") is not replaced
+    file.write_text("mine")
+    assert looking("collect", "-o", str(file), "--force").returncode == 0
+    assert read_csv(file.read_text())[0]["case"] == CASES[0]
+
+
+def test_a_terminal_is_shown_no_carriage_returns_and_no_parquet(
+    looking: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    lines = looking("collect").stdout.split("\n")
+    assert lines[0] == ",".join(NAMES) and len(lines) == 8 and not any("?" in line for line in lines)
+    done = looking("collect", "--export", "parquet")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints == ["repro: parquet is nothing for a terminal; add -o FILE.parquet"]
+
+
+def test_without_pyarrow_nothing_is_asked_for_and_a_line_says_what_to_install(
+    looking: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(*_: Any) -> None:
+        pytest.fail("the ledger was opened")
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr("orchestrator.cli.outcome.outcome_now", nobody)
+    done = looking("collect", "-o", "x.parquet")
+    assert done.complaints == ["repro: parquet needs pyarrow; pip install '.[parquet]'"] and done.returncode == 2

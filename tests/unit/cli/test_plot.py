@@ -1,0 +1,98 @@
+"""`repro plot`: a file where stdout says, nothing replaced unasked but its own earlier picture, each mistake a line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import Caller
+from tests.unit.cli.made_jobs import MadeJobs
+from tests.unit.cli.test_collect import Typed
+
+DRAWN = "figure-13-cpu-here.png"
+PNG = b"\x89PNG"
+
+
+def test_the_picture_is_where_stdout_says_and_is_drawn_again_over_its_earlier_self(looking: Caller) -> None:
+    file = looking.site.folder / DRAWN
+    for before in (b"", b"an earlier picture"):
+        file.write_bytes(before)
+        done = looking("plot", "figure-13")
+        assert (done.returncode, done.stdout) == (0, f"{DRAWN}\n"), done.stderr
+        assert file.read_bytes().startswith(PNG)
+    assert done.stderr.count("holds") == 2  # the claims are talk
+    assert done.stderr.splitlines()[-1].startswith("next: repro collect --export csv")
+
+
+@pytest.mark.parametrize(("ending", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("SVG", b"<?xml")])
+def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path, ending: str, start: bytes) -> None:
+    file = tmp_path / f"x.{ending}"
+    assert looking("plot", "-o", str(file)).stdout == f"{file}\n"
+    assert file.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("-o figure.jpeg", "figure.jpeg: no such picture format; end it in .png, .svg, .pdf"),
+        ("-o figure", "figure: no such picture format; end it in .png, .svg, .pdf"),
+        ("-o folder.png", "folder.png: a folder, not a file; name a file in it"),
+        ("-o none/x.png", "none/x.png: there is no folder none; mkdir -p none"),
+        ("-o there.png", "there.png: exists already; --force replaces it"),
+        ("-o there.png/x.png", "there.png/x.png: there.png is no folder"),
+        ("--where nonsense=1", "nonsense"),
+    ],
+)
+def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
+    there = looking.site.folder / "there.png"
+    there.write_text("mine")
+    (looking.site.folder / "folder.png").mkdir(exist_ok=True)
+    before = sorted(looking.site.folder.iterdir())
+    done = looking("plot", *words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints[-1].startswith("repro: ") and complaint in done.complaints[-1]
+    assert there.read_text() == "mine" and sorted(looking.site.folder.iterdir()) == before
+
+
+def test_a_folder_of_the_pictures_own_name_is_a_line_too(looking: Caller) -> None:
+    file = looking.site.folder / DRAWN
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    done = looking("plot")
+    file.rmdir()
+    assert done.returncode == 2 and done.complaints[-1] == f"repro: {DRAWN}: a folder, not a file; name a file in it"
+
+
+def test_a_file_is_replaced_where_that_was_said_or_answered(
+    looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.svg"
+    file.write_text("mine")
+    for answer, replaced in (("n\n", False), ("y\n", True)):
+        monkeypatch.setattr(sys, "stdin", Typed(answer))
+        done = looking("plot", "-o", str(file))
+        assert done.returncode == (0 if replaced else 1) and f"Replace {file}?" in done.stderr
+        assert (file.read_text() == "mine") is not replaced
+    file.write_text("mine")
+    assert looking("plot", "-o", str(file), "--force").returncode == 0
+    assert file.read_text().startswith("<?xml")
+
+
+def test_where_nothing_is_verified_a_line_says_so_and_nothing_is_drawn(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MadeJobs.make(repro, monkeypatch)
+    made.submit("pp=1,tp=4,gbs=4")
+    done = repro("plot")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints[-1] == "repro: figure-13 at scale cpu: no case is verified yet; repro status figure-13"
+    assert not list(repro.site.folder.glob("*.png"))
+
+
+def test_without_matplotlib_a_line_says_what_to_install(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = looking("plot")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints[-1] == "repro: drawing needs matplotlib; pip install '.[plot]'"

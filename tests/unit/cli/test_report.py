@@ -1,0 +1,129 @@
+"""`repro report`: which figures a page is about, where it is written, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.ledger.database import Ledger
+from tests.unit.cli.calling import Caller, everything_in
+from tests.unit.ledger.making import new_ledger
+from tests.unit.results.made_ledger import OUT_OF_MEMORY, Came, add_figure
+from tests.unit.results.making import shipped
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longest, and is tested for itself."""
+    monkeypatch.setattr("orchestrator.results.report.page.picture", lambda *_, prefix, **__: f'<svg id="{prefix}"/>')
+
+
+@pytest.fixture
+def ledger(repro: Caller) -> Ledger:
+    """Figure 13 and table 1 on selene; of the figure also the smallest scale, which was submitted last."""
+    ledger = new_ledger(repro.site.folder)
+    for minute, (name, scale) in enumerate((("table-1", "paper"), ("figure-13", "paper"), ("figure-13", "cpu"))):
+        add_figure(ledger, shipped(name), scale, lambda *_: Came(100.0), minute=minute)
+    return ledger
+
+
+def titles(file: Path) -> list[str]:
+    """What each section of the page is about."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [line.strip()[len('<p class="eyebrow">') : -4] for line in lines if "· scale" in line]
+
+
+def test_the_page_of_a_figure_that_ran_is_written_and_named(looking: Caller, tmp_path: Path) -> None:
+    done = looking("report", "figure-13", "-o", str(tmp_path / "page"))
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/page/index.html\n")
+    assert done.stderr.splitlines()[-1].startswith("next: repro claims figure-13")
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "All 6 cases are verified. Of 3 claims 2 hold, none fails, 1 is not judged." in page
+    assert "process-hours on CPUs" in page and "train.sh" in page
+
+
+def test_the_same_ledger_gives_the_same_file_a_second_time(looking: Caller, tmp_path: Path) -> None:
+    assert looking("report", "-o", str(tmp_path)).returncode == 0
+    before = everything_in(tmp_path)
+    assert looking("report", "-o", str(tmp_path)).returncode == 0
+    assert everything_in(tmp_path) == before and len(before) == 1
+
+
+@pytest.mark.usefixtures("ledger")
+def test_without_a_name_every_experiment_is_there_as_it_was_submitted_last(repro: Caller) -> None:
+    assert repro("report", "-o", "page").returncode == 0
+    file = repro.site.folder / "page" / "index.html"
+    assert titles(file) == ["SC21 · Figure 13 · scale cpu on selene", "SC21 · Table 1 · scale paper on selene"]
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("words", "about"),
+    [
+        ("--scale paper", ["Figure 13 · scale paper", "Table 1 · scale paper"]),
+        ("--scale cpu", ["Figure 13 · scale cpu"]),
+        ("table-1 sc21/figure-13 table-1 --cluster selene", ["Table 1 · scale paper", "Figure 13 · scale cpu"]),
+        ("--workload pretrain", ["Figure 13 · scale cpu"]),
+    ],
+)
+def test_what_is_asked_for_is_on_the_page_once(repro: Caller, words: str, about: list[str]) -> None:
+    assert repro("report", *words.split(), "-o", "page").returncode == 0
+    assert titles(repro.site.folder / "page" / "index.html") == [f"SC21 · {one} on selene" for one in about]
+
+
+def test_the_next_command_shows_why_a_case_failed(repro: Caller) -> None:
+    ledger = new_ledger(repro.site.folder)
+    figure = add_figure(ledger, shipped("figure-13"), "cpu", lambda *_: Came(columns=OUT_OF_MEMORY))
+    done = repro("report", "-o", "page")
+    row = figure.found[0].row
+    assert row is not None
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[-1] == f"next: repro logs {row.job_id}   # why {row.case_name} failed"
+
+
+def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, ledger: Ledger) -> None:
+    import sqlalchemy as sa
+
+    from orchestrator.ledger.tables import Run
+
+    with ledger.writing() as session:
+        session.execute(sa.update(Run).where(Run.experiment == "sc21/table-1").values(experiment="mine/gone"))
+    done = repro("report", "-o", "page")
+    assert done.returncode == 0 and "note: mine/gone is left out: mine/gone: no such experiment" in done.stderr
+    assert titles(repro.site.folder / "page" / "index.html") == ["SC21 · Figure 13 · scale cpu on selene"]
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("figure-99 -o page", 'figure-99: no such experiment; did you mean "'),
+        ("sc21 -o page", "sc21: a paper, not an experiment; it has "),
+        ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted; repro submit "),
+        ("--scale quad -o page", "nothing that could be shown was submitted at quad; repro status shows what was"),
+        ("--workload pretrian -o page", "pretrian"),
+        ("-o a-file", "a-file: a file, not a folder; give -o a folder of its own"),
+        ("-o clusters", "clusters: holds something else (here.yaml); give -o a folder of its own"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_written(repro: Caller, words: str, said: str) -> None:
+    (repro.site.folder / "a-file").write_text("mine")
+    before = everything_in(repro.site.folder)
+    done = repro("report", *words.split())
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.complaints) == 1 and said in done.complaints[0]
+    assert everything_in(repro.site.folder) == before
+
+
+@pytest.mark.usefixtures("ledger")
+def test_forced_it_is_written_beside_what_is_there(repro: Caller) -> None:
+    assert repro("report", "-o", "clusters", "--force").returncode == 0
+    assert {path.name for path in (repro.site.folder / "clusters").iterdir()} == {"here.yaml", "index.html"}
+
+
+def test_before_anything_was_submitted_it_says_what_to_submit(repro: Caller) -> None:
+    done = repro("report", "-o", "page")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.complaints == ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]
+    assert not (repro.site.folder / "page").exists()
