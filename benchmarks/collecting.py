@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import experiment_counts
 from orchestrator.ledger.tables import ENDED, Attempt, Job, RunJob, Table, rows_of
-from orchestrator.results.collect import collect
+from orchestrator.reading.collect import collect
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 LINES = 200

@@ -51,7 +51,7 @@ def look(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False)
     if not anything_to_refresh(ledger):
         return Looked()
     from orchestrator.launch.refresh import refresh
-    from orchestrator.results.collect import collect
+    from orchestrator.reading.collect import collect
 
     refreshed = refresh(ledger, at_most_every_s)
     return Looked((*refreshed.complaints, *collect(ledger, running=running)), refreshed.asked_at)

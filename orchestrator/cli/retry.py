@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
     from orchestrator.ledger.jobs import JobRow
     from orchestrator.planning.plan import Plan
-    from orchestrator.results.failure import Failure
+    from orchestrator.reading.failure import Failure
 
 Classes = Annotated[
     Optional[str],  # noqa: UP045
@@ -119,7 +119,7 @@ def _plans(folders: Folders, rows: list[JobRow], new_limit: Callable[[str], str]
 
 def _is_chosen(row: JobRow, wanted: frozenset[Failure]) -> bool:
     from orchestrator.launch.policy import failure_named
-    from orchestrator.results.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES
 
     failure = failure_named(row.failure)
     return failure in wanted if wanted else POLICIES[failure].again
@@ -127,7 +127,7 @@ def _is_chosen(row: JobRow, wanted: frozenset[Failure]) -> bool:
 
 def _say_nothing_to_retry(rows: list[JobRow], targets: list[str]) -> None:
     from orchestrator.launch.policy import failure_named
-    from orchestrator.results.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES
 
     say("nothing to run again")
     left = sorted({failure_named(row.failure) for row in rows})
@@ -141,7 +141,7 @@ def _say_nothing_to_retry(rows: list[JobRow], targets: list[str]) -> None:
 
 
 def _classes(text: str | None) -> frozenset[Failure]:
-    from orchestrator.results.failure import Failure
+    from orchestrator.reading.failure import Failure
 
     known = {one.value: one for one in Failure}
     words = [word.strip() for word in (text or "").split(",") if word.strip()]

@@ -19,7 +19,7 @@ from orchestrator.ledger.tables import FAILED, IN_TURN, RUNNING, SUBMITTING, VER
 
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
-    from orchestrator.results.progress import Progress
+    from orchestrator.reading.progress import Progress
     from orchestrator.slurm.reasons import WaitReason
 
 BAR_WIDTH = 10
@@ -174,7 +174,7 @@ def mend_for(reason: WaitReason, *rows: JobRow) -> str | None:
 def running_progress(row: JobRow) -> tuple[Progress | None, str | None]:
     """How far the end of a job's log says that it is; or why that could not be read."""
     from orchestrator.job_files import tail_bytes
-    from orchestrator.results.progress import TAIL_BYTES, progress
+    from orchestrator.reading.progress import TAIL_BYTES, progress
 
     try:
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)

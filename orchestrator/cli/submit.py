@@ -189,7 +189,7 @@ def _say_what_was_done(
     """`10 cases: 7 done, 2 running, 1 submitted`, and what a person should know of the others."""
     from orchestrator.launch.policy import failure_named
     from orchestrator.ledger.tables import RUNNING
-    from orchestrator.results.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES
 
     found, sent = done.recorded, done.sent
     rows = {row.job_id: row for row in before}

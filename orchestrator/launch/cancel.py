@@ -13,7 +13,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, record_asked
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import IN_TURN
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
 
 

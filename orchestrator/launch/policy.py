@@ -11,7 +11,7 @@ from orchestrator.launch.local_state import began_at
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.runs import Latest, Standing
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
-from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 
 if TYPE_CHECKING:
     from orchestrator.planning.plan import Plan  # a command that only looks has no need of the planner

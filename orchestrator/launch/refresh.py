@@ -26,7 +26,7 @@ from orchestrator.ledger.jobs import (
     record_observations,
 )
 from orchestrator.ledger.tables import WAITING
-from orchestrator.results.failure import MADE_WAY
+from orchestrator.reading.failure import MADE_WAY
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again, phase_of

@@ -23,8 +23,8 @@ from orchestrator.ledger.tables import IN_TURN
 from orchestrator.masking import masked
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.plan import Plan
-from orchestrator.results.failure import POLICIES, failed_nodes
-from orchestrator.results.read import log_bytes
+from orchestrator.reading.failure import POLICIES, failed_nodes
+from orchestrator.reading.read import log_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from orchestrator.ledger.submissions import (
     under_way_of,
 )
 from orchestrator.ledger.tables import FAILED, OPEN
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comment

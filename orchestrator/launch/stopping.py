@@ -9,7 +9,7 @@ from orchestrator.launch.cancel import cancel
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.tables import FAILED, WAITING
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 
 
 def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str | None:

@@ -43,7 +43,7 @@ from orchestrator.ledger.submissions import in_turn, record_never_submitted
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.planning.plan import Plan
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 from orchestrator.slurm.limits import most_in_array
 
 

@@ -13,7 +13,7 @@ from orchestrator.catalog.settings import Settings, Value
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import VERIFIED
-from orchestrator.results.outcome import ran_out_of_memory
+from orchestrator.reading.outcome import ran_out_of_memory
 from orchestrator.results.repeats import CaseMetric, together
 
 

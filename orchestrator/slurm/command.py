@@ -23,7 +23,8 @@ _CONTROLLER_AWAY = (
     "socket timed out",
     "zero bytes were transmitted",
     "unable to establish controller machine",
-    "slurm_load_jobs error: connection refused",
+    "connection refused",
+    "connection reset by peer",  # the controller died while it was being told
     "munge encode failed",
     "protocol authentication error",
     "invalid authentication credential",

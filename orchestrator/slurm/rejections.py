@@ -83,7 +83,8 @@ _RULES = (
     _rule(r"batch script is empty", "the template renders to nothing; correct it"),
     _rule(r"unable to open file", "the script is gone; render it again"),
     # The cluster itself.
-    _rule(r"unable to contact slurm controller|socket timed out|zero bytes", "try again when slurmctld answers"),
+    _rule(r"unable to contact slurm controller|socket timed out|zero bytes|connection re(?:fused|set)",
+          "try again when slurmctld answers"),
     _rule(r"too many jobs|maximum number of jobs|temporarily unable to accept|rate limit", "wait, then submit again"),
     _rule(r"required partition not available|partition.*(?:down|inactive|drain)", "take a `partition` that is up"),
     _rule(r"access/permission denied|user id is invalid|invalid user id", "ask the administrator for access to it"),

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.launch import refresh as refreshing
 from orchestrator.ledger.database import ledger_url, open_ledger
 from orchestrator.ledger.jobs import job_rows
-from orchestrator.results.collect import collect
+from orchestrator.reading.collect import collect
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
 from tests.slurm.stand_in import StandInSite

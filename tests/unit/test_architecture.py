@@ -17,13 +17,14 @@ FLOORS = {
     **dict.fromkeys(("errors", "folders", "job_files", "job_record", "masking", "megatron", "pretrain"), 1),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
-    **dict.fromkeys(("planning", "workloads", "results"), 4),
+    **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
     "launch": 5,
     "cli": 6,
 }
-# Within a floor one direction only: a plan has a program, not the other way round.
+# Within a floor one direction only: a plan has a program, results are read first; not the other way round.
 SAME_FLOOR = {
     ("planning", "workloads"),
+    ("results", "reading"),
     ("job_files", "errors"),
     *((room, "job_files") for room in ("folders", "job_record")),
 }

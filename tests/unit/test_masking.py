@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import export_rows
 
 from orchestrator.masking import MASK, looks_secret, masked, masked_environment, masked_tree, masked_words
+from orchestrator.results.export.formats import as_csv, as_json
+from orchestrator.results.export.rows import export_rows
 from tests.unit.results.making import figure_13, measured
 
 CHECKOUT = Path(__file__).resolve().parents[2]

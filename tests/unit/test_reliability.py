@@ -20,7 +20,7 @@ from orchestrator.launch import refresh, settle
 from orchestrator.launch.policy import may_mend_itself
 from orchestrator.launch.sending import PAUSES_S
 from orchestrator.ledger import tables
-from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from orchestrator.slurm import states
 from tests.slurm.test_job_faults import FAULTS
 from tests.unit.ledger.test_survival import KILLS

@@ -19,10 +19,10 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
+from orchestrator.reading.collect import measure
 from orchestrator.results.bundle.extract import Extract, Row, job_row, read_extract, read_rows, run_origin
 from orchestrator.results.bundle.masking import given_out
 from orchestrator.results.claims import judge_claims
-from orchestrator.results.collect import measure
 from orchestrator.results.compare import results
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import claim_rows, export_rows

@@ -16,12 +16,12 @@ from orchestrator.ledger.measurements import files_read
 from orchestrator.ledger.origins import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import masked
+from orchestrator.reading.log_files import log_files
+from orchestrator.reading.unpacking import is_packed, unpacked
 from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
 from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
-from orchestrator.results.log_files import log_files
-from orchestrator.results.unpacking import is_packed, unpacked
 
 SCRIPT = "job.sh"
 _RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrator.ledger.origins import AttemptOrigin, RunOrigin
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
-from orchestrator.results.failure import POLICIES, Failure
+from orchestrator.reading.failure import POLICIES, Failure
 from orchestrator.results.report.words import Mark, shown_hours, shown_moment
 
 

@@ -20,7 +20,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.tables import OPEN
 from orchestrator.planning.plan import repeated
-from orchestrator.results.collect import collect
+from orchestrator.reading.collect import collect
 from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger
 

@@ -29,7 +29,7 @@ from orchestrator.ledger.tables import (
     WAITING,
 )
 from orchestrator.planning.plan import Plan
-from orchestrator.results.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from tests.unit.ledger.making import new_ledger, record
 from tests.unit.render.plans import local, plans
 

@@ -23,7 +23,7 @@ from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import Turn, claim, in_turn, record_never_submitted
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger

@@ -17,7 +17,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import asked_to_end, job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, RUNNING, VERIFIED, WAITING, Attempt
-from orchestrator.results.failure import Failure
+from orchestrator.reading.failure import Failure
 from tests.unit.ledger.making import new_ledger, new_run, record
 
 

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names
 from orchestrator.folders import Folders
+from orchestrator.reading.outcome import OUT_OF_MEMORY
 from orchestrator.results.compare import Result
-from orchestrator.results.outcome import OUT_OF_MEMORY
 from orchestrator.results.plot.panels import published_number
 from orchestrator.results.plot.picture import plot
 from orchestrator.results.repeats import CaseMetric

@@ -16,8 +16,8 @@ from orchestrator.folders import Folders
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.reading.outcome import OUT_OF_MEMORY
 from orchestrator.results.compare import Result, results
-from orchestrator.results.outcome import OUT_OF_MEMORY
 from tests.unit.ledger.making import new_ledger, record
 
 ROWS = """\

@@ -15,9 +15,9 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.reading.outcome import OUT_OF_MEMORY
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import results
-from orchestrator.results.outcome import OUT_OF_MEMORY
 from tests.unit.results.making import a_row, shipped
 
 Numbers = dict[str, float]

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from orchestrator.results.export.rows import claim_rows
 
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.results import claims
 from orchestrator.results.claims import ClaimVerdict, Used, judge_claims
+from orchestrator.results.export.rows import claim_rows
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, claiming, figure_13, measured
 

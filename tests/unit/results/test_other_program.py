@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.results.export.rows import export_rows
-
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.other_program import with_workload
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import Result, results
+from orchestrator.results.export.rows import export_rows
 from tests.unit.results.making import a_row, claiming, shipped
 
 

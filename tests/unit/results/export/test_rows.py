@@ -14,12 +14,12 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.settings import AXES
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
+from orchestrator.reading.gpu_samples import sampled_metrics
+from orchestrator.reading.read import LogFacts
+from orchestrator.reading.statistics import metrics
 from orchestrator.results.compare import Result, published_for, results
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
 from orchestrator.results.export.rows import export_rows, ordered, runs_of
-from orchestrator.results.gpu_samples import sampled_metrics
-from orchestrator.results.read import LogFacts
-from orchestrator.results.statistics import metrics
 from tests.unit.catalog.entries import entry_of
 from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.unit.results.making import ROWS, a_row, figure_13, measured, shipped

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from orchestrator.errors import Problem
 from orchestrator.job_files import Unreadable, open_job_file
-from orchestrator.results.unpacking import is_packed, unpacked
+from orchestrator.reading.unpacking import is_packed, unpacked
 
 LONGEST_LINE_BYTES = 1024 * 1024
 """A longer line is no line of a program's log, and is passed over. It is also what is read at once."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from orchestrator.job_files import open_job_file
 from orchestrator.ledger.measurements import FileRead
 from orchestrator.megatron.iterations import IterationLines
-from orchestrator.results.log_facts import LogFacts, together
-from orchestrator.results.log_files import LogFile, log_files
-from orchestrator.results.read import Part, latest, read_part
+from orchestrator.reading.log_facts import LogFacts, together
+from orchestrator.reading.log_files import LogFile, log_files
+from orchestrator.reading.read import Part, latest, read_part
 
 KNOWN_BY_BYTES = 4096
 """Of a file's beginning, and of what was read of it last: a log that was written anew does not have both again."""

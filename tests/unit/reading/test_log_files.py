@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
 from orchestrator.job_files import Unreadable
-from orchestrator.results import log_files as module
-from orchestrator.results.log_files import LogFile, log_bytes, log_files
+from orchestrator.reading import log_files as module
+from orchestrator.reading.log_files import LogFile, log_bytes, log_files
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

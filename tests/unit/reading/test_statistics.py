@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.log_lines import IterationLine
-from orchestrator.results.read import LogFacts
-from orchestrator.results.statistics import measured_iterations, metrics
+from orchestrator.reading.read import LogFacts
+from orchestrator.reading.statistics import measured_iterations, metrics
 from tests.unit.ledger.making import CONFIGURATION
 
 

@@ -24,8 +24,8 @@ from orchestrator.megatron.memory_lines import Memory
 from orchestrator.megatron.searching import occurrences, telling
 from orchestrator.megatron.setup_lines import WorldLine
 from orchestrator.megatron.timer_lines import Timers
-from orchestrator.results.log_facts import LogFacts, together
-from orchestrator.results.log_files import log_bytes, log_files
+from orchestrator.reading.log_facts import LogFacts, together
+from orchestrator.reading.log_files import log_bytes, log_files
 
 __all__ = [
     "LogFacts",

@@ -12,13 +12,13 @@ from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.masking import masked
 from orchestrator.megatron.iterations import IterationLine
 from orchestrator.megatron.log_causes import Cause, CauseFinder
-from orchestrator.results.failure import Failure
-from orchestrator.results.following import Followed
-from orchestrator.results.gpu_samples import sampled_metrics
-from orchestrator.results.log_files import log_files
-from orchestrator.results.outcome import Ending, Judgement, expected_of, judge
-from orchestrator.results.read import LogReport
-from orchestrator.results.statistics import measured_iterations, metrics
+from orchestrator.reading.failure import Failure
+from orchestrator.reading.following import Followed
+from orchestrator.reading.gpu_samples import sampled_metrics
+from orchestrator.reading.log_files import log_files
+from orchestrator.reading.outcome import Ending, Judgement, expected_of, judge
+from orchestrator.reading.read import LogReport
+from orchestrator.reading.statistics import measured_iterations, metrics
 
 
 def measured(row: JobRow, followed: Followed, stored: Sequence[MeasuredIteration]) -> Measurement:

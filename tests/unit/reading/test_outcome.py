@@ -14,9 +14,9 @@ from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.iterations import IterationLine, IterationLines
 from orchestrator.megatron.log_causes import Cause, CauseFinder
 from orchestrator.megatron.setup_lines import WorldLine
-from orchestrator.results.collect import measure
-from orchestrator.results.failure import Failure
-from orchestrator.results.outcome import (
+from orchestrator.reading.collect import measure
+from orchestrator.reading.failure import Failure
+from orchestrator.reading.outcome import (
     ENOUGH_INTERVALS,
     Ending,
     Expected,
@@ -25,7 +25,7 @@ from orchestrator.results.outcome import (
     judge,
     ran_out_of_memory,
 )
-from orchestrator.results.read import LogFacts, LogReport, read_log
+from orchestrator.reading.read import LogFacts, LogReport, read_log
 from tests.unit.results.making import a_row
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)

@@ -24,7 +24,7 @@ from orchestrator.megatron.log_cause_kinds import (
 
 if TYPE_CHECKING:
     from orchestrator.megatron.log_causes import Cause
-    from orchestrator.results.outcome import Ending
+    from orchestrator.reading.outcome import Ending
 
 MOST_ATTEMPTS = 3
 """Submissions of a job that are made without being asked for."""

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.megatron.alpa_lines import AlpaRow
 from orchestrator.megatron.setup_lines import WorldLine
-from orchestrator.results.log_facts import LogFacts, Unfinished, together
+from orchestrator.reading.log_facts import LogFacts, Unfinished, together
 
 FULL = LogFacts(
     world=WorldLine(64, 2, 8, 4, 1),

@@ -19,8 +19,8 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.tables import ENDED, RUNNING
-from orchestrator.results.following import follow
-from orchestrator.results.measuring import measured
+from orchestrator.reading.following import follow
+from orchestrator.reading.measuring import measured
 
 AT_ONCE = 100
 """Attempts whose rows are in memory together, however many there are."""

@@ -1,6 +1,6 @@
 """Whole logs, one of each era and dialect, and all that is read from them. Any pair in `logs/` is tested.
 
-    python -m tests.unit.results.test_golden_logs
+    python -m tests.unit.reading.test_golden_logs
 
 writes what is read now from those that have no expectation yet; whether it is right is for a person to say.
 """
@@ -17,8 +17,8 @@ import yaml
 
 from orchestrator.megatron.iterations import IterationLine
 from orchestrator.megatron.log_causes import cause
-from orchestrator.results.log_facts import LogFacts
-from orchestrator.results.read import LogReport, latest, read_log, read_part
+from orchestrator.reading.log_facts import LogFacts
+from orchestrator.reading.read import LogReport, latest, read_log, read_part
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))

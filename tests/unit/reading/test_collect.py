@@ -30,10 +30,10 @@ from orchestrator.ledger.measurements import (
     metrics_of,
 )
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
-from orchestrator.results import collect as collecting
-from orchestrator.results import following, log_files, measuring
-from orchestrator.results.collect import collect, measure
-from orchestrator.results.following import KNOWN_BY_BYTES, Followed, follow
+from orchestrator.reading import collect as collecting
+from orchestrator.reading import following, log_files, measuring
+from orchestrator.reading.collect import collect, measure
+from orchestrator.reading.following import KNOWN_BY_BYTES, Followed, follow
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.ledger.tables import ENDED
 from orchestrator.megatron.log_causes import Cause, cause
-from orchestrator.results.failure import (
+from orchestrator.reading.failure import (
     MADE_WAY,
     POLICIES,
     WHATEVER_THE_END,
@@ -15,7 +15,7 @@ from orchestrator.results.failure import (
     failing_line,
     failure_of,
 )
-from orchestrator.results.outcome import Ending
+from orchestrator.reading.outcome import Ending
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.gpu_samples import sampled_metrics, samples_of
+from orchestrator.reading.gpu_samples import sampled_metrics, samples_of
 
 HEADER = (
     "timestamp, index, memory.used [MiB], memory.total [MiB], utilization.gpu [%], power.draw [W], "

@@ -16,8 +16,8 @@ from orchestrator.megatron import log_lines, searching
 from orchestrator.megatron.alpa_lines import table_rows
 from orchestrator.megatron.iteration_fields import ITERATION_WORD
 from orchestrator.megatron.setup_lines import DUMP_BEGINS
-from orchestrator.results.read import LogReport, read_log
-from tests.unit.results.test_golden_logs import LOGS, in_parts, said
+from orchestrator.reading.read import LogReport, read_log
+from tests.unit.reading.test_golden_logs import LOGS, in_parts, said
 
 GOLDEN = [log.read_bytes() for log in LOGS]
 LINES = sorted({line for log in GOLDEN for line in log.splitlines(keepends=True)})

@@ -14,7 +14,7 @@ from orchestrator.megatron.parameters import parameters_of_rank
 from orchestrator.megatron.setting import read_flags
 
 if TYPE_CHECKING:
-    from orchestrator.results.read import LogReport
+    from orchestrator.reading.read import LogReport
 
 GPT2_TOKENS = 50257
 """Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.megatron.iterations import IterationLines, counting, set_apart
 from orchestrator.megatron.log_lines import iteration_lines
-from orchestrator.results.statistics import measured_iterations, metrics
+from orchestrator.reading.statistics import measured_iterations, metrics
 
 TAIL_BYTES = 64 * 1024
 """Of a log's end: some 200 interval lines, or several among the warnings of many ranks."""

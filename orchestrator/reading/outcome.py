@@ -15,10 +15,10 @@ from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.megatron.log_cause_kinds import TIME_LIMIT, WHAT_RAN
 from orchestrator.megatron.log_causes import Cause
-from orchestrator.results.failure import WHATEVER_THE_END, Failure, failing_line, failure_of
-from orchestrator.results.read import LogReport
-from orchestrator.results.statistics import measured_iterations
-from orchestrator.results.truth import Expected, expected_of, mismatches, world_size_of
+from orchestrator.reading.failure import WHATEVER_THE_END, Failure, failing_line, failure_of
+from orchestrator.reading.read import LogReport
+from orchestrator.reading.statistics import measured_iterations
+from orchestrator.reading.truth import Expected, expected_of, mismatches, world_size_of
 
 __all__ = ["ENOUGH_INTERVALS", "OUT_OF_MEMORY", "Ending", "Expected", "Judgement", "expected_of", "judge"]
 __all__ += ["ran_out_of_memory"]
