@@ -175,8 +175,8 @@ def against(base: JobRow, a: list[float | None], b: list[float | None], spread: 
         ([100.0], [104.0], 0.02, "regression"),  # 2 % on either side is 2.8 % together
         ([100.0], [102.5], 0.02, "same within noise"),
         ([100.0], [96.0], 0.02, "improvement"),
-        ([100.0], [101.0], 0.0, "same within noise"),  # two jobs differ by more than the iterations of one
-        ([100.0], [102.0], 0.0, "regression"),
+        ([100.0], [102.0], 0.0, "same within noise"),  # two jobs differ by more than the iterations of one
+        ([100.0], [103.5], 0.0, "regression"),
         ([100.0, 100.1, 99.9], [101.0, 101.1, 100.9], 0.0, "regression"),  # repeats say how far: 0.35 % together
         ([100.0, 110.0], [112.0, 102.0], 0.0, "same within noise"),
         ([100.0], [None], 0.0, "now fails"),
