@@ -148,9 +148,11 @@ class SlurmCluster:
 
         A live node that was set down may come back by itself; resuming it then is no error.
         """
-        if state.lower() == "resume" and self._in_use([name], ("idle", "mix", "alloc", "comp")):
-            return
-        self.run("scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
+        try:
+            self.run("scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
+        except ClusterUnavailable:
+            if state.lower() != "resume" or not self._in_use([name], ("idle", "mix", "alloc", "comp")):
+                raise
 
     def stop_controller(self) -> None:
         """Stop slurmctld; jobs run on, commands answer "Unable to contact slurm controller" after 9 s."""
