@@ -24,7 +24,7 @@ from orchestrator.masking import masked
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, failed_nodes
-from orchestrator.reading.read import log_bytes
+from orchestrator.reading.log_files import log_bytes
 
 
 @dataclass(frozen=True, slots=True)

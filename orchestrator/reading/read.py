@@ -24,20 +24,7 @@ from orchestrator.megatron.memory_lines import Memory
 from orchestrator.megatron.searching import occurrences, telling
 from orchestrator.megatron.setup_lines import WorldLine
 from orchestrator.megatron.timer_lines import Timers
-from orchestrator.reading.log_facts import LogFacts, together
-from orchestrator.reading.log_files import log_bytes, log_files
-
-__all__ = [
-    "LogFacts",
-    "LogReport",
-    "Part",
-    "latest",
-    "log_bytes",
-    "log_files",
-    "read_log",
-    "read_part",
-    "together",
-]
+from orchestrator.reading.log_facts import LogFacts
 
 EARLY = 4
 """Iteration lines; what a program says once is said before that many: Megatron-Kwai's memory after its second."""

@@ -13,7 +13,8 @@ from orchestrator.megatron.log_lines import IterationLine
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 
 if TYPE_CHECKING:
-    from orchestrator.reading.read import LogFacts
+    from orchestrator.reading.log_facts import LogFacts
+
 
 _REPORTED = (
     ("reported_tflops_per_gpu", "reported_tflops_per_gpu", "TFLOP/s"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError
 from orchestrator.job_files import Unreadable, open_job_file, private_folder, read_job_file, single_name, tail_bytes
 from orchestrator.job_record import read_record
-from orchestrator.reading.read import log_bytes
+from orchestrator.reading.log_files import log_bytes
 
 NOBODY = 65534
 

@@ -19,7 +19,6 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
-from orchestrator.results.written import written_whole as written_whole  # where others still look for it
 
 _OF_THE_FIGURE = ("case", "model", "workload")
 """Axes whose values are names that the figure gives; another figure that shares the job may give others."""

@@ -16,6 +16,7 @@ from orchestrator.megatron.log_causes import Cause, CauseFinder
 from orchestrator.megatron.setup_lines import WorldLine
 from orchestrator.reading.collect import measure
 from orchestrator.reading.failure import Failure
+from orchestrator.reading.log_facts import LogFacts
 from orchestrator.reading.outcome import (
     ENOUGH_INTERVALS,
     Ending,
@@ -25,7 +26,7 @@ from orchestrator.reading.outcome import (
     judge,
     ran_out_of_memory,
 )
-from orchestrator.reading.read import LogFacts, LogReport, read_log
+from orchestrator.reading.read import LogReport, read_log
 from tests.unit.results.making import a_row
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)

@@ -11,7 +11,9 @@ from orchestrator.megatron.setup_lines import DUMP_BEGINS
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.interval import IntervalSummary
-from orchestrator.reading.read import LogFacts, LogReport, latest, log_bytes, read_log, read_part
+from orchestrator.reading.log_facts import LogFacts
+from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.read import LogReport, latest, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (

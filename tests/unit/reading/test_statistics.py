@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.log_lines import IterationLine
-from orchestrator.reading.read import LogFacts
+from orchestrator.reading.log_facts import LogFacts
 from orchestrator.reading.statistics import measured_iterations, metrics
 from tests.unit.ledger.making import CONFIGURATION
 

@@ -17,7 +17,8 @@ from orchestrator.ledger.jobs import JobRow
 from orchestrator.megatron.iterations import IterationLines
 from orchestrator.megatron.setting import Setting, read_flags
 from orchestrator.megatron.setup_lines import WorldLine
-from orchestrator.reading.read import LogFacts, LogReport, read_log
+from orchestrator.reading.log_facts import LogFacts
+from orchestrator.reading.read import LogReport, read_log
 from orchestrator.reading.truth import Expected, expected_of, mismatches, world_size_of
 from orchestrator.workloads import (
     megatron_2021,

@@ -15,7 +15,7 @@ from orchestrator.catalog.settings import AXES
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.reading.gpu_samples import sampled_metrics
-from orchestrator.reading.read import LogFacts
+from orchestrator.reading.log_facts import LogFacts
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.compare import Result, published_for, results
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
