@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,9 +11,11 @@ import typer
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Json, Scale, Where, WorkloadName, as_typed
 from orchestrator.cli.output import as_json, counted, next_command, say, table
+from orchestrator.cli.time_budget import TimeBudget, as_typed_budget, budget_line
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
+    from orchestrator.planning.budget import Budgeted
     from orchestrator.planning.campaign import Campaign, Chosen, PlannedCase
 
 Names = Annotated[
@@ -39,6 +42,7 @@ def plan(
     scale: Scale = None,
     where: Where = None,
     workload: WorkloadName = None,
+    time_budget: TimeBudget = None,
     exact: Exact = False,
     solve_alpha: SolveAlpha = False,
     json: Json = False,
@@ -49,8 +53,12 @@ def plan(
     from orchestrator.planning.campaign import plan_campaign
 
     chosen, notes = choose(find_folders(), names, cluster, scale, where, workload)
-    campaign = plan_campaign(chosen)
+    campaign, budgeted = plan_campaign(chosen), None
+    if time_budget is not None:
+        campaign, budgeted = _within_budget(chosen, campaign, time_budget)
     rows = {planned.label: _row(planned, len(chosen) > 1) for planned in campaign.planned if not planned.refused}
+    if budgeted is not None:
+        _add_runs(rows, budgeted)
     if solve_alpha:
         _add_alpha(rows, campaign)
     if exact:
@@ -64,7 +72,7 @@ def plan(
                 "refused": refused,
                 "warnings": warnings,
                 "notes": notes,
-                "totals": _totals(campaign),
+                "totals": _totals(campaign, budgeted),
             }
         )
     elif rows:
@@ -79,22 +87,49 @@ def plan(
     if rows:
         say(_caution(campaign))
     say(_summary(campaign))
+    if budgeted is not None:
+        say(budget_line(budgeted))
     if refused:
         raise typer.Exit(ReproError.exit_code)
-    _print_next(chosen[0], cluster, workload)
+    _print_next(chosen[0], cluster, f"{as_typed(workload)}{as_typed_budget(time_budget, where)}")
 
 
-def _print_next(some: Chosen, cluster: str | None, workload: str | None) -> None:
+def _print_next(some: Chosen, cluster: str | None, asked: str) -> None:
+    """`asked` are options that the command has in common with this one."""
     name, scales = some.entry.short_name, list(some.entry.experiment.scales)
     if cluster is not None:
-        command = f"repro submit {name} --cluster {cluster} --scale {some.cases[0].scale}{as_typed(workload)} --dry-run"
+        command = f"repro submit {name} --cluster {cluster} --scale {some.cases[0].scale}{asked} --dry-run"
         next_command(command, "what would be queued")
     elif scales:
         next_command(
             f"repro plan {name} --cluster local --scale {scales[-1]}", "the same figure, small enough for here"
         )
     else:
-        next_command(f"repro plan {name} --cluster selene{as_typed(workload)}", "the same cases on another machine")
+        next_command(f"repro plan {name} --cluster selene{asked}", "the same cases on another machine")
+
+
+def _within_budget(chosen: Sequence[Chosen], campaign: Campaign, time_budget: str) -> tuple[Campaign, Budgeted | None]:
+    """The plan of the same cases with as many iterations as fit; those that are refused stay as they are."""
+    from orchestrator.planning.budget import read_budget, within_budget
+    from orchestrator.planning.campaign import plan_campaign
+
+    budget_s = read_budget(time_budget)
+    if len(chosen) > 1:
+        mend = f"for example repro plan {chosen[0].entry.short_name} --time-budget {time_budget}"
+        raise ReproError(Problem(f"--time-budget is for one experiment, and here are {len(chosen)}", mend=mend))
+    running = [planned.case for planned in campaign.planned if not planned.refused]
+    if not running:
+        return campaign, None
+    found = within_budget(running, chosen[0].target, budget_s)
+    fitting = {case.name: case for case in found.cases}
+    cases = tuple(fitting.get(case.name, case) for case in chosen[0].cases)
+    return plan_campaign([replace(chosen[0], cases=cases)]), found
+
+
+def _add_runs(rows: Mapping[str, dict[str, Any]], budgeted: Budgeted) -> None:
+    """The iterations that are left of each case, and the seconds of its job, also of one that may run out of memory."""
+    for row, case, run_s in zip(rows.values(), budgeted.cases, budgeted.run_s, strict=True):
+        row["iterations"], row["run_s"] = case.training.iterations, round(run_s, 1)
 
 
 def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
@@ -196,14 +231,16 @@ def _some(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
-def _totals(campaign: Campaign) -> dict[str, Any]:
+def _totals(campaign: Campaign, budgeted: Budgeted | None = None) -> dict[str, Any]:
     jobs = campaign.jobs
+    of_budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
     return {
         "cases": len(campaign.planned),
         "refused": len(campaign.refused),
         "jobs": len(jobs),
         "gpu_hours": round(campaign.gpu_hours, 2),
         "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
+        **of_budget,
     }
 
 

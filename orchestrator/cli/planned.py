@@ -9,16 +9,28 @@ from orchestrator.catalog.other_program import replacement_notes
 from orchestrator.catalog.selection import select
 from orchestrator.cli.choosing import read_choice
 from orchestrator.cli.output import say
+from orchestrator.cli.time_budget import budget_line
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
+from orchestrator.planning.budget import within_budget
 from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
+from orchestrator.planning.target import Target
 
 
 def planned(
-    folders: Folders, experiment: str, cluster: str, scale: str | None, where: str | None, workload: str | None
+    folders: Folders,
+    experiment: str,
+    cluster: str,
+    scale: str | None,
+    where: str | None,
+    workload: str | None,
+    budget_s: int | None = None,
 ) -> tuple[Entry, Cluster, list[Plan]]:
-    """Entry, cluster and plans; ReproError has everything that is wrong with the two files and the choice."""
+    """Entry, cluster and plans; ReproError has everything that is wrong with the two files and the choice.
+
+    With a time budget the plans are of cases with as many iterations as fit; what cannot run at all is said first.
+    """
     choice = read_choice(folders, [experiment], cluster, where, workload, lambda at, name: [find_experiment(at, name)])
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
@@ -27,6 +39,10 @@ def planned(
     plans = plan_cases(entry, cases, profile, folders)
     for note in replacement_notes(entry, cases):
         say(f"note: {note}")
+    if budget_s is not None:
+        found = within_budget(cases, Target.of_cluster(profile), budget_s)
+        plans = plan_cases(entry, list(found.cases), profile, folders)
+        say(f"note: {budget_line(found)}")
     return entry, profile, plans
 
 

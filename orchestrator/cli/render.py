@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.options import ExperimentName, OnCluster, Scale, Where, WorkloadName, as_typed
 from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster
@@ -26,6 +27,7 @@ def render(
     scale: Scale = None,
     where: Where = None,
     workload: WorkloadName = None,
+    time_budget: TimeBudget = None,
     output: OutputFolder = None,
     explain: Explain = False,
 ) -> None:
@@ -33,9 +35,11 @@ def render(
     from orchestrator.cli.planned import planned
     from orchestrator.folders import find_folders
     from orchestrator.launch.render import explain_job, render_job
+    from orchestrator.planning.budget import read_budget
 
+    budget_s = read_budget(time_budget) if time_budget is not None else None
     folders = find_folders()
-    entry, profile, plans = planned(folders, experiment, cluster, scale, where, workload)
+    entry, profile, plans = planned(folders, experiment, cluster, scale, where, workload, budget_s)
     stem = f"{entry.short_name}-{workload}" if workload else entry.short_name
     base = (output or Path()).resolve()
     if explain:
@@ -51,7 +55,8 @@ def render(
     if output is None:
         for text in texts.values():
             data(text.rstrip("\n"))
-        example = f"repro render {entry.short_name} --cluster {cluster}{as_typed(workload)} -o jobs"
+        asked = f"{as_typed(workload)}{as_typed_budget(time_budget, where)}"
+        example = f"repro render {entry.short_name} --cluster {cluster}{asked} -o jobs"
         next_command(example, f"write {counted(len(texts), 'script')}, to {launcher} by hand")
         return
     base.mkdir(parents=True, exist_ok=True)

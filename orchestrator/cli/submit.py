@@ -22,6 +22,7 @@ from orchestrator.cli.options import (
     as_typed,
 )
 from orchestrator.cli.output import as_json, counted, next_command, say, table
+from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import short_name
 
@@ -68,6 +69,7 @@ def submit(
     scale: Scale = None,
     where: Where = None,
     workload: WorkloadName = None,
+    time_budget: TimeBudget = None,
     dry_run: DryRun = False,
     wait: Wait = False,
     rerun: Rerun = False,
@@ -83,22 +85,28 @@ def submit(
     """Submit an experiment: every case that is neither verified nor under way, the smallest first."""
     from orchestrator.cli.planned import planned, require_verifiable
     from orchestrator.folders import find_folders
+    from orchestrator.planning.budget import read_budget
     from orchestrator.planning.plan import repeated
 
+    budget_s = read_budget(time_budget) // repeat if time_budget is not None else None  # each repeat has its share
     folders = find_folders()
-    entry, profile, plans = planned(folders, experiment, cluster, scale, where, workload)
+    entry, profile, plans = planned(folders, experiment, cluster, scale, where, workload, budget_s)
     plans = repeated(plans, repeat)
     require_verifiable(plans)
     _require_sense(plans, profile, max_parallel, depends_on)
+    share = None if budget_s is None else f"{budget_s}s"
+    if share is not None and repeat > 1:
+        say(f"note: of --time-budget {time_budget} each of the {repeat} repeats has {share}")
     if dry_run:
-        _show_plans(plans, profile, json, workload)
+        _show_plans(plans, profile, json, workload, as_typed_budget(share, where))
         return
     from orchestrator.launch.readiness import require_ready
     from orchestrator.launch.submit import submit as submit_plans
+    from orchestrator.launch.taken_gpus import warnings as gpu_warnings
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
 
-    for warning in sorted({warning for plan in plans for warning in plan.warnings}):
+    for warning in [*sorted({warning for plan in plans for warning in plan.warnings}), *gpu_warnings(plans, profile)]:
         say(f"warning: {warning}")
     require_ready(plans, profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))
@@ -234,7 +242,8 @@ def _show_rows(rows: list[JobRow], entry: Entry, json: bool) -> None:
         next_command(f"repro collect {entry.short_name} --export csv", "the numbers and the claims")
 
 
-def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str | None) -> None:
+def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str | None, budget: str) -> None:
+    """`budget` is the option as it is to be typed: it is shared by all cases, so that no --where may leave some out."""
     rows = [
         {
             "job": plan.identity,
@@ -259,8 +268,9 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str |
     case = plans[0].case
     say(f"would submit {len(plans)} jobs at scale {case.scale} to {profile.name}; nothing was submitted or run")
     short = short_name(case.experiment)
-    first = f"repro render {short} --cluster {profile.name} --scale {case.scale} --where {case.name}"
-    next_command(f"{first}{as_typed(workload)}", "the script of the first")
+    render = f"repro render {short} --cluster {profile.name} --scale {case.scale}"
+    which = f"{budget} --explain" if budget else f" --where {case.name}"
+    next_command(f"{render}{which}{as_typed(workload)}", "the script of the first")
 
 
 def _what_runs(plan: Plan) -> dict[str, str | None]:

@@ -35,11 +35,16 @@ class VocabularySite(MegatronSite):
 
 
 class TodaySite(CheckoutSite):
-    """Today's Megatron-LM makes its data up, unless it is told where there are some."""
+    """Today's Megatron-LM makes its data up, unless it is told where there are some.
+
+    `transformer_engine: false` where jobs find neither transformer-engine nor apex: layers and attention are then
+    Megatron-LM's own.
+    """
 
     data_path: Text | None = None
     vocab_file: Text | None = None
     merge_file: Text | None = None
+    transformer_engine: bool = True
 
     @model_validator(mode="after")
     def _data_are_complete(self) -> TodaySite:

@@ -86,11 +86,11 @@ def pause_before(submitted: int, failure: Failure) -> int:
 def may_mend_itself(row: JobRow) -> bool:
     """Whether a failed job is to be run again by whoever waits for it: what has cost something and was not its fault.
 
-    What was never submitted, or was stopped, would meet the same obstacle at once.
+    What was never submitted, was stopped, or found its GPU in use would meet the same obstacle at once.
     """
     if row.verdict != FAILED or row.number >= MOST_ATTEMPTS:
         return False
     failure = failure_named(row.failure)
     if failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
         return not row.is_requeued
-    return failure in (Failure.LOST, Failure.IMAGE)
+    return failure in (Failure.LOST, Failure.IMAGE, Failure.GPU_FAULT)

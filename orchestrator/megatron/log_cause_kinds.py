@@ -3,29 +3,49 @@
 A rank that fails takes the others with it: they wait for it until a watchdog ends them, or lose their connection, and
 say so at length. So what cannot be such an echo comes before what can, wherever it stands in the log.
 
-Wordings: torch 1.7 to 2.9 (c10/cuda/CUDACachingAllocator.cpp, ProcessGroupNCCL.cpp, elastic's errors/__init__.py),
-Slurm 22.05 (slurmstepd and srun), pyxis 0.24 (pyxis_slurmstepd.c), Open MPI 4 and 5. Every quantifier is bounded.
+Wordings: torch 1.7 to 2.11 (c10/cuda/CUDACachingAllocator.cpp, CUDAFunctions.cpp, ProcessGroupNCCL.cpp, elastic's
+errors/__init__.py), CUDA's own error strings, NVML's, NCCL 2.7 to 2.28 (bootstrap.cc, init.cc, misc/), Slurm 22.05
+(slurmstepd and srun), pyxis 0.24 (pyxis_slurmstepd.c), Open MPI 4 and 5. Every quantifier is bounded.
 """
 
 from __future__ import annotations
 
 import re
 
-ASSERTION, ERROR, KILLED = "failed assertion", "error", "a rank was killed"
+ASSERTION, ERROR = "failed assertion", "error"
+CRASHED, KILLED = "a rank crashed", "a rank was killed"
+GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
-NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL error", "NCCL time-out", "NCCL lost a rank"
+NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error", "NCCL time-out", "NCCL lost a rank"
 TIME_LIMIT = "time limit"
 NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
 _TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
 _NCCL = r"NCCL [Ee]rror(?: in|:| [0-9])"
+_SIGKILL = r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)"
+_CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
 _PATTERNS = (
     ("not started", r"repro: not started: "),  # our own scripts' word, and the next line's
     ("outside its image", r"repro: .{0,200} outside its image"),
+    # Of the machine, whatever a program did of it: CUDA's words, NVML's, nvidia-smi's, the kernel's.
+    (
+        GPU_FAULT,
+        rf"{_CUDA}(?:uncorrectable (?:ECC|NVLink) error|.{{0,99}}a hardware error|.{{0,99}}system not yet initialized)"
+        r"|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|Unable to determine the device handle for"
+        r"|NVIDIA-SMI has failed|Failed to initialize NVML",
+    ),
+    (
+        GPU_UNUSABLE,
+        rf"{_CUDA}.{{0,99}}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail"
+        r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
+        r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
+    ),
     ("argument error", r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
     (ASSERTION, r"^AssertionError(?:: |:?$)"),
+    # That somebody else has the memory is told from the numbers of the next kind's lines (log_cause_memory).
+    (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
     # By torch's age, by who asked for the memory, and NCCL in its own words.
     (
         NO_GPU_MEMORY,
@@ -34,17 +54,23 @@ _PATTERNS = (
     (
         NO_HOST_MEMORY,
         rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
-        r"|annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+        r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     ),
     ("not found", r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
     (ERROR, rf"^{_EXCEPTION}"),
     # torchrun's report, srun's, a shell's, Open MPI's; the ranks that a launcher then ends itself get SIGTERM.
     (
-        KILLED,
-        r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:KILL|SEGV|BUS|FPE|ILL)\) received.*)|exited on signal "
+        CRASHED,
+        r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:SEGV|BUS|FPE|ILL)\) received.*)"
+        rf"|exited on signal [0-9]{{1,3}}\b(?! \(Killed)"
         rf"|(?:{_TASKS}|\b[0-9]{{1,9}} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)",
     ),
-    ("NCCL misused", rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
+    (KILLED, rf"^{_SIGKILL}|exited on signal [0-9]{{1,3}} \(Killed"),
+    (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # a shell's, of a launcher
+    # What went wrong is the last of the lines that torch prints of an error of NCCL's.
+    (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
+    (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
+    (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
     (
         NCCL_ERROR,
         rf"{_NCCL}(?!.{{0,300}}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error: ",
@@ -55,7 +81,8 @@ _PATTERNS = (
         r"|collective timeout from +rank",
     ),
     (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
-    (KILLED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
+    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
+    (KILLED, _SIGKILL),  # in a launcher's report, and not as its root cause: those that do not end it kills
     (TIME_LIMIT, r"DUE TO TIME LIMIT"),
     ("node failure", r"NODE FAILURE|Node failure on "),
     ("preempted", r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
@@ -74,13 +101,16 @@ group `shown`, where a pattern has it. Of digits none tells 1 to 9 apart."""
 
 FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
 
-OF_A_RANK = frozenset({ASSERTION, NO_GPU_MEMORY, "not found", ERROR, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+OF_A_RANK = frozenset(
+    {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, "not found", ERROR, CRASHED, KILLED}
+    | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST}
+)
 """What a rank dies of itself: where its line does not say which, a launcher's report may."""
 
 OF_THE_JOB = frozenset({TIME_LIMIT, "node failure", "preempted"})
 """What befalls all ranks at once, whoever says it."""
 
-FOLLOWS_AN_END = frozenset({ERROR, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+FOLLOWS_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
 """What ranks say when Slurm ends them. Behind its word that it does (`SLURM_ENDS`) they tell no more than that."""
 
 SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
@@ -98,7 +128,9 @@ TOKENS = (
     *(b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error"),
     *(b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO "),
     *(b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: "),
-    *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: "),
+    *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure"),
+    *(b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost"),
+    *(b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML"),
 )
 """Each line of any kind has one of these in it. They are searched first, as literals are found many times faster; of
 the iterations that count as none there is no literal but `NAN_ITERATIONS`."""

@@ -16,15 +16,18 @@ from orchestrator.megatron.log_cause_kinds import (
     ERROR,
     FAULTS,
     FOLLOWS_AN_END,
+    GPU_IN_USE,
     KINDS,
     NAN_ITERATIONS,
     NCCL_TIMEOUT,
+    NO_GPU_MEMORY,
     NOT_A_NUMBER,
     OF_A_RANK,
     OF_THE_JOB,
     SLURM_ENDS,
     TOKENS,
 )
+from orchestrator.megatron.log_cause_memory import memory_short
 from orchestrator.megatron.log_labels import Labelled, labelled, line_around, lines_with
 from orchestrator.megatron.log_reports import PyxisSays, Report
 
@@ -35,6 +38,7 @@ _MOST_RANKS = 4096
 
 _ORDER = {kind: order for order, (kind, _) in reversed(list(enumerate(KINDS)))}
 _ASSERTION, _ERROR, _NCCL_TIMEOUT = _ORDER[ASSERTION], _ORDER[ERROR], _ORDER[NCCL_TIMEOUT]
+_GPU_IN_USE, _NO_GPU_MEMORY = _ORDER[GPU_IN_USE], _ORDER[NO_GPU_MEMORY]
 _LEAST_ERROR = max(order for order, (kind, _) in enumerate(KINDS) if kind == ERROR)
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
@@ -152,6 +156,7 @@ class _Start:
         self._culprit: _Hit | None = None  # of a time-out, by NCCL's own word
         self._trained_at: int | None = None
         self._ended_at: int | None = None
+        self._filled_by_itself = False  # a GPU: by the numbers of one rank at least
 
     def read(self, part: bytes, begins: int) -> None:
         """Read on, at so many bytes from the beginning of the log."""
@@ -173,6 +178,8 @@ class _Start:
         """The best line of the best kind, and of the others."""
         best: dict[str, Cause] = {}
         for order in sorted(self._kept):
+            if order == _GPU_IN_USE and self._filled_by_itself:  # it would have run out of memory without them
+                continue
             best.setdefault(KINDS[order][0], self._best_of(order))
         if not best:
             return None
@@ -190,6 +197,9 @@ class _Start:
             order = _ERROR  # before the first iteration it is the arguments that it refuses
         if self._ended_at is not None and self._ended_at < at and KINDS[order][0] in FOLLOWS_AN_END:
             order = _LEAST_ERROR
+        if order == _NO_GPU_MEMORY and (short := memory_short(line.text)) is not None:
+            order = _GPU_IN_USE if short.is_of_others else order
+            self._filled_by_itself |= not short.is_of_others
         if KINDS[order][0] == "container":
             self._pyxis.take(line.text)
         named = _CULPRIT.search(line.text) if order == _NCCL_TIMEOUT else None

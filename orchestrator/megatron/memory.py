@@ -29,7 +29,7 @@ class MemoryFacts:
     """Per parameter. Of two bytes a rank makes fp32 copies for its share of the optimizer's step."""
     logit_bytes: int = 10
     """Most that is alive per logit while the loss is computed: the 16-bit logits, their fp32 copy and, in the fused
-    loss, their exponentials; 6 without it, as in 2021."""
+    loss, their exponentials; 6 without it, as in 2021; 2 where the loss keeps the 16-bit logits alone."""
     score_bytes: int = 2
     """Width of unfused attention's softmax, and at least that of its queries, keys and values: 4 with torch's math
     kernel."""
@@ -99,7 +99,7 @@ def _estimate_stage(
     else:
         optimizer = adam * parameters
     layer = _LayerActivations.of(model, layout, training, facts)
-    activations, working = _activations_of_stage(stage, model, layout, facts, layer)
+    activations, working = _activations_of_stage(stage, model, layout, facts, layer, width)
     chunk = model.layers / (layout.pipeline_parallel * layout.virtual_stages) * layer.kept
     elsewhere = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_HERE)
     copies_gradients = width == 2 and facts.gradient_bytes == 2
@@ -181,7 +181,7 @@ class _LayerActivations:
 
 
 def _activations_of_stage(
-    stage: int, model: ModelShape, layout: Layout, facts: MemoryFacts, layer: _LayerActivations
+    stage: int, model: ModelShape, layout: Layout, facts: MemoryFacts, layer: _LayerActivations, width: int
 ) -> tuple[float, float]:
     """(kept for the backward pass, alive beside it for a moment) in bytes."""
     p, t = layout.pipeline_parallel, layout.tensor_parallel
@@ -196,8 +196,14 @@ def _activations_of_stage(
     working = layer.working
     if stage == p - 1:
         tokens = layout.micro_batch_size * model.seq / layout.context_parallel
-        logits = tokens * padded_vocabulary(model.vocab, t) / t * facts.logit_bytes
-        working = max(working, logits + 2 * layer.between)  # with the final norm's input and output
+        rows = padded_vocabulary(model.vocab, t) / t
+        loss = tokens * rows * facts.logit_bytes + 2 * layer.between  # with the final norm's input and output
+        # Backward: the gradients of logits and norm, and room for one of the table, though nothing is written to it.
+        product = width * (tokens * rows + rows * model.hidden) + 3 * layer.between
+        working = max(working, loss, product)
+        if p == 1 and model.family == "gpt":
+            # In the end both gradients of the shared table, and their sum, when nothing else is kept.
+            working = max(working, 3 * width * rows * model.hidden - kept)
     return kept, working
 
 

@@ -81,6 +81,18 @@ are within 22 %. The furthest off are tensor-parallel size 4 with a microbatch o
 nodes whose GPUs share one 25 Gb/s card on V100, 35 %."""
 
 
+PRETRAIN_START_UP_S = 25.0
+"""From the start of a job of `pretrain` until its first iteration has ended: importing torch and Megatron-Core, NCCL's
+connections, compiling. Measured (runs of megatron-core 0.16.1 on H200, torch 2.11); on other GPUs it is assumed."""
+ASSUMED_START_UP_S = 60.0
+"""The same of every other program, with its container, process groups and data index: assumed, measured nowhere."""
+
+
+def start_up_s(program: str) -> float:
+    """Seconds of a job beside its iterations. The first of these is in what was measured, and counted twice so."""
+    return PRETRAIN_START_UP_S if program == "pretrain" else ASSUMED_START_UP_S
+
+
 def gpu_facts(gpu: str | None) -> GpuFacts | None:
     """Of a GPU by its name, None where it is not in the table."""
     return next((facts for part, facts in GPUS.items() if part in (gpu or "")), None)

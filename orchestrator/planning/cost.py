@@ -8,12 +8,11 @@ from typing import Literal
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate, estimate_memory
 from orchestrator.megatron.memory_atc24 import estimate_memory_atc24
+from orchestrator.megatron.training import Training
+from orchestrator.planning.calibration import start_up_s
 from orchestrator.planning.duration import Duration, predict
 from orchestrator.planning.target import Target
 from orchestrator.workloads.traits import traits_of
-
-START_UP_S = 120.0
-"""Container, imports, process groups and data index, before the first iteration: an allowance, not a measurement."""
 
 Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]
 
@@ -49,10 +48,16 @@ def cost_of(case: Case, target: Target) -> Cost:
     if duration is None:
         return Cost(nodes, memory, usable, fit, None, None, None)
     if fit in ("OOM expected", "OOM unexpected"):
-        return Cost(nodes, memory, usable, fit, duration, START_UP_S, case.layout.gpus * START_UP_S / 3600)
-    runs = case.training.iterations + case.training.evaluation_iterations / 3  # forward only: a third of the work
-    job_s = START_UP_S + runs * duration.iteration_ms / 1e3
+        job_s = start_up_s(case.workload)
+    else:
+        job_s = run_s(case.training, duration.iteration_ms, case.workload)
     return Cost(nodes, memory, usable, fit, duration, job_s, case.layout.gpus * job_s / 3600)
+
+
+def run_s(training: Training, iteration_ms: float, program: str) -> float:
+    """Seconds of a job that comes to its end: its start, its iterations, and its evaluation."""
+    runs = training.iterations + training.evaluation_iterations / 3  # forward only: a third of the work
+    return start_up_s(program) + runs * iteration_ms / 1e3
 
 
 def memory_of(case: Case) -> MemoryEstimate:

@@ -144,10 +144,11 @@ def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any]) -> Non
     """Forward and backward passes over the layout's microbatches in Megatron-Core's schedule."""
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    from orchestrator.pretrain.data import microbatches
+    from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.train import forward_step
 
-    data = [microbatches(arguments, layout, _META) for _ in chunks]
+    batches = Batches(arguments, layout, _META)
+    data = [batches.microbatches() for _ in chunks]
     get_forward_backward_func()(
         forward_step_func=forward_step,
         data_iterator=data if len(chunks) > 1 else data[0],
@@ -192,11 +193,12 @@ def prepare() -> None:
     _import_with_compiled()
     cpu_shim.install()
     _skip_other_groups()
-    _copy_softmax()
-    from orchestrator.pretrain import model, norms
+    from orchestrator.pretrain import fused, model, norms
 
     _replace(model, "fill_weights", lambda *_: None)  # there are none to fill
-    norm = norms._RootMeanSquare  # one kernel on a GPU
+    # Each is one kernel on a GPU.
+    _replace(fused.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
+    norm = norms._RootMeanSquare
     _replace(norm, "forward", staticmethod(_compiled(norm.forward)))
     _replace(norm, "backward", staticmethod(_compiled(norm.backward)))
     # CUDA's dropout keeps a mask of one byte; the one for other devices keeps a mask in the input's type.
@@ -241,25 +243,6 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return results
 
     return run
-
-
-def _copy_softmax() -> None:
-    """The compiled gradient of the cross entropy works on a second fp32 array of the logits' size.
-
-    TorchInductor cannot subtract the targets in place: `calculate_gradients` goes on to change the same array, so it
-    copies the softmax first (`buf0` of its generated code, torch 2.13), beside the softmax and the 16-bit result.
-    """
-    from megatron.core.fusions import fused_cross_entropy
-
-    calculate = fused_cross_entropy.calculate_gradients
-
-    def calculate_gradients(softmax: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-        copy = torch.empty_like(softmax)
-        gradients: torch.Tensor = calculate(softmax, *others)
-        del copy
-        return gradients
-
-    _replace(fused_cross_entropy, "calculate_gradients", calculate_gradients)
 
 
 def _skip_other_groups() -> None:

@@ -66,15 +66,16 @@ def refusals(case: Case, target: Target) -> list[str]:
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:
     """Why this hardware cannot hold the case."""
     hardware, machine = target.hardware, target.machine
+    why = f" ({machine.lack})" if machine is not None and machine.lack and case.device == "gpu" else ""
     if case.device == "gpu" and machine is not None and machine.gpus == 0:
-        yield f"needs {case.layout.gpus} GPUs, {target.name} has none"
+        yield f"needs {case.layout.gpus} GPUs, {target.name} has none{why}"
         return
     needs = f"{case.layout.gpus} {'GPUs' if case.device == 'gpu' else 'processes'}"
     per_node = target.places_per_node(case)
     there = hardware.nodes * per_node
     if case.layout.gpus > there:
         what = "" if case.device == "gpu" else "places for "
-        yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}"
+        yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}{why}"
     elif case.layout.gpus > per_node and case.layout.gpus % per_node:
         yield f"{needs} are no whole number of nodes of {per_node}"
     if target.profile is not None and target.profile.slurm is not None:

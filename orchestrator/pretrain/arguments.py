@@ -16,6 +16,7 @@ Recompute = Literal["full", "selective"]
 RecomputeMethod = Literal["uniform", "block"]
 AttentionBackend = Literal["auto", "flash", "fused", "unfused"]
 Precision = Literal["fp32", "bf16", "fp16"]
+CudaGraphs = Literal["none", "local"]
 Normalization = Literal["LayerNorm", "RMSNorm"]
 PositionEmbedding = Literal["learned_absolute", "rope"]
 RecomputeModule = Literal["core_attn", "layernorm", "mlp"]
@@ -74,6 +75,7 @@ class TrainingArguments:
     no_bias_dropout_fusion: bool = False
     no_cross_entropy_fusion: bool = False
     no_gradient_accumulation_fusion: bool = False
+    cuda_graph_impl: CudaGraphs = "local"
     log_interval: int = 1
     record: Path | None = None
 
@@ -205,6 +207,12 @@ def _add_kernels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"], default="auto")
     for what in ("bias-gelu", "bias-swiglu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
         group.add_argument(f"--no-{what}-fusion", action="store_true", help="on a GPU; never fused on CPU")
+    group.add_argument(
+        "--cuda-graph-impl",
+        choices=["none", "local"],
+        default="local",
+        help="local, on a GPU: without a pipeline, dropout and offloading an iteration's passes are one CUDA graph",
+    )
 
 
 def _add_logging(group: argparse._ArgumentGroup) -> None:

@@ -34,8 +34,8 @@ class Trainee:
         return sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
 
 
-def start_model_parallel(layout: Layout, seed: int) -> None:
-    """Make the layout's process groups and seed the random states of this rank."""
+def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False) -> None:
+    """Make the layout's process groups and seed the random states of this rank; `recordable` ones suit a CUDA graph."""
     parallel_state.initialize_model_parallel(
         layout.tensor_parallel,
         layout.pipeline_parallel,
@@ -45,7 +45,9 @@ def start_model_parallel(layout: Layout, seed: int) -> None:
     )
     torch.manual_seed(seed)
     # Dropout differs between pipeline stages, as Megatron-LM seeds it.
-    model_parallel_cuda_manual_seed(seed + 100 * parallel_state.get_pipeline_model_parallel_rank())
+    model_parallel_cuda_manual_seed(
+        seed + 100 * parallel_state.get_pipeline_model_parallel_rank(), use_cudagraphable_rng=recordable
+    )
 
 
 def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Trainee:

@@ -24,19 +24,34 @@ class Microbatch:
     labels: torch.Tensor
 
 
-def microbatches(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Iterator[Microbatch]:
-    """This rank's microbatches, iteration after iteration, without an end."""
-    size, count = arguments.micro_batch_size, layout.num_microbatches
-    first = int(parallel_state.get_data_parallel_rank()) * size * count
-    positions = torch.arange(arguments.seq_length + 1, device=device)
-    iteration = 0
-    while True:
-        start, stride = (column.to(device) for column in _samples(arguments, iteration))
-        for begin in range(first, first + size * count, size):
-            rows = slice(begin, begin + size)
-            sequences = (start[rows] + stride[rows] * positions) % arguments.vocab_size
-            yield _microbatch(sequences, positions[:-1].expand(size, -1), layout)
-        iteration += 1
+class Batches:
+    """This rank's microbatches of one global batch after the other; `draw` goes on to the next."""
+
+    def __init__(self, arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+        self._arguments, self._layout = arguments, layout
+        self._iteration = 0
+        column = (arguments.global_batch_size, 1)
+        # Overwritten in place, so that a recorded iteration finds each batch where it found the first.
+        self._start = torch.empty(column, dtype=torch.int64, device=device)
+        self._stride = torch.empty_like(self._start)
+        self._positions = torch.arange(arguments.seq_length + 1, device=device)
+
+    def draw(self) -> None:
+        """Take the next iteration's global batch."""
+        start, stride = _samples(self._arguments, self._iteration)
+        self._start.copy_(start)
+        self._stride.copy_(stride)
+        self._iteration += 1
+
+    def microbatches(self) -> Iterator[Microbatch]:
+        """The batch's microbatches over and over; as many as an iteration has are those of the batch drawn last."""
+        size, count = self._arguments.micro_batch_size, self._layout.num_microbatches
+        first = int(parallel_state.get_data_parallel_rank()) * size * count
+        while True:
+            for begin in range(first, first + size * count, size):
+                rows = slice(begin, begin + size)
+                tokens = (self._start[rows] + self._stride[rows] * self._positions) % self._arguments.vocab_size
+                yield _microbatch(tokens, self._positions[:-1].expand(size, -1), self._layout)
 
 
 def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,10 +14,14 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
+from orchestrator.pretrain.activation import use_activation
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.attention import CausalAttention
+from orchestrator.pretrain.checkpoint import recompute_layers
 from orchestrator.pretrain.initial_weights import fill_weights
 from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.linear import BiasedColumnParallelLinear, SkippableRowParallelLinear
+from orchestrator.pretrain.loss import cross_entropy
 from orchestrator.pretrain.norms import NORMS
 from orchestrator.pretrain.offload import Offload, Transfers
 from orchestrator.pretrain.pipeline import communication_options
@@ -35,7 +39,7 @@ def build_chunks(
     for stage in range(layout.virtual_stages):
         chunk = _build_chunk(arguments, config, stage if layout.virtual_stages > 1 else None).to(device)
         fill_weights(chunk, arguments)
-        _save_memory(chunk, arguments, transfers)
+        _adapt_layers(chunk, arguments, transfers)
         chunks.append(chunk if arguments.precision == "fp32" else Float16Module(config, chunk))
     return chunks
 
@@ -118,7 +122,15 @@ def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int |
         position_embedding_type=arguments.position_embedding_type,
         vp_stage=virtual_stage,
     )
+    if config.cross_entropy_loss_fusion:
+        model.compute_language_model_loss = _token_losses  # type: ignore[assignment]
     return model
+
+
+def _token_losses(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Losses [b, s] from labels [b, s] and this rank's logits [s, b, vocabulary / t]."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    return cross_entropy(logits, labels.t().contiguous(), group).t().contiguous()
 
 
 def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> Any:
@@ -126,6 +138,8 @@ def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | 
     layer, norm = get_gpt_layer_local_spec(), NORMS[arguments.normalization]
     layer.submodules.input_layernorm = norm
     layer.submodules.pre_mlp_layernorm = norm
+    layer.submodules.self_attention.submodules.linear_qkv = BiasedColumnParallelLinear
+    layer.submodules.mlp.submodules.linear_fc2 = SkippableRowParallelLinear
     layer.submodules.self_attention.submodules.core_attention = ModuleSpec(
         module=CausalAttention,
         params={
@@ -137,8 +151,11 @@ def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | 
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 
 
-def _save_memory(chunk: Any, arguments: TrainingArguments, transfers: Transfers | None) -> None:
-    """Have the chunk's layers recompute and offload what the arguments ask for beside Megatron-Core's own ways."""
+def _adapt_layers(chunk: Any, arguments: TrainingArguments, transfers: Transfers | None) -> None:
+    """Have the chunk's layers use our activation, and recompute and offload what the arguments ask for."""
+    use_activation(chunk.decoder)
+    if arguments.recompute_granularity == "full":
+        recompute_layers(chunk.decoder, arguments.recompute_method or "uniform", arguments.recompute_num_layers or 1)
     if arguments.recomputes_norms:
         recompute_norms(chunk.decoder)
     if arguments.recompute_activation_func:

@@ -10,11 +10,20 @@ from orchestrator.pretrain.arguments import Normalization
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """torch's layer norm, marked so that under sequence parallelism its gradients are summed over the ranks."""
+    """torch's layer norm, marked so that under sequence parallelism its gradients are summed over the ranks.
+
+    On a GPU it has kernels of its own, which keep what torch's keep.
+    """
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         _mark(self, config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_cuda:
+            return super().forward(x)
+        normed: torch.Tensor = _Layer.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        return normed
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -38,6 +47,26 @@ NORMS: dict[Normalization, type[LayerNorm | RMSNorm]] = {"LayerNorm": LayerNorm,
 def _mark(norm: torch.nn.Module, config: Any) -> None:
     for parameter in norm.parameters():
         parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class _Layer(torch.autograd.Function):
+    """(x - mean) * weight / deviation + bias over the last dimension; keeps x and two numbers a row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        from orchestrator.pretrain import layer_norm_kernels
+
+        normed, mean, scale = layer_norm_kernels.forward(x.contiguous(), weight, bias, eps)
+        ctx.save_for_backward(x, weight, mean, scale)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        from orchestrator.pretrain import layer_norm_kernels
+
+        x, weight, mean, scale = ctx.saved_tensors
+        (gradient,) = gradients
+        return (*layer_norm_kernels.backward(gradient.contiguous(), x.contiguous(), weight, mean, scale), None)
 
 
 class _RootMeanSquare(torch.autograd.Function):

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from megatron.core.fusions.fused_bias_gelu import bias_gelu_impl
-from megatron.core.fusions.fused_bias_swiglu import bias_swiglu_impl
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+
+from orchestrator.pretrain.activation import activate
 
 
 class Recomputation:
@@ -110,25 +110,9 @@ def _recompute_between(norm: Any, linear: Any) -> None:
 
 
 def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
-    """What Megatron-Core's MLP does; returns the output and the bias that is still to be added to it."""
+    """What the layer does without; returns the output and the bias that is still to be added to it."""
     intermediate, bias = mlp.linear_fc1(hidden_states)
-    recomputation = Recomputation(partial(_activate, mlp.config))
+    recomputation = Recomputation(partial(activate, mlp.config))
     activated = recomputation(intermediate, bias)
     with recomputation.for_user():
         return mlp.linear_fc2(activated)
-
-
-def _activate(config: Any, intermediate: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """SwiGLU or GELU as Megatron-Core's MLP computes it, fused or not."""
-    activated: torch.Tensor
-    if config.bias_activation_fusion:
-        activated = (bias_swiglu_impl if config.gated_linear_unit else bias_gelu_impl)(intermediate, bias)
-        return activated
-    if bias is not None:
-        intermediate = intermediate + bias
-    if not config.gated_linear_unit:
-        activated = config.activation_func(intermediate)
-        return activated
-    gate, up = intermediate.chunk(2, -1)
-    activated = config.activation_func(gate) * up
-    return activated

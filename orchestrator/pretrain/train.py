@@ -18,8 +18,9 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.build import Trainee, build, start_model_parallel
-from orchestrator.pretrain.data import Microbatch, microbatches
+from orchestrator.pretrain.data import Batches, Microbatch
 from orchestrator.pretrain.devices import device_name, synchronize
+from orchestrator.pretrain.graph import GraphedIteration, Losses, records_graph, use_own_stream
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.offload import Offload
@@ -28,13 +29,14 @@ from orchestrator.pretrain.offload import Offload
 _MEMORY_LINES = 2
 _MIB = 2**20
 
-Losses = list[torch.Tensor]
-
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     """Train once in the process group that is there; Megatron-Core's process groups last as long as the run."""
     layout = Layout.of(arguments, dist.get_world_size())
-    start_model_parallel(layout, arguments.seed)
+    graphed = records_graph(arguments, device)
+    if graphed:
+        use_own_stream(device)
+    start_model_parallel(layout, arguments.seed, recordable=graphed)
     try:
         _say_layout(arguments, layout, device)
         trainee = build(arguments, layout, device)
@@ -46,8 +48,10 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
 
 def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device: torch.device) -> None:
     """Run all iterations and print a line for each interval."""
-    data = [microbatches(arguments, layout, device) for _ in trainee.chunks]
-    forward_backward = _schedule(arguments, layout, trainee, data)
+    batches = Batches(arguments, layout, device)
+    forward_backward = _schedule(arguments, layout, trainee, batches)
+    if records_graph(arguments, device):
+        forward_backward = GraphedIteration(forward_backward)
     with ExitStack() as stack:
         record = None
         if arguments.record and _is_last_rank():
@@ -57,6 +61,7 @@ def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device
         interval = Interval(partial(synchronize, device), partial(_largest, device))
         lines = 0
         for iteration in range(1, arguments.train_iters + 1):
+            batches.draw()
             interval.add(train_step(trainee, forward_backward))
             if iteration == 1 and arguments.offload_activation_ratio:
                 _say_offloaded(trainee)
@@ -86,10 +91,9 @@ def train_step(trainee: Trainee, forward_backward: Callable[[], Losses]) -> Step
     )
 
 
-def _schedule(
-    arguments: TrainingArguments, layout: Layout, trainee: Trainee, data: list[Iterator[Microbatch]]
-) -> Callable[[], Losses]:
+def _schedule(arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches) -> Callable[[], Losses]:
     """Megatron-Core's schedule for this layout; a call runs one iteration and gives the microbatches' losses."""
+    data = [batches.microbatches() for _ in trainee.chunks]
     interleaved = len(trainee.chunks) > 1
     return partial(
         get_forward_backward_func(),

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.megatron.log_cause_kinds import (
     ASSERTION,
+    GPU_FAULT,
+    GPU_IN_USE,
+    GPU_UNUSABLE,
+    KILLED,
     NCCL_ERROR,
     NCCL_LOST,
+    NCCL_MISUSED,
     NCCL_TIMEOUT,
     NO_GPU_MEMORY,
     NO_HOST_MEMORY,
@@ -46,6 +51,9 @@ class Failure(str, enum.Enum):
     LOST = "lost"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
+    GPU_IN_USE = "gpu-in-use"
+    GPU_FAULT = "gpu-fault"
+    KILLED = "killed"
     GPU_OOM = "gpu-oom"
     HOST_OOM = "host-oom"
     NCCL_ERROR = "nccl-error"
@@ -78,6 +86,12 @@ POLICIES: dict[Failure, Policy] = {
     Failure.LOST: Policy(True, False, "nobody knows how it ended"),
     Failure.STOPPED: Policy(True, False, "it was kept from starting"),
     Failure.CANCELLED: Policy(False, False, "somebody ended it"),
+    Failure.GPU_IN_USE: Policy(True, True, "another process had the GPU; `nvidia-smi` shows which"),
+    Failure.GPU_FAULT: Policy(True, True, "a GPU or its driver failed, not the job's fault; `nvidia-smi`, `dmesg`"),
+    # The kernel kills for the host's memory, and leaves no word of it in any log.
+    Failure.KILLED: Policy(
+        False, False, "it was killed from outside; `dmesg` says whether the host's memory was short"
+    ),
     Failure.GPU_OOM: Policy(False, False, "it would run out of memory again"),
     Failure.HOST_OOM: Policy(False, False, "it would run out of memory again; `mem` in the profile"),
     # What a link, an adapter or a rank that is lost without a word does to a job, another day may mend; a network that
@@ -112,10 +126,14 @@ _BY_CAUSE = {
     "outside its image": Failure.CONFIGURATION,
     "argument error": Failure.CONFIGURATION,
     ASSERTION: Failure.CONFIGURATION,
+    GPU_FAULT: Failure.GPU_FAULT,
+    GPU_UNUSABLE: Failure.CONFIGURATION,
+    GPU_IN_USE: Failure.GPU_IN_USE,
     NO_GPU_MEMORY: Failure.GPU_OOM,
     NO_HOST_MEMORY: Failure.HOST_OOM,
     "not found": Failure.CONFIGURATION,
-    "NCCL misused": Failure.CONFIGURATION,
+    KILLED: Failure.KILLED,
+    NCCL_MISUSED: Failure.CONFIGURATION,
     NCCL_ERROR: Failure.NCCL_ERROR,
     NCCL_LOST: Failure.NCCL_ERROR,
     NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
@@ -125,9 +143,15 @@ _BY_CAUSE = {
     "container": Failure.IMAGE,
 }
 
-WHATEVER_THE_END = frozenset({"argument error", ASSERTION, NO_GPU_MEMORY, NO_HOST_MEMORY, NCCL_ERROR, NCCL_TIMEOUT})
+WHATEVER_THE_END = frozenset(
+    {"argument error", ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NO_HOST_MEMORY}
+    | {NCCL_ERROR, NCCL_TIMEOUT}
+)
 """Kinds of lines that decide also where the scheduler saw a good end, or one at the time limit: the ranks that were
 left waited until then."""
+
+KILLED_CODE = 128 + 9
+"""What a shell says of a process that SIGKILL ended."""
 
 _LEFT_OVER = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
 """Classes that no kind of line has, or that may be without one."""
@@ -173,12 +197,14 @@ def failure_of(
         return by_cause
     if by_state is not None:
         return by_state
-    if by_cause is Failure.GPU_OOM and not is_whole:
+    if by_cause in (Failure.GPU_OOM, Failure.GPU_IN_USE) and not is_whole:
         return by_cause
     if ending.reason == MADE_WAY:
         return Failure.PREEMPTED
     if ending.outside_image:  # whatever is wrong with the site's pyxis, another node has the same
         return Failure.CONFIGURATION
+    if kind is None and ending.exit_code == KILLED_CODE:
+        return Failure.KILLED
     if ending.state != "COMPLETED" or (kind in WHATEVER_THE_END and not is_whole):
         return by_cause
     return Failure.INCOMPLETE if is_finite else Failure.NUMBERS

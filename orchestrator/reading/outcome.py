@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.megatron.log_cause_kinds import TIME_LIMIT, WHAT_RAN
+from orchestrator.megatron.log_cause_memory import memory_short
 from orchestrator.megatron.log_causes import Cause
 from orchestrator.reading.failure import WHATEVER_THE_END, Failure, failing_line, failure_of
 from orchestrator.reading.read import LogReport
@@ -29,6 +30,9 @@ that have a spread."""
 
 OUT_OF_MEMORY = "out of memory on the GPU"
 """What the reason of a job that ran out of device memory starts with."""
+
+_IN_USE = "a GPU was in use by another process"
+"""The same of one whose memory others had; no such start, as that is no end that a source may expect."""
 
 _ALLOCATING = re.compile(r"Tried to allocate ([0-9.]{1,9} [KMGT]?i?B)", re.IGNORECASE)
 
@@ -116,17 +120,20 @@ def _reached(report: LogReport, expected: Expected, cause: Cause | None) -> str 
 
 def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
     """How it ended, and what its log says of that."""
-    said = []
-    if failure is Failure.GPU_OOM and fault:
-        asked = _ALLOCATING.search(fault.line)
+    said, of_memory = [], failure in (Failure.GPU_OOM, Failure.GPU_IN_USE)
+    if of_memory and fault:
+        asked, short = _ALLOCATING.search(fault.line), memory_short(fault.line)
         of = [f"rank {fault.rank}"] if fault.rank is not None else []
+        if failure is Failure.GPU_IN_USE and short is not None:
+            of.append(f"others had {short.others_gib:.1f} of its {short.total_gib:.1f} GiB")
         of += [f"tried to allocate {asked[1]}"] if asked else []
-        said.append(f"{OUT_OF_MEMORY} ({', '.join(of)})" if of else OUT_OF_MEMORY)
+        what = OUT_OF_MEMORY if failure is Failure.GPU_OOM else _IN_USE
+        said.append(f"{what} ({', '.join(of)})" if of else what)
     if not ending.is_well:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # A cancelled job's log says what the signal did to it; the question is who sent it.
         told = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
-        said.append(f"{ending.state}{code}" + (f" ({told})" if told and failure is not Failure.GPU_OOM else ""))
+        said.append(f"{ending.state}{code}" + (f" ({told})" if told and not of_memory else ""))
     return said
 
 

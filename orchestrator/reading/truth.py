@@ -32,6 +32,7 @@ _DTYPES = {
     "torch.float32": "fp32",
     "torch.float": "fp32",
 }
+_ON_CPU = " | device cpu"  # as our own program ends that line
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
@@ -40,7 +41,7 @@ class Expected:
     """What the plan says a job runs as; what it cannot say is None, and not judged.
 
     `padded_vocabulary` is rows of the embedding, `parameters` how many a rank of each pipeline stage has, `commit` the
-    checkout's.
+    checkout's, `device` is gpu or cpu.
     """
 
     gpus: int
@@ -61,6 +62,7 @@ class Expected:
     dtype: str | None = None
     parameters: tuple[int | None, ...] = field(default=())
     commit: str | None = None
+    device: str | None = None
 
 
 # What it is called in words, its field above, its name in the dump of arguments of every version.
@@ -118,6 +120,7 @@ def expected_of(row: JobRow) -> Expected:
         dtype=training.get("dtype"),
         parameters=_parameters(row.workload, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
+        device=planned.get("device"),
     )
 
 
@@ -158,6 +161,8 @@ def _rest(report: LogReport, expected: Expected, commit: str | None) -> Iterator
     if facts.padded_vocab is not None and vocabulary is not None and facts.padded_vocab != vocabulary:
         yield Mismatch(f"ran with padded vocabulary {facts.padded_vocab}, not {vocabulary}")
     yield from _counts(facts.parameters, expected.parameters)
+    if expected.device == "gpu" and (facts.software or "").endswith(_ON_CPU):  # torch saw none, and went on without
+        yield Mismatch("ran on the CPU, not on GPUs")
     ran = facts.code_commit or commit
     if ran and expected.commit and _COMMIT.fullmatch(ran) and not _same_commit(ran, expected.commit):
         yield Mismatch(f"ran commit {ran[:12]}, not {expected.commit[:12]}")

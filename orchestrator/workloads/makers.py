@@ -98,16 +98,23 @@ def _megatron_2026(binding: Binding) -> Program:
     data = None
     if site.data_path and site.vocab_file and site.merge_file:
         data = megatron_2026.Data(site.data_path, site.vocab_file, site.merge_file)
-    words = megatron_2026.arguments(binding.case, data)
+    words = megatron_2026.arguments(binding.case, data, transformer_engine=site.transformer_engine)
     program = _pretrain_gpt(binding, site, words, otherwise=megatron_2026.COMMIT)
-    return replace(program, data=data.data_path if data else MOCK, python_path=site.checkout)
+    said = () if site.transformer_engine else tuple(megatron_2026.OWN_LAYERS)
+    places = tuple((flag, _place(binding, "transformer_engine")) for flag in said)
+    return replace(
+        program,
+        data=data.data_path if data else MOCK,
+        python_path=site.checkout,
+        site_values=(*program.site_values, *places),
+    )
 
 
 def _pretrain_gpt(binding: Binding, site: CheckoutSite, words: Sequence[str], otherwise: str | None = None) -> Program:
     """What all but Alpa's share: pretrain_gpt.py of a checkout, and values of the site as words of the command."""
     script = f"{site.checkout}/pretrain_gpt.py"
-    given: dict[str, str] = site.model_dump(exclude_none=True)
-    values = ((value, _place(binding, field)) for field, value in given.items())
+    given: dict[str, object] = site.model_dump()
+    values = ((value, _place(binding, field)) for field, value in given.items() if isinstance(value, str))
     program = _megatron(binding, site, script, words, binding.commit(otherwise))
     return replace(program, site_values=((script, _place(binding, "checkout")), *values))
 

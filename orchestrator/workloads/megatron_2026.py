@@ -32,6 +32,14 @@ _RECOMPUTATION: Mapping[str, Flags] = {
 }
 _USUAL_MULTIPLE = 1024
 
+OWN_LAYERS: Flags = {
+    "--transformer-impl": "local",
+    "--no-persist-layer-norm": True,
+    "--no-gradient-accumulation-fusion": True,
+    "--no-masked-softmax-fusion": True,
+}
+"""What a run without transformer-engine and apex must say: by default each of these asks for one of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Data:
@@ -42,12 +50,14 @@ class Data:
     merge_file: str
 
 
-def arguments(case: Case, data: Data | None) -> list[str]:
+def arguments(case: Case, data: Data | None, *, transformer_engine: bool = True) -> list[str]:
     """The argument list of a case, on mock data without `data`; ReproError for what this Megatron-LM has no words for.
 
-    What a case types itself is left out here.
+    What a case types itself is left out here. Without `transformer_engine` a case is refused what only that one does.
     """
     refuse(case, f"{case.workload} has no", _unknown(case, data))
+    if not transformer_engine:
+        refuse(case, f"{case.workload} without transformer-engine has no", _unknown_to_own_layers(case))
     flags: Flags = {
         **_instead_of_the_scripts_own(case),
         **shape(case),
@@ -68,6 +78,7 @@ def arguments(case: Case, data: Data | None) -> list[str]:
         **_model(case),
         **experts(case),
         **_parallel(case),
+        **({} if transformer_engine else OWN_LAYERS),
     }
     typed = read_flags(case.arguments)
     return words({flag: value for flag, value in flags.items() if flag not in typed}) + list(case.arguments)
@@ -97,6 +108,19 @@ def _unknown(case: Case, data: Data | None) -> Iterator[str]:
         yield "switch for scatter/gather (its option was removed by 10e7b74597 and nothing took its place)"
     if data and vocabulary_divisor(model.vocab, case.layout.tensor_parallel, GPT2_TOKENS) is None:
         yield f"way to pad the {GPT2_TOKENS:,} entries of the site's data to {model.vocab:,}"
+
+
+def _unknown_to_own_layers(case: Case) -> Iterator[str]:
+    """What dot_product_attention.py, torch_norm.py and models/backends.py of core 0.20.0 stop at, or do otherwise."""
+    layout = case.layout
+    if case.training.attention not in (None, "unfused"):
+        yield f"{case.training.attention} attention"
+    if layout.context_parallel > 1:
+        yield "context parallelism"
+    if layout.sequence_parallel and layout.tensor_parallel > 1:
+        yield "sequence parallelism"
+    if "--moe-grouped-gemm" in read_flags(case.arguments):
+        yield "grouped products of the experts"
 
 
 def _instead_of_the_scripts_own(case: Case) -> Flags:

@@ -83,7 +83,7 @@ _2021 = MemoryFacts(
 # Later ones run with flash attention and accumulate gradients in fp32; the optimizer is sharded where a case says so.
 _KWAI = MemoryFacts("flash", shards_optimizer=True)
 _CORE = MemoryFacts("flash", shards_optimizer=False)
-_PRETRAIN = MemoryFacts("flash", shards_optimizer=True, keeps_gathered_keys=True)
+_PRETRAIN = MemoryFacts("flash", shards_optimizer=True, logit_bytes=2, keeps_gathered_keys=True)
 
 _TRAITS: Mapping[str, Traits] = {
     "megatron-2021": Traits("2021", _2021),

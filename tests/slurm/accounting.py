@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.slurm.configuration import CLUSTER_NAME, Shape, slurmdbd_conf
+from tests.slurm.configuration import CLUSTER_NAME, Shape, programs_folder, slurmdbd_conf
 from tests.slurm.host import ClusterUnavailable, Daemon, run, wait_until
 
 OTHER_USER = "nobody"
@@ -20,10 +20,9 @@ CREATE USER IF NOT EXISTS 'slurm'@'127.0.0.1' IDENTIFIED BY 'slurm';
 GRANT ALL ON slurm_acct.* TO 'slurm'@'127.0.0.1';
 """
 
-_INSTALL_OPTIONS = ("--no-defaults", "--user=mysql", "--auth-root-authentication-method=socket", "--skip-test-db")
+_INSTALL_OPTIONS = ("--no-defaults", "--auth-root-authentication-method=socket", "--skip-test-db")
 _SERVER_OPTIONS = (
     "--no-defaults",
-    "--user=mysql",
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
     "--performance-schema=off",
@@ -55,20 +54,24 @@ def slurmdbd(folder: Path) -> Daemon:
     return Daemon("slurmdbd", folder / "pid/slurmdbd.pid")
 
 
-def start_database(folder: Path, shape: Shape) -> None:
+def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
     """Start the database, made on first use; returns once slurmdbd's user exists in it."""
     if database(folder).pid() is not None:
         return
     data, sockets, log = folder / "mysql", folder / "mysqlrun", folder / "log/mariadbd.log"
     for owned in (data, sockets):
         owned.mkdir(exist_ok=True)
-        shutil.chown(owned, "mysql", "mysql")
+        if not shape.carried:
+            shutil.chown(owned, "mysql", "mysql")
     if not (data / "mysql").is_dir():
-        run(["mariadb-install-db", *_INSTALL_OPTIONS, f"--datadir={data}"], timeout_s=120)
+        install = ["mariadb-install-db", *_INSTALL_OPTIONS, *database_options(folder, shape), f"--datadir={data}"]
+        # --force: whatever the machine is called, and whether or not that name has an address.
+        run([*install, "--force"], env=env, timeout_s=120)
     places = (f"--datadir={data}", f"--socket={sockets}/my.sock", f"--port={shape.database_port}")
     with log.open("ab") as output:
         process = subprocess.Popen(
-            ["mariadbd", *_SERVER_OPTIONS, *places],
+            ["mariadbd", *_SERVER_OPTIONS, *database_options(folder, shape), *places],
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -76,8 +79,18 @@ def start_database(folder: Path, shape: Shape) -> None:
         )
     (folder / "pid/mariadbd.pid").write_text(str(process.pid))
     client = ["mariadb", "--no-defaults", "-S", str(sockets / "my.sock"), "-e"]
-    wait_until(lambda: _succeeds([*client, "SELECT 1"], {}), seconds=60, what="mariadbd answers")
-    run([*client, _RIGHTS])
+    wait_until(lambda: _succeeds([*client, "SELECT 1"], env), seconds=60, what="mariadbd answers")
+    run([*client, _RIGHTS], env=env)
+
+
+def database_options(folder: Path, shape: Shape) -> tuple[str, ...]:
+    """Whom MariaDB runs as and, where it is carried along, its files and that no kernel need know asynchronous I/O."""
+    if not shape.carried:
+        return ("--user=mysql",)
+    tree = programs_folder(folder)
+    messages, charsets = f"{tree}/share/mysql", f"{tree}/share/mysql/charsets"
+    places = (f"--basedir={tree}", f"--lc-messages-dir={messages}", f"--character-sets-dir={charsets}")
+    return ("--user=root", *places, "--innodb-use-native-aio=off")
 
 
 def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:

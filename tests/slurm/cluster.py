@@ -4,6 +4,7 @@ By hand:
     python -m tests.slurm.cluster up DIR [--nodes N] [--gpus N] [--no-accounting]   # prints `export SLURM_CONF=...`
     python -m tests.slurm.cluster down DIR
 
+Without packages, without a network and with the machine's own GPUs: portable.py.
 Everything it makes lies in DIR, except lines of /etc/hosts that name the nodes and are marked with DIR.
 """
 
@@ -14,7 +15,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm import accounting
-from tests.slurm.configuration import Shape, gres_conf, slurm_conf
+from tests.slurm.configuration import CGROUP_CONF, Shape, gres_conf, programs_folder, slurm_conf
 from tests.slurm.host import (
     ClusterUnavailable,
     Daemon,
     end_processes,
     free_ports,
     install_packages,
+    link_devices,
     make_device,
     name_hosts,
+    nameless,
+    own_name,
     parent_of,
     processes_with,
+    require_root,
     require_root_on_debian,
     run,
     wait_until,
@@ -68,7 +72,9 @@ class SlurmCluster:
 
     def environment(self) -> dict[str, str]:
         """The variables that point Slurm's commands at this cluster."""
-        return {"SLURM_CONF": str(self.conf)}
+        tree = programs_folder(self.folder)
+        path = {"PATH": f"{tree}/bin:{tree}/sbin:{os.environ.get('PATH', os.defpath)}"} if self.shape.carried else {}
+        return {"SLURM_CONF": str(self.conf), **path}
 
     def run(self, *argv: str, timeout_s: float = 60.0) -> str:
         """Run a Slurm command on this cluster; its stdout, stripped. Raises ClusterUnavailable when it fails."""
@@ -81,14 +87,15 @@ class SlurmCluster:
 
         Raises ClusterUnavailable, with the reason in one line, where that cannot be.
         """
-        require_root_on_debian()
+        (require_root if self.shape.carried else require_root_on_debian)()
         if len(str(self.folder)) > _LONGEST_FOLDER:
             raise ClusterUnavailable(f"the folder's name is longer than {_LONGEST_FOLDER} characters: {self.folder}")
-        install_packages([*_PACKAGES, *(_ACCOUNTING_PACKAGES if self.shape.accounting else ())])
+        if not self.shape.carried:
+            install_packages([*_PACKAGES, *(_ACCOUNTING_PACKAGES if self.shape.accounting else ())])
         self._make_folders()
         self._start_munge()
         changed = self._write_configuration()
-        name_hosts(self.node_names, self._hosts_tag)
+        name_hosts([*self.node_names, *nameless(self._hosts_tag)], self._hosts_tag)
         if self.shape.accounting:
             self.start_accounting()
         was_running = self._controller.pid() is not None
@@ -170,7 +177,7 @@ class SlurmCluster:
 
     def start_accounting(self) -> None:
         """Start the database and slurmdbd unless they run, and wait until slurmdbd answers."""
-        accounting.start_database(self.folder, self.shape)
+        accounting.start_database(self.folder, self.shape, self._env())
         accounting.start_slurmdbd(self.folder, self.shape, self._env())
 
     @contextlib.contextmanager
@@ -247,28 +254,39 @@ class SlurmCluster:
                 key.chmod(0o400)
             places = (f"--key-file={key}", f"--socket={home}/munge.sock", f"--seed-file={home}/munged.seed")
             log = f"--log-file={self.folder}/log/munged.log"
-            run(["munged", "--force", *places, log, f"--pid-file={munged.pid_file}", "--num-threads=10"])
+            command = ["munged", "--force", *places, log, f"--pid-file={munged.pid_file}", "--num-threads=10"]
+            run(command, env=self._env())
         wait_until((home / "munge.sock").exists, seconds=10, what="munged starts")
 
     def _write_configuration(self) -> bool:
         """Write the configuration; whether slurm.conf differs from what was there."""
-        for gpu in range(self.shape.gpus_per_node):
-            make_device(self.folder / f"dev/nvidia{gpu}")
+        if self.shape.real_gpus:
+            link_devices(self.folder / "dev", self.shape.gpus_per_node)
+        else:
+            for gpu in range(self.shape.gpus_per_node):
+                make_device(self.folder / f"dev/nvidia{gpu}")
         etc = self.folder / "etc"
-        build_pyxis(self.folder)
-        (etc / "plugstack.conf").write_text(plugstack_conf(self.folder))
+        if self.shape.carried:
+            (etc / "plugstack.conf").write_text("")
+            (etc / "cgroup.conf").write_text(CGROUP_CONF)
+        else:
+            build_pyxis(self.folder)
+            (etc / "plugstack.conf").write_text(plugstack_conf(self.folder))
         (etc / "gres.conf").write_text(gres_conf(self.folder, self.shape))
-        text = slurm_conf(self.folder, self.shape, socket.gethostname().split(".")[0])
+        text = slurm_conf(self.folder, self.shape, own_name())
         changed = not self.conf.exists() or self.conf.read_text() != text
         self.conf.write_text(text)
         return changed
 
     def _start_nodes(self, names: Sequence[str]) -> None:
+        # slurmd looks for slurmstepd where it was compiled for, unless it is told another place.
+        stepd = ["-d", str(programs_folder(self.folder) / "sbin/slurmstepd")] if self.shape.carried else []
         starting = []
         for name in names:
             if self._node(name).pid() is None:
                 (self.folder / "spool" / name).mkdir(exist_ok=True)
-                starting.append(subprocess.Popen(["slurmd", "-N", name], env=self._env(), stdin=subprocess.DEVNULL))
+                command = ["slurmd", "-N", name, *stepd]
+                starting.append(subprocess.Popen(command, env=self._env(), stdin=subprocess.DEVNULL))
         for process in starting:
             process.wait(timeout=60)
         wait_until(lambda: self._in_use(names), seconds=60, what=f"the nodes {', '.join(names)} are up")
@@ -280,7 +298,7 @@ class SlurmCluster:
 
     def _processes_of(self, node: str) -> list[int]:
         """The processes of the jobs on a node, and the slurmstepd above them."""
-        found = set(processes_with({"SLURMD_NODENAME": node, **self.environment()}))
+        found = set(processes_with({"SLURMD_NODENAME": node, "SLURM_CONF": str(self.conf)}))
         above = {parent for parent, program in map(parent_of, found) if program == "slurmstepd"}
         return sorted(found | above)
 

@@ -1,4 +1,4 @@
-"""The texts of slurm.conf, gres.conf and slurmdbd.conf for many nodes on one machine; pure."""
+"""The texts of slurm.conf, gres.conf and slurmdbd.conf for nodes that are all one machine; pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ class Shape:
     gpu_type: str = "h100"
     memory_mb: int = 256_000
     accounting: bool = True
+    carried: bool = False
+    """Its programs lie in the folder itself (portable.py unpacked them), and no package is installed."""
+    real_gpus: bool = False
+    """GPUs are the machine's own. Memory is then not given out to jobs, since some virtual machines begin with little
+    of it and grow."""
+    ipv6: bool = False
+    """Slurm asks for addresses of both families, see `needs_ipv6` of host.py."""
     min_job_age_s: int = 300
     """How long squeue remembers a job that has ended (seconds)."""
     most_in_array: int = 1001
@@ -37,6 +44,11 @@ class Shape:
         return self.nodes > 32
 
     @property
+    def is_patient(self) -> bool:
+        """Whether daemons are given minutes to answer: they are many, or beside jobs that take the whole machine."""
+        return self.is_crowded or self.real_gpus
+
+    @property
     def ports_needed(self) -> int:
         return 3 + self.nodes
 
@@ -53,6 +65,11 @@ class Shape:
         return self.first_port + 2
 
 
+def programs_folder(folder: Path) -> Path:
+    """Where the programs of a cluster that carries its own lie: bin, lib, slurm (its plug-ins) and share."""
+    return folder / "programs"
+
+
 def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
     """slurm.conf; every path lies inside the folder."""
     parts = (_daemons(folder, shape, hostname), _scheduling(shape), _accounting(folder, shape), _nodes(shape, hostname))
@@ -61,7 +78,7 @@ def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
 
 def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
     # cred_expire: a requeued job waits that long before it runs again; a step launch must finish within it.
-    cred_expire_s, silence_s = (120, 300) if shape.is_crowded else (15, 20)
+    cred_expire_s, silence_s = (120, 300) if shape.is_patient else (15, 20)
     tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
 ClusterName={CLUSTER_NAME}
@@ -95,16 +112,26 @@ MinJobAge={shape.min_job_age_s}
 InactiveLimit=0
 Waittime=0
 CompleteWait=0
-"""
+{_plugins(folder, shape)}{_addresses(shape)}"""
+
+
+def _plugins(folder: Path, shape: Shape) -> str:
+    """Programs look for plug-ins where they were compiled for, unless they are told another place."""
+    return f"PluginDir={programs_folder(folder)}/slurm\n" if shape.carried else ""
+
+
+def _addresses(shape: Shape) -> str:
+    return "CommunicationParameters=EnableIPv6\n" if shape.ipv6 else ""
 
 
 def _scheduling(shape: Shape) -> str:
+    given, default = ("CR_Core", "") if shape.real_gpus else ("CR_Core_Memory", "DefMemPerCPU=1000\n")
     preemption = "preempt/qos" if shape.accounting else "preempt/partition_prio"
     return f"""\
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=2,sched_interval=5,sched_min_interval=100000,batch_sched_delay=0,requeue_delay=1
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
+SelectTypeParameters={given}
 PriorityType=priority/multifactor
 PriorityWeightQOS=10000
 PriorityWeightPartition=1000
@@ -113,8 +140,7 @@ PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 MaxJobCount=50000
 MaxArraySize={shape.most_in_array}{_last_job_id(shape)}
-DefMemPerCPU=1000
-GresTypes=gpu
+{default}GresTypes=gpu
 JobRequeue=1
 EnforcePartLimits=ALL
 """
@@ -159,6 +185,10 @@ def gres_conf(folder: Path, shape: Shape) -> str:
     return f"AutoDetect=off\nNodeName=n[1-{shape.nodes}] Name=gpu Type={shape.gpu_type} File={files}\n"
 
 
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+"""cgroup.conf: no plug-in here uses cgroups, but a slurmd that is to find out which version there is wants them."""
+
+
 def slurmdbd_conf(folder: Path, shape: Shape) -> str:
     """slurmdbd.conf; the database is the cluster's own, on its own port of the loopback interface."""
     return f"""\
@@ -177,4 +207,4 @@ StoragePort={shape.database_port}
 StorageUser=slurm
 StoragePass=slurm
 StorageLoc=slurm_acct
-"""
+{_plugins(folder, shape)}{_addresses(shape)}"""

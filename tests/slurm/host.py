@@ -24,12 +24,22 @@ class ClusterUnavailable(Exception):
 
 
 def run(
-    argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 60.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end; raise ClusterUnavailable with its last words when it fails or hangs."""
     try:
         done = subprocess.run(
-            [str(word) for word in argv], env=env, timeout=timeout_s, text=True, capture_output=True, check=False
+            [str(word) for word in argv],
+            env=env,
+            cwd=cwd,
+            timeout=timeout_s,
+            text=True,
+            capture_output=True,
+            check=False,
         )
     except FileNotFoundError:
         raise ClusterUnavailable(f"{argv[0]} is not installed") from None
@@ -58,10 +68,15 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> N
 # ---- packages ------------------------------------------------------------------------------------------------
 
 
-def require_root_on_debian() -> None:
-    """Raise ClusterUnavailable unless packages can be installed and daemons run as root here."""
+def require_root() -> None:
+    """Raise ClusterUnavailable unless daemons can be run as root here."""
     if os.geteuid() != 0:
         raise ClusterUnavailable("a Slurm cluster can only be brought up as root")
+
+
+def require_root_on_debian() -> None:
+    """Raise ClusterUnavailable unless packages can be installed and daemons run as root here."""
+    require_root()
     if shutil.which("apt-get") is None:
         raise ClusterUnavailable("a Slurm cluster can only be brought up on Debian or Ubuntu (there is no apt-get)")
 
@@ -105,6 +120,40 @@ def free_ports(count: int) -> int:
     raise ClusterUnavailable(f"no {count} free TCP ports in a row")
 
 
+def own_name() -> str:
+    """This machine's name, without a domain."""
+    return socket.gethostname().split(".")[0]
+
+
+def nameless(tag: str) -> list[str]:
+    """What of this machine's names, with and without a domain, has no address but by a line with the tag."""
+    lines = HOSTS_FILE.read_text(encoding="utf-8").splitlines()
+    tagged = {word for line in lines if line.endswith(f"# {tag}") for word in line.split()}
+    names = dict.fromkeys((socket.gethostname(), own_name()))
+    return [name for name in names if name in tagged or not _resolves(name)]
+
+
+def _resolves(name: str) -> bool:
+    try:
+        socket.gethostbyname(name)
+    except OSError:
+        return False
+    return True
+
+
+def needs_ipv6() -> bool:
+    """Whether this machine has no address but 127.0.0.1.
+
+    The C library then knows no IPv4 address of any name, itself included, when it is asked as Slurm asks it; when asked
+    for either kind, it does.
+    """
+    try:
+        socket.getaddrinfo("127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return True
+    return False
+
+
 def name_hosts(names: Sequence[str], tag: str) -> None:
     """Make the names resolve to this machine; each line carries the tag, `names=()` removes what has it."""
     if not names and f"# {tag}\n" not in HOSTS_FILE.read_text(encoding="utf-8"):
@@ -133,6 +182,27 @@ def make_device(path: Path) -> None:
     except PermissionError:
         path.touch()
     path.chmod(0o666)
+
+
+def gpu_devices() -> list[Path]:
+    """The device files of this machine's own GPUs, by their numbers; in a container they need not begin at 0."""
+    found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("nvidia")))
+
+
+def link_devices(folder: Path, count: int) -> None:
+    """nvidia0, nvidia1, ... in the folder are this machine's GPUs, numbered as CUDA numbers those it can open.
+
+    A driver that has fewer device files than GPUs gets made ones for the rest: Slurm takes the numbers from them.
+    """
+    devices = gpu_devices()
+    for number in range(count):
+        path = folder / f"nvidia{number}"
+        path.unlink(missing_ok=True)
+        if number < len(devices):
+            path.symlink_to(devices[number])
+        else:
+            make_device(path)
 
 
 # ---- processes -----------------------------------------------------------------------------------------------

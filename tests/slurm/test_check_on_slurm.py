@@ -195,7 +195,8 @@ def test_what_only_sbatch_sees_is_in_its_own_words_at_the_field_that_mends_it(mi
 def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> None:
     assert mine.check("--experiment", "figure-13") == 2
     assert mine.stderr == [
-        "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16; another --scale, of paper, quad, cpu"
+        "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16; "
+        "another --scale, of paper, quad, pair, cpu"
     ]
 
 

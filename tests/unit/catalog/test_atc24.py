@@ -10,8 +10,10 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.megatron.flops import model_flops_utilization
+from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
 # examples/atc24/llama-* at atc24ae-1.0.0: layers, hidden, heads (hidden / 128), feed-forward, key-value groups.
@@ -278,6 +280,30 @@ def test_smaller_demos_keep_the_layout_and_the_methods_that_one_program_can_tell
     assert {(case.device, case.training.dtype, case.layout.virtual_stages, case.model.layers) for case in cpu} == {
         ("cpu", "fp32", 2, 8)
     }
+
+
+def test_the_demo_on_two_gpus_is_the_model_with_twice_the_layers_a_stage_and_fits_141_gb_only() -> None:
+    entry, facts = shipped("atc-demo"), MemoryFacts(attention="flash", shards_optimizer=True)
+    assert scale_names(entry.experiment) == ["paper", "quad", "pair", "cpu"]
+    pair, quad = expand(entry, "pair"), expand(entry, "quad")
+    assert [case.name for case in pair] == [case.name for case in quad]
+    needed = {}
+    for case, other in zip(pair, quad, strict=True):
+        assert (case.model, case.workload, case.expected) == (other.model, "pretrain", None)
+        assert (case.training.recompute, case.training.offload) == (other.training.recompute, other.training.offload)
+        layout = case.layout
+        assert (layout.gpus, layout.pipeline_parallel, layout.virtual_stages, layout.microbatches) == (2, 2, 16, 4)
+        needed[str(case.value("case"))] = estimate_memory(case.model, layout, case.training, facts).total_bytes / 1e9
+    assert {case.gpu_memory_gb for case in pair} == {139} and {case.gpu_memory_gb for case in quad} == {79}
+    assert needed == pytest.approx({"baseline": 67.9, "ours": 97.1, "no-recompute": 114.9}, abs=0.1)
+
+
+def test_on_four_gpus_the_demo_without_recomputation_needs_more_than_80_gb_and_the_rest_less() -> None:
+    facts = MemoryFacts(attention="flash", shards_optimizer=True)
+    for case in expand(shipped("atc-demo"), "quad"):
+        needed = estimate_memory(case.model, case.layout, case.training, facts).total_bytes
+        fits = needed < (case.gpu_memory_gb or 0) * 1e9 * USABLE_SHARE
+        assert fits == (case.value("case") != "no-recompute"), case.name
 
 
 def test_the_smaller_figure_7_keeps_the_ends_of_the_offloaded_share_and_two_layers_a_chunk() -> None:

@@ -106,7 +106,7 @@ def test_fields_that_contradict_one_another_are_refused_at_their_place(
 
 
 def test_an_unknown_scale_names_the_near_and_else_all() -> None:
-    for asked, mend in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, cpu")):
+    for asked, mend in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, pair, cpu")):
         with pytest.raises(ReproError) as caught:
             expand(shipped(), asked)
         assert str(caught.value) == f"{asked}: no such scale; {mend}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.catalog.case import Case
-from orchestrator.catalog.claims import ClosesClaim, PublishedClaim, RatioClaim
+from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.selection import select
@@ -13,6 +13,7 @@ from orchestrator.documents.source import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
 # Every point of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938: experiment, case, then layers,
@@ -121,7 +122,16 @@ figure-18  scatter_gather=false,gbs=60  96 12288 96 8 12 1 4 1 60 60 96 full off
 """
 RUN = ["table-1", *(f"figure-{number}" for number in range(11, 19))]
 ALL = [*RUN, "table-2"]
-SCALES = [(name, scale) for name in RUN for scale in ("paper", "quad", "cpu")]
+# Those that say something on two GPUs and on one; the others fall to processes on CPU cores.
+ON_TWO = [name for name in RUN if name != "figure-18"]
+ON_ONE = ["table-1", "figure-16", "figure-17"]
+# How many GPUs or processes the largest case of a scale has.
+SIZES = {"quad": 4, "pair": 2, "single": 1, "cpu": 4}
+SCALES = [
+    (name, scale)
+    for scale, there in (("paper", RUN), ("quad", RUN), ("pair", ON_TWO), ("single", ON_ONE), ("cpu", RUN))
+    for name in there
+]
 
 
 def cases_of(name: str, scale: str = PAPER) -> list[Case]:
@@ -262,6 +272,9 @@ def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
         assert claim.not_judged_because or set(claim.judged_at) == set(scale_names(entry.experiment)), claim.id
         for scale in claim.judged_at:
             there = select(expand(entry, scale), claim.where.given())
+            assert there, (claim.id, scale)
+            if isinstance(claim, (ClosesClaim, GainClaim, TrendClaim)):
+                assert len({case.value(claim.along) for case in there}) > 1, (claim.id, scale)
             if isinstance(claim, (RatioClaim, ClosesClaim)):
                 assert select(there, claim.of.given()) and select(there, claim.over.given())
             if isinstance(claim, PublishedClaim):
@@ -297,17 +310,31 @@ def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_a_figure_of_four_gpus_fits_80_gb_and_keeps_the_figures_axes(name: str) -> None:
-    entry = shipped(f"sc21/{name}")
+def test_a_figure_has_the_scales_that_it_says_something_at_largest_first(name: str) -> None:
+    wanted = [scale for figure, scale in SCALES if figure == name]
+    assert scale_names(shipped(f"sc21/{name}").experiment) == wanted
+
+
+@pytest.mark.parametrize(("name", "scale"), [(name, scale) for name, scale in SCALES if scale != PAPER])
+def test_a_smaller_figure_fits_80_gb_and_keeps_the_figures_axes(name: str, scale: str) -> None:
     facts = MemoryFacts(attention="flash", shards_optimizer=True)
-    axes = [axis for axis, _ in expand(entry)[0].point]
-    for scale in ("quad", "cpu"):
-        cases = expand(entry, scale)
-        assert [axis for axis, _ in cases[0].point] == axes
-        assert max(case.layout.gpus for case in cases) == 4
-        assert len(cases) >= 3
-    for case in expand(entry, "quad"):
-        assert estimate_memory(case.model, case.layout, case.training, facts).total_bytes < 75e9
+    cases = cases_of(name, scale)
+    assert [axis for axis, _ in cases[0].point] == [axis for axis, _ in cases_of(name)[0].point]
+    assert max(case.layout.gpus for case in cases) == SIZES[scale]
+    assert len(cases) >= min(SIZES[scale], 3)
+    for case in cases:
+        assert case.device == ("cpu" if scale == "cpu" else "gpu")
+        needed = estimate_memory(case.model, case.layout, case.training, facts).total_bytes
+        assert case.gpu_memory_gb and needed < case.gpu_memory_gb * 1e9 * USABLE_SHARE
+
+
+@pytest.mark.parametrize("scale", ["pair", "single"])
+def test_table_1_on_fewer_gpus_is_the_rows_of_four_gpus_that_they_hold(scale: str) -> None:
+    def row(case: Case) -> object:
+        return case.name, case.model, case.layout, case.training.recompute, case.training.dtype, case.gpu_memory_gb
+
+    held = [case for case in cases_of("table-1", "quad") if case.layout.gpus <= SIZES[scale]]
+    assert [row(case) for case in cases_of("table-1", scale)] == [row(case) for case in held]
 
 
 @pytest.mark.parametrize("scale", ["quad", "cpu"])

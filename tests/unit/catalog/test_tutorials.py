@@ -13,6 +13,7 @@ from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.selection import select
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
 FIRST = "tutorial-cp"
@@ -188,6 +189,9 @@ def test_no_table_has_a_claim_that_its_own_numbers_refute(name: str) -> None:
         assert claim.not_judged_because or set(claim.judged_at) == set(scale_names(entry.experiment)), claim.id
         for scale in claim.judged_at:
             there = select(expand(entry, scale), claim.where.given())
+            assert there, (claim.id, scale)
+            if isinstance(claim, RatioClaim):
+                assert select(there, claim.of.given()) and select(there, claim.over.given()), (claim.id, scale)
             if scale == PAPER:
                 assert holds(claim, there), claim.id
 
@@ -229,3 +233,25 @@ def test_rows_at_quad_are_those_of_the_table_and_fit_80_gb() -> None:
         published = row(FIRST, str(case.value("case")))
         assert (case.model, case.layout) == (published.model, published.layout)
         assert estimate_memory(case.model, case.layout, case.training, facts).total_bytes < 75e9
+
+
+@pytest.mark.parametrize(
+    ("scale", "numbers"),
+    [("quad", ["300", "301", "302", "304"]), ("pair", ["300", "301", "302"]), ("single", ["300", "301"])],
+)
+def test_core_cp_on_few_gpus_is_the_tables_rows_and_only_301_needs_more_than_80_gb(
+    scale: str, numbers: list[str]
+) -> None:
+    facts = MemoryFacts(attention="flash", shards_optimizer=False, keeps_gathered_keys=True)
+    cases = cases_of("core-cp", scale)
+    assert [case.value("case") for case in cases] == numbers
+    assert len(scale_names(shipped("tutorials/core-cp").experiment)) == 4
+    for case in cases:
+        published = row("core-cp", str(case.value("case")))
+        assert (case.model, case.layout) == (published.model, published.layout)
+        assert case.training.recompute == published.training.recompute
+        assert (case.workload, case.arguments, case.expected) == ("pretrain", (), None)
+        assert broken_rules(Setting(case.model, case.layout, case.training, "pretrain")) == []
+        needed = estimate_memory(case.model, case.layout, case.training, facts).total_bytes
+        assert case.gpu_memory_gb == 79
+        assert (needed < 79e9 * USABLE_SHARE) == (case.value("case") != "301")

@@ -129,7 +129,7 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
         ("plan table-2", "table-2 is reference only: "),
         ("plan figure-13 --cluster bare", "bare does not say gpu and gpu_memory_gb and peak_tflops of its GPUs; add"),
         ("plan figure-13 --cluster beer", 'beer: no such cluster; did you mean "here"?'),
-        ("plan sc21 --scale none", "none: no such scale; figure-11 has: paper, quad, cpu"),
+        ("plan sc21 --scale none", "none: no such scale; figure-11 has: paper, quad, pair, cpu"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected: str) -> None:
@@ -253,7 +253,7 @@ def complete(repro: Caller, line: str) -> list[str]:
         ("repro show figure-12", ["figure-12"]),
         ("repro plan atc", ["atc-demo", "atc-figure-7", "atc-figure-9", "atc-table-8", "atc24"]),
         ("repro submit figure-13 --cluster he", ["here"]),
-        ("repro show figure-13 --scale ", ["paper", "quad", "cpu"]),
+        ("repro show figure-13 --scale ", ["paper", "quad", "pair", "cpu"]),
         ("repro show figure-13 --where pp=1", ["pp=16"]),
         ("repro show figure-13 --scale quad --where pp=1", ["pp=1"]),
         ("repro show figure-13 --where pp=8,g", ["pp=8,gbs=32", "pp=8,gbs=128"]),

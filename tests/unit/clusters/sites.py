@@ -159,7 +159,8 @@ def _site(workload: str) -> dict[str, str]:
     (model,) = [
         part for part in (*get_args(fields[workload].annotation), fields[workload].annotation) if _is_model(part)
     ]
-    return {name: _FIELDS.get(name, f"/code/{workload}") for name in model.model_fields}
+    texts = [name for name, field in model.model_fields.items() if field.annotation is not bool]
+    return {name: _FIELDS.get(name, f"/code/{workload}") for name in texts}
 
 
 def _is_model(annotation: Any) -> bool:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.machine import Machine, parse_nvidia_smi, this_machine
+from orchestrator.clusters.machine import (
+    GpuMemory,
+    GpuProcess,
+    Machine,
+    gpu_memory,
+    parse_gpu_memory,
+    parse_nvidia_smi,
+    this_machine,
+)
 from tests.unit.clusters.sites import cluster_of
 
 LOCAL = "about: this machine\nscheduler: local\n"
@@ -86,3 +94,63 @@ def test_the_local_profile_takes_the_machine_as_its_hardware(tmp_path: Path, mon
     cluster = cluster_of(tmp_path, LOCAL, name="local")
     assert cluster.machine is not None and cluster.machine.gpus == 0
     assert (cluster.hardware.nodes, cluster.hardware.gpu) == (1, None)
+
+
+DRIVER = (  # nvidia-smi's own words (exit code 9)
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA"
+    " driver is installed and running."
+)
+LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
+
+
+@pytest.mark.parametrize(
+    ("script", "lack"),
+    [
+        (f'echo "{DRIVER}"; exit 9', f"nvidia-smi: {DRIVER}"),
+        (f'echo "{LOST}" >&2; exit 15', f"nvidia-smi: {LOST.replace('  ', ' ')}"),
+        ("echo No devices were found; exit 6", "nvidia-smi: No devices were found"),
+        ("exit 12", "nvidia-smi: exit code 12"),
+        ("printf '\\377%0500d' 1; exit 1", "nvidia-smi: \ufffd" + "0" * 199),
+    ],
+)
+def test_of_a_driver_that_fails_its_own_words_are_kept_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, lack: str
+) -> None:
+    fake_nvidia_smi(tmp_path, monkeypatch, script)
+    assert (this_machine().gpus, this_machine().lack) == (0, lack)
+
+
+def test_what_hides_gpus_is_said_and_nothing_where_none_is_hidden() -> None:
+    assert parse_nvidia_smi(THREE, 16).lack is None
+    assert parse_nvidia_smi(THREE, 16, "0,1,2").lack is None
+    assert parse_nvidia_smi(THREE, 16, "2").lack == "CUDA_VISIBLE_DEVICES=2 hides 2 of 3"
+    assert parse_nvidia_smi(THREE, 16, "").lack == "CUDA_VISIBLE_DEVICES= hides 3 of 3"
+
+
+IN_USE = "0, GPU-a1, 4, 143771\n1, GPU-b2, 137000, 143771\n2, GPU-c3, 700, 81559\n"
+APPS = "GPU-b2, 1234, 136000, /opt/a, b/python3\nGPU-b2, 77, [N/A], [Not Found]\nGPU-c3, 5, 690, Xorg\n"
+
+
+def test_who_has_a_gpus_memory_is_read_with_what_is_told_of_each() -> None:
+    both = (GpuProcess(1234, 136000, "python3"), GpuProcess(77, None, "[Not Found]"))
+    first, second, third = parse_gpu_memory(IN_USE, APPS)
+    assert (first, second) == (GpuMemory(0, 4, 143771), GpuMemory(1, 137000, 143771, both))
+    assert third.processes == (GpuProcess(5, 690, "Xorg"),)
+    assert [gpu.index for gpu in parse_gpu_memory(IN_USE, APPS, "2,0")] == [2, 0], "as jobs here take them"
+    assert parse_gpu_memory("No devices were found\n", "") == []
+
+
+@given(st.text() | st.text(alphabet="GPU-a ,\n\r0123456789[]/", max_size=80), st.text(max_size=40))
+def test_no_answer_about_memory_crashes(text: str, visible: str) -> None:
+    parse_gpu_memory(text, text, visible)
+
+
+def test_where_nvidia_smi_does_not_tell_of_memory_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_nvidia_smi(tmp_path, monkeypatch, "exit 9")
+    assert gpu_memory() == []
+    of_processes = 'case "$1" in --query-compute-apps*) exit 3 ;; *) echo "0, GPU-a1, 137000, 143771" ;; esac'
+    fake_nvidia_smi(tmp_path, monkeypatch, of_processes)
+    assert gpu_memory() == [GpuMemory(0, 137000, 143771)]

@@ -10,9 +10,11 @@ import pytest
 
 from orchestrator.clusters.container import Runtime
 from orchestrator.clusters.layers import leaves
-from orchestrator.clusters.machine import PEAKS
+from orchestrator.clusters.machine import PEAKS, parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.documents.source import read_document
+from tests.slurm.configuration import Shape, slurm_conf
+from tests.slurm.portable import gpu_type
 from tests.unit.clusters.sites import (
     CHECKOUT,
     copy_shipped,
@@ -138,7 +140,7 @@ def test_peaks_are_the_dense_ones_of_the_data_sheet(name: str, tmp_path: Path) -
         assert dict(hardware.peak_tflops) == dict(peaks)
 
 
-NVLINK = {"V100": 150, "A100": 300, "H100": 450, "GH200": 450, "H800": 200}
+NVLINK = {"V100": 150, "A100": 300, "H100": 450, "H200": 450, "GH200": 450, "H800": 200}
 """GB/s for each GPU and direction: half of what NVIDIA's data sheets print, which count both directions."""
 
 
@@ -167,6 +169,7 @@ def test_nvlink_is_counted_in_one_direction(name: str, tmp_path: Path) -> None:
         ("gcp-a3-mega", 32, 8, 25),
         ("azure-ndv5", 32, 8, 50),
         ("kwai-h800", 32, 8, 12.5),
+        ("h200", 1, 4, None),
     ],
 )
 def test_nodes_and_network_are_the_published_ones(
@@ -222,6 +225,27 @@ def test_azures_masks_give_each_of_eight_tasks_24_cpus_of_its_own(tmp_path: Path
     masks = [int(mask, 16) for mask in bind.removeprefix("mask_cpu:").split(",")]
     assert len(masks) == 8 and {mask.bit_count() for mask in masks} == {24}
     assert (masks[0] | masks[2] | masks[4] | masks[6]).bit_count() == 96
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_the_machine_of_h200_has_as_many_as_its_overlay_says(gpus: int, tmp_path: Path) -> None:
+    copy_shipped(tmp_path)
+    (tmp_path / "clusters" / "h200.local.yaml").write_text(f"hardware: {{gpus_per_node: {gpus}}}\n")
+    hardware = shipped_cluster(tmp_path, "h200").hardware
+    assert (hardware.nodes, hardware.gpus_per_node) == (1, gpus)
+
+
+def test_the_memory_of_an_h200_is_what_nvidia_smi_says_in_units_of_the_profile(tmp_path: Path) -> None:
+    said = parse_nvidia_smi("0, GPU-1, NVIDIA H200, 143771\n", cpus=16)
+    assert shipped_cluster(tmp_path, "h200").hardware.gpu_memory_gb == said.gpu_memory_gb == 150
+
+
+def test_the_site_of_ones_own_is_the_slurm_that_the_tests_bring_up(tmp_path: Path) -> None:
+    slurm = slurm_of(shipped_cluster(tmp_path, "h200"))
+    assert slurm.gres_type == gpu_type("NVIDIA H200")
+    conf = slurm_conf(tmp_path, Shape(nodes=1, gpu_type="h200", carried=True, real_gpus=True), "machine")
+    (partition,) = re.findall(r"^PartitionName=(\S+) .*Default=YES MaxTime=0?(\S+) ", conf, re.MULTILINE)
+    assert partition == (slurm.partition, slurm.max_time)
 
 
 def test_kwais_open_mpi_has_the_published_words_one_by_one(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_what_a_job_writes_is_not_for_everybody(kind: str, tmp_path: Path) -> No
 KILLED = """#!/bin/bash
 folder=$(dirname "$0")
 TRAP
-sleep 300 &
+SESSIONsleep 300 &
 echo $! >"$folder/child"
 printf '%s\\n' event=start exit_code=0 at=2026-01-01T00:00:00Z host=h scheduler_id=s pid=$$ >"$folder/.s"
 mv "$folder/.s" "$folder/start"
@@ -312,11 +312,14 @@ touch "$(dirname "$0")/ran"
 """
 
 
+@pytest.mark.parametrize("session", ["", "setsid "], ids=["of its group", "in a session of its own, as torchrun's"])
 @pytest.mark.parametrize("trap", ["", "trap '' TERM"], ids=["that goes", "that does not listen"])
-def test_workers_that_a_killed_script_left_are_ended_before_the_next_job_starts(tmp_path: Path, trap: str) -> None:
+def test_workers_that_a_killed_script_left_are_ended_before_the_next_job_starts(
+    tmp_path: Path, trap: str, session: str
+) -> None:
     run = Run("queue", tmp_path / "the run's")
     killed, following = run.job("a"), run.job("b")
-    (killed / "job.sh").write_text(KILLED.replace("TRAP", trap))
+    (killed / "job.sh").write_text(KILLED.replace("TRAP", trap).replace("SESSION", session))
     (following / "job.sh").write_text(LOOKS.replace("CHILD", shlex.quote(f"{killed}/child")))
     queue = run.folder / "queue.sh"
     queue.write_text(render_queue(run.scripts, run.folder / "lock", TEMPLATES))

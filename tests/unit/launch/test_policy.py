@@ -43,6 +43,8 @@ RUN_AGAIN = {
     Failure.STOPPED,
     Failure.IMAGE,
     Failure.NCCL_ERROR,
+    Failure.GPU_IN_USE,
+    Failure.GPU_FAULT,
 }
 DONE, UNDER_WAY, LEFT, MISSING = Standing.DONE, Standing.UNDER_WAY, Standing.LEFT, Standing.MISSING
 NOBODY = 2**22 + 1
@@ -127,6 +129,7 @@ def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
     # It must be that memory, and that outcome.
     assert standing_of(published, latest(Failure.HOST_OOM), Again()) is LEFT
     assert standing_of(published, latest(Failure.NODE_FAIL), Again()) is MISSING
+    assert standing_of(published, latest(Failure.GPU_IN_USE), Again()) is MISSING, "others had that memory"
     other = replace(plan, case=replace(plan.case, expected=replace(expected, outcome="ok")))
     assert standing_of(other, latest(Failure.GPU_OOM), Again()) is LEFT
 
@@ -223,7 +226,7 @@ def test_while_somebody_waits_only_what_was_not_its_fault_and_began_is_run_again
     ledger = new_ledger(tmp_path)
     record(ledger, "a")
     failed = replace(job_rows(ledger)[0], verdict=FAILED, failure=str(failure), phase=ENDED, state="FAILED")
-    mends = failure in (Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.IMAGE)
+    mends = failure in (Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.IMAGE, Failure.GPU_FAULT)
     assert may_mend_itself(failed) is mends
     assert not may_mend_itself(replace(failed, number=MOST_ATTEMPTS))
     assert not may_mend_itself(replace(failed, verdict=VERIFIED))

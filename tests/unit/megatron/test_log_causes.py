@@ -100,7 +100,7 @@ ARGPARSE = b"pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local"  
         (b"python: can't open file '/x/pretrain_gpt.py': [Errno 2] No such file or directory", "not found", None),
         (b"job.sh: line 20: nosuch: command not found", "not found", None),
         (b"  traceback : Signal 9 (SIGKILL) received by PID 3035", "a rank was killed", None),
-        (b"srun: error: n1: task 6: Segmentation fault (core dumped)", "a rank was killed", 6),
+        (b"srun: error: n1: task 6: Segmentation fault (core dumped)", "a rank crashed", 6),
         (
             b"mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
             "a rank was killed",

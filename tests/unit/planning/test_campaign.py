@@ -15,7 +15,7 @@ from orchestrator.clusters.placement import seconds as time_limit_s
 from orchestrator.documents.hardware import HardwareFields
 from orchestrator.folders import Folders
 from orchestrator.planning.campaign import Campaign, Chosen, plan_campaign
-from orchestrator.planning.cost import START_UP_S, cost_of, fit_of, memory_of
+from orchestrator.planning.cost import cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 
@@ -105,7 +105,17 @@ def test_a_job_that_runs_out_of_memory_costs_its_start_and_no_more() -> None:
     (entry,) = find_entries(FOLDERS, "atc-demo")
     oom = next(case for case in expand(entry) if case.expected)
     cost = cost_of(oom, Target.of_paper(entry))
-    assert (cost.job_s, cost.gpu_hours) == (START_UP_S, 4 * START_UP_S / 3600)
+    assert (cost.job_s, cost.gpu_hours) == (60, 4 * 60 / 3600)
+
+
+def test_a_job_of_our_own_program_starts_as_quickly_as_measured_and_any_other_as_assumed() -> None:
+    case = expand(shipped())[0]
+    target = Target.of_paper(shipped())
+    for program, start_s in (("pretrain", 25), ("megatron-2021", 60)):
+        cost = cost_of(replace(case, workload=program), target)
+        assert cost.duration is not None and cost.job_s is not None
+        runs = case.training.iterations + case.training.evaluation_iterations / 3
+        assert cost.job_s == pytest.approx(start_s + runs * cost.duration.iteration_ms / 1e3)
 
 
 def test_processes_on_cpu_cores_have_no_gpu_memory_and_no_gpu_hours() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
+from orchestrator.catalog.experiment import scale_names
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
@@ -29,8 +30,9 @@ def test_the_identity_is_the_one_of_the_first_release() -> None:
 
 def test_the_same_case_has_the_same_identity_and_every_point_its_own() -> None:
     assert identity(expand(shipped())[0], PROGRAM, "selene") == BASE
-    every = [identity(case, PROGRAM, "x") for scale in ("paper", "quad", "cpu") for case in expand(shipped(), scale)]
-    assert len(set(every)) == len(every) == 22
+    scales = scale_names(shipped().experiment)
+    every = [identity(case, PROGRAM, "x") for scale in scales for case in expand(shipped(), scale)]
+    assert len(set(every)) == len(every) == 26
     assert all(len(name) == 12 and int(name, 16) >= 0 for name in every)
 
 

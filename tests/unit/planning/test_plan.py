@@ -143,7 +143,7 @@ def test_gpus_too_small_are_refused_on_this_machine(tmp_path: Path) -> None:
     ("machine", "scale"),
     [
         (Machine(2), "cpu"),
-        (Machine(64, gpus=2, gpu="NVIDIA H200", gpu_memory_gb=150), "cpu"),
+        (Machine(64, gpus=2, gpu="NVIDIA H200", gpu_memory_gb=150), "pair"),
         (Machine(64, gpus=4, gpu="NVIDIA A100", gpu_memory_gb=42), "cpu"),
         (Machine(64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=150), "quad"),
         (Machine(64, gpus=8, gpu="NVIDIA H200", gpu_memory_gb=150), "quad"),

@@ -25,6 +25,11 @@ HOST_OOM = (
 GPU_OOM = (
     b"2: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\nsrun: error: n2: task 2: Exited\n"
 )
+BUSY = (
+    b"[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of"
+    b" 139.80 GiB of which 980.06 MiB is free. Process 1234 has 100.00 GiB memory in use. Including non-PyTorch memory,"
+    b" this process has 38.84 GiB memory in use. Of the allocated memory 36.82 GiB is allocated by PyTorch\n"
+)
 NCCL = b"3: torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled system error, NCCL version 2.28.9\n"
 HUNG = b"[rank1]:[E810] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78\n"
 LIMIT = b"slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T10:00:00 DUE TO TIME LIMIT ***\n"
@@ -75,6 +80,18 @@ NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error:
         ("FAILED", 95, b"repro: not started: 3 jobs of this run have ended with exit code 1\n", "stopped"),
         ("FAILED", 1, b"RuntimeError: something else\n", "program"),
         ("FAILED", 139, b"", "program"),
+        ("FAILED", 137, b"", "killed"),
+        ("FAILED", 137, b"job.sh: line 52: 1234 Killed                  timeout --foreground 60 x\n", "killed"),
+        ("FAILED", 1, b"  traceback : Signal 9 (SIGKILL) received by PID 1688\n", "killed"),
+        ("FAILED", 1, b"  traceback : Signal 11 (SIGSEGV) received by PID 1688\n", "program"),
+        ("FAILED", 1, BUSY, "gpu-in-use"),
+        ("TIMEOUT", None, BUSY, "gpu-in-use"),
+        ("FAILED", 1, BUSY + GPU_OOM, "gpu-in-use"),
+        ("FAILED", 1, BUSY + BUSY.replace(b"has 100.00 GiB", b"has 0.10 GiB").replace(b"38.84", b"138.74"), "gpu-oom"),
+        ("FAILED", 1, b"[rank1]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n",
+         "gpu-fault"),
+        ("FAILED", 1, b"RuntimeError: CUDA error: no kernel image is available for execution on the device\n",
+         "configuration"),
         ("COMPLETED", 0, b"", "incomplete"),
     ],
 )  # fmt: skip
@@ -172,9 +189,14 @@ def test_only_the_node_at_fault_is_avoided(log: bytes, nodes: str | None, expect
 def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_unasked() -> None:
     assert set(POLICIES) == set(Failure)
     again = {str(failure) for failure, policy in POLICIES.items() if policy.again}
-    assert again == {"not-submitted", "refused", "node-fail", "preempted", "lost", "stopped", "image", "nccl-error"}
-    assert {str(failure) for failure, policy in POLICIES.items() if policy.elsewhere} == {"node-fail", "image"}
+    of_gpus = {"gpu-in-use", "gpu-fault"}
+    of_others = {"not-submitted", "refused", "node-fail", "preempted", "lost", "stopped", "image", "nccl-error"}
+    assert again == of_others | of_gpus
+    elsewhere = {str(failure) for failure, policy in POLICIES.items() if policy.elsewhere}
+    assert elsewhere == {"node-fail", "image"} | of_gpus
 
 
 def test_what_decides_whatever_the_scheduler_saw_is_never_what_a_rank_says_when_it_is_ended() -> None:
-    assert WHATEVER_THE_END.isdisjoint({"error", "a rank was killed", "NCCL lost a rank", "not found", "time limit"})
+    assert WHATEVER_THE_END.isdisjoint(
+        {"error", "a rank was killed", "a rank crashed", "NCCL lost a rank", "not found", "time limit"}
+    )

@@ -19,6 +19,7 @@ from orchestrator.reading.failure import Failure
 from orchestrator.reading.log_facts import LogFacts
 from orchestrator.reading.outcome import (
     ENOUGH_INTERVALS,
+    OUT_OF_MEMORY,
     Ending,
     Expected,
     Judgement,
@@ -141,6 +142,10 @@ def test_a_job_that_reached_its_limit_before_enough_was_measured_or_not_as_plann
     [
         ("out of GPU memory", Failure.GPU_OOM),
         ("out of host memory", Failure.HOST_OOM),
+        ("GPU in use", Failure.GPU_IN_USE),
+        ("GPU fault", Failure.GPU_FAULT),
+        ("GPU cannot be used", Failure.CONFIGURATION),
+        ("a rank was killed", None),
         ("NCCL error", Failure.NCCL_ERROR),
         ("NCCL time-out", Failure.NCCL_TIMEOUT),
         ("argument error", Failure.CONFIGURATION),
@@ -282,6 +287,23 @@ def test_the_reason_says_which_rank_and_how_much_it_asked_for(line: str, rank: i
         f"out of memory on the GPU ({expected}"
     )
     assert reason(EMPTY, FAILED, says("out of GPU memory", "CUDA error")).startswith("out of memory on the GPU; F")
+
+
+IN_USE = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 139.80 GiB"
+    " of which 980.06 MiB is free. Process 1234 has 100.00 GiB memory in use. Including non-PyTorch memory, this"
+    " process has 38.84 GiB memory in use."
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "of"), [(IN_USE, "rank 0, others had 100.0 of its 139.8 GiB, tried to"), ("x", "rank")]
+)
+def test_memory_that_others_had_is_said_and_never_taken_for_the_case_s_own_want(line: str, of: str) -> None:
+    found = judged(log_of(()), FAILED, says("GPU in use", line, 0))
+    assert found.reason is not None and found.reason.startswith(f"a GPU was in use by another process ({of}")
+    assert found.failure is Failure.GPU_IN_USE and found.cause is not None and found.cause.line == line
+    assert not found.reason.startswith(OUT_OF_MEMORY), "what an expected end is known by"
 
 
 def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times() -> None:

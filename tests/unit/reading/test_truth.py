@@ -84,6 +84,17 @@ def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | No
     return [mismatch.said for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
 
 
+@pytest.mark.parametrize(
+    ("device", "ran", "differs"),
+    [("gpu", "cpu", True), ("gpu", "NVIDIA H200", False), ("cpu", "cpu", False), (None, "cpu", False)],
+)
+def test_a_job_for_gpus_that_ran_on_the_cpu_differs(device: str | None, ran: str, differs: bool) -> None:
+    """torch only warns of a driver that fails, and goes on without a GPU."""
+    facts = replace(FACTS, software=f"torch 2.11.0+cu130 | megatron-core 0.16.1 | backend gloo | device {ran}")
+    found = said(facts, replace(PLANNED, device=device))
+    assert found == (["ran on the CPU, not on GPUs"] if differs else [])
+
+
 def test_a_job_that_ran_as_planned_differs_in_nothing() -> None:
     assert said() == []
     assert said(commit=PLANNED.commit) == []

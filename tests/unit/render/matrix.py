@@ -62,6 +62,7 @@ container: {runtime: apptainer, mounts: [/data], images: {megatron-2026: /images
 """,
         "megatron-2026",
     ),
+    "leonardo-own-layers": ("leonardo", "workloads: {megatron-2026: {transformer_engine: false}}\n", "megatron-2026"),
     "selene-torchrun": ("selene", "slurm: {tasks: per-node}\n", "megatron-2021"),
 }
 

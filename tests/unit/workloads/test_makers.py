@@ -55,6 +55,27 @@ def test_todays_megatron_reads_the_sites_data_only_with_their_vocabulary(tmp_pat
             cluster_of(tmp_path, PLAIN + text)
 
 
+def test_a_site_without_transformer_engine_says_so_once_and_each_flag_of_it_is_its_own(tmp_path: Path) -> None:
+    entry = shipped()
+    case = replace(expand(entry, "quad")[0], workload="megatron-2026")
+    text = "workloads: {megatron-2026: {checkout: /c, transformer_engine: %s}}\n"
+    usual, own = (
+        program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + text % said), FOLDERS) for said in ("true", "false")
+    )
+    assert usual == program_for(
+        case, entry.paper, cluster_of(tmp_path, PLAIN + "workloads: {megatron-2026: {checkout: /c}}\n"), FOLDERS
+    )
+    # What core 0.20.0 was seen to ask for on a machine with torch alone.
+    flags = "--transformer-impl --no-persist-layer-norm --no-gradient-accumulation-fusion --no-masked-softmax-fusion"
+    assert [word for word in own.arguments if word not in usual.arguments] == flags.replace(
+        "impl", "impl local"
+    ).split()
+    said = {word for word, path in own.site_values if path == ("workloads", "megatron-2026", "transformer_engine")}
+    assert said == set(flags.split())
+    with pytest.raises(ReproError, match=r"transformer_engine: input should be a valid boolean"):
+        cluster_of(tmp_path, PLAIN + text % "perhaps")
+
+
 def test_alpas_benchmark_is_written_but_known_to_be_unverifiable(tmp_path: Path) -> None:
     entry, cluster = shipped("alpa-gpt"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
     found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
@@ -181,4 +202,4 @@ def test_every_word_of_the_sites_is_found_in_the_command_and_at_its_place_in_the
             assert value.startswith(word) or word.startswith(value), (word, path)
         given = cluster.profile.workloads.model_dump(by_alias=True)[case.workload]
         told = {path[-1] for _, path in found.site_values}
-        assert told == {field for field, value in given.items() if value is not None}
+        assert told == {field for field, value in given.items() if isinstance(value, str)}

@@ -119,6 +119,29 @@ def test_what_only_atc24s_own_program_does_is_refused(
     assert str(caught.value) == f"{name}: megatron-2026 has {said}"
 
 
+@pytest.mark.parametrize(
+    ("experiment", "name", "change", "said"),
+    [
+        ("figure-13", "pp=8,tp=8,gbs=32", {"attention": "flash"}, "flash attention"),
+        ("atc-figure-9", "model=llama2-70b,gpus=256", {}, "context parallelism, no sequence parallelism"),
+        ("core-ep", "case=511", {}, "grouped products of the experts"),
+    ],
+)
+def test_what_only_transformer_engine_does_is_refused_without_it(
+    experiment: str, name: str, change: dict[str, Any], said: str
+) -> None:
+    case = today(experiment, name, **change)
+    assert arguments(case, None)
+    with pytest.raises(ReproError) as caught:
+        arguments(case, None, transformer_engine=False)
+    assert str(caught.value) == f"{name}: megatron-2026 without transformer-engine has no {said}"
+
+
+def test_attention_that_keeps_its_scores_is_what_megatron_lms_own_layers_have() -> None:
+    found = arguments(today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"), None, transformer_engine=False)
+    assert found[found.index("--transformer-impl") + 1] == "local"
+
+
 def test_data_with_more_words_than_the_model_are_refused() -> None:
     case = today("atc-table-8", "case=baseline")
     with pytest.raises(ReproError, match=r"no way to pad the 50,257 entries of the site's data to 32,004$"):

@@ -41,6 +41,8 @@ export PYTHONUNBUFFERED=1
 export TITLE='it'"'"'s $HOME'
 export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
 
+export CUDA_VISIBLE_DEVICES= # no GPU, on a machine that has some either
+
 timeout --foreground --kill-after=60 1800 \
   /opt/venv/bin/python -u -m torch.distributed.run \
   --standalone \

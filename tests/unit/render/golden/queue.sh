@@ -7,6 +7,12 @@ jobs=( # script and folder
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c'
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c-2'
 )
+# Whether one of them has not ended: until it has, it keeps its memory, of GPUs as well.
+still_there() {
+  local pid
+  for pid; do ! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || return 0; done
+  return 1
+}
 exec 9>>/runs/.lock
 for ((i = 0; i < 3; i++)); do
   folder=${jobs[2 * i + 1]}
@@ -16,11 +22,16 @@ for ((i = 0; i < 3; i++)); do
   if [ ! -e "$folder/cancelled" ]; then
     # Its own session: cancelling reaches everything it started, and 9>&- lets no straggler keep the lock.
     REPRO_LOCAL_ID=$own setsid --wait bash "${jobs[2 * i]}" "$folder" >"$folder/batch.txt" 2>&1 </dev/null 9>&-
-    # A script that was killed leaves its workers behind, and they would disturb what runs next.
+    # A script or a launcher that was killed leaves workers behind: they would keep their GPUs, and disturb what runs next.
+    # Those of torchrun are not of the script's group; what they were started with says whose they are.
     leader=$(sed -n 's/^pid=\([1-9][0-9]*\)$/\1/p' "$folder/start" 2>/dev/null | head -n 1)
-    if [ "${leader:-1}" -gt 1 ] && kill -TERM -- "-$leader" 2>/dev/null; then
+    left=$(grep -slzxF -- "REPRO_LOCAL_ID=$own" /proc/[0-9]*/environ | cut -d / -f 3)
+    [ "${leader:-1}" -le 1 ] || left+=" -$leader"
+    # shellcheck disable=SC2086  # numbers
+    if [ -n "$left" ] && kill -TERM -- $left 2>/dev/null; then
       sleep 1
-      kill -KILL -- "-$leader" 2>/dev/null
+      kill -KILL -- $left 2>/dev/null
+      for ((waited = 0; waited < 30; waited++)); do still_there $left || break; sleep 1; done
     fi
   fi
   flock -u 9

@@ -44,7 +44,7 @@ write_record() {
 }
 rm -f "$folder"/inside.* "$folder"/gpus.*.csv "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
-trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null' EXIT
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null || :' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.

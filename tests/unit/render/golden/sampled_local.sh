@@ -29,7 +29,7 @@ write_record() {
 }
 rm -f "$folder"/gpus.*.csv "$folder/end"
 write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
-trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null' EXIT
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"; [ -z "${sampler:-}" ] || kill "$sampler" 2>/dev/null || :' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
@@ -41,9 +41,19 @@ export PYTHONUNBUFFERED=1
 export TITLE='it'"'"'s $HOME'
 export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
 
+# 4 GPUs and no other: the first of those that CUDA_VISIBLE_DEVICES names, of all where it is not set.
+export CUDA_DEVICE_ORDER=${CUDA_DEVICE_ORDER:-PCI_BUS_ID} # numbers as nvidia-smi has them
+IFS=', ' read -ra gpus <<<"${CUDA_VISIBLE_DEVICES-0,1,2,3}"
+if [ -z "${gpus[3]:-}" ]; then
+  echo "repro: not started: it needs 4 GPUs, and CUDA_VISIBLE_DEVICES names no more than '$CUDA_VISIBLE_DEVICES'" >&2
+  exit 2
+fi
+CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:4}")
+export CUDA_VISIBLE_DEVICES
+
 # Memory, power and clocks of the GPUs, every so many seconds, as long as the program runs.
 timeout --foreground 1800 \
-nvidia-smi --format=csv,nounits --loop=1 \
+nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --format=csv,nounits --loop=1 \
   --query-gpu=timestamp,index,memory.used,memory.total,utilization.gpu,power.draw,clocks.sm,temperature.gpu,clocks_throttle_reasons.active \
   >"$folder/gpus.$(hostname).csv" 2>&1 &
 sampler=$!

@@ -44,6 +44,16 @@ export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 export PYTHONPATH=/code/megatron-tutorial-fork${PYTHONPATH:+:$PYTHONPATH}
 
+# 8 GPUs and no other: the first of those that CUDA_VISIBLE_DEVICES names, of all where it is not set.
+export CUDA_DEVICE_ORDER=${CUDA_DEVICE_ORDER:-PCI_BUS_ID} # numbers as nvidia-smi has them
+IFS=', ' read -ra gpus <<<"${CUDA_VISIBLE_DEVICES-0,1,2,3,4,5,6,7}"
+if [ -z "${gpus[7]:-}" ]; then
+  echo "repro: not started: it needs 8 GPUs, and CUDA_VISIBLE_DEVICES names no more than '$CUDA_VISIBLE_DEVICES'" >&2
+  exit 2
+fi
+CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:8}")
+export CUDA_VISIBLE_DEVICES
+
 timeout --foreground --kill-after=60 1200 \
   python -u -m torch.distributed.run \
   --standalone \

@@ -1,0 +1,269 @@
+"""`pretrain` beside its peers on this machine: the same GPT by plain PyTorch and, where given, by Megatron-LM itself.
+
+    python -m benchmarks.peers [--megatron CHECKOUT] [--rounds 2] [--iterations 50]
+
+By default SC21's 1.7 billion parameters on one GPU, batch 16, everything recomputed. Rounds are interleaved, so that a
+warm machine is warm for all. `pretrain` and Megatron-LM are submitted by `repro`, as anybody would run them. Without a
+GPU only what fits CPU cores should be asked for, in fp32; Megatron-LM is then left out, as it needs one.
+
+`pretrain` and plain PyTorch begin with the same weights and see the same tokens; Megatron-LM draws its own weights,
+warms its learning rate up and takes the same sequences in its own order, so its losses are alike and never equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from orchestrator.clusters.machine import this_machine
+from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.model import ModelShape
+from orchestrator.reading.read import read_log
+from orchestrator.workloads.megatron_2026 import SCRIPTED_ITERATIONS
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+WARM_UP = 4
+"""First iterations of each run that are not timed: kernels are chosen, compiled and loaded in them."""
+LATER = 16
+"""Iterations of the rounds after the first, which only time."""
+MEAN_OF = 5
+"""Losses are shown as means over so many iterations."""
+TRAIN_SHARE = 0.969
+"""Of the documents Megatron-LM trains on so many: --split of SC21's scripts."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What all of them train; lengths in tokens, batch sizes in sequences."""
+
+    layers: int
+    hidden: int
+    heads: int
+    seq: int
+    vocab: int
+    micro_batch_size: int
+    global_batch_size: int
+    recompute: bool
+    dtype: str
+    device: str
+
+    @property
+    def flops(self) -> float:
+        """Of one iteration, SC21 eq. 3."""
+        shape = ModelShape(self.layers, self.hidden, self.heads, self.seq, self.vocab)
+        return flops_per_iteration(shape, self.global_batch_size, self.recompute)
+
+
+@dataclass(frozen=True)
+class Step:
+    elapsed_ms: float
+    loss: float
+
+
+@dataclass
+class Measured:
+    """`times_ms` of all rounds without their warm-up; the losses of the first round, which is the longest."""
+
+    times_ms: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def add(self, steps: Sequence[Step]) -> None:
+        self.times_ms += [step.elapsed_ms for step in steps[WARM_UP:]]
+        self.losses = self.losses or [step.loss for step in steps]
+
+
+Program = Callable[[int], list[Step]]
+"""Trains so many iterations."""
+
+
+def main() -> int:
+    options = parsed()
+    case = Case(**{part.name: getattr(options, part.name) for part in fields(Case)})
+    with tempfile.TemporaryDirectory(prefix="peers") as temporary:
+        home = (options.home or Path(temporary)).absolute()
+        home.mkdir(parents=True, exist_ok=True)
+        measured = measure(programs(case, home, options.megatron), options.rounds, options.iterations)
+    print(f"\n{case}\n{times(case, measured)}\n\n{losses(measured)}")
+    return 0 if all(one.times_ms for one in measured.values()) else 1
+
+
+def parsed() -> argparse.Namespace:
+    on_gpu = this_machine().gpus > 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200}
+    for name, default in {**sizes, "micro_batch_size": 16, "global_batch_size": 16, "rounds": 2}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
+    parser.add_argument("--iterations", type=int, default=50, help=f"of the first round; later ones have {LATER}")
+    parser.add_argument("--no-recompute", action="store_false", dest="recompute", help="keep all activations")
+    parser.add_argument("--megatron", type=Path, help="a checkout of today's Megatron-LM, to be timed, too")
+    parser.add_argument("--home", type=Path, help="where scripts and logs are kept; else they are not")
+    parser.set_defaults(dtype="bf16" if on_gpu else "fp32", device="gpu" if on_gpu else "cpu")
+    options = parser.parse_args()
+    if options.iterations <= WARM_UP:
+        parser.error(f"--iterations: more than the {WARM_UP} that warm up")
+    return options
+
+
+def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program]:
+    found: dict[str, Program] = {
+        "pretrain": lambda iterations: submitted(case, home, "pretrain", iterations, {}, ()),
+        "plain PyTorch": lambda iterations: plain(case, iterations),
+    }
+    if megatron is not None and case.device == "cpu":
+        print("Megatron-LM needs a GPU and this machine has none: left out")
+    elif megatron is not None:
+        # Without GPT-2's files there is no tokenizer of its kind; what is read are numbers already.
+        words = ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(case.vocab - 1))
+        site = megatron_site(case, home, megatron.absolute())
+        found["Megatron-LM"] = lambda iterations: submitted(case, home, "megatron-2026", iterations, site, words)
+    return found
+
+
+def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
+    """What the profile says of Megatron-LM, on `pretrain`'s tokens. Of fewer than a thousand documents its data sets
+    would have a split without any, and search it for ever."""
+    from benchmarks.plain_gpt import Sizes
+    from benchmarks.token_files import write_token_files
+
+    prefix = home / "tokens"
+    shape = (case.layers, case.hidden, case.heads, case.seq, case.vocab, case.micro_batch_size, case.global_batch_size)
+    documents = int(SCRIPTED_ITERATIONS * case.global_batch_size / TRAIN_SHARE) + case.global_batch_size
+    write_token_files(prefix, Sizes(*shape, SCRIPTED_ITERATIONS), max(1000, documents))
+    data = {name: str(prefix) for name in ("data_path", "vocab_file", "merge_file")}
+    return {"checkout": str(checkout), **data, "transformer_engine": False}
+
+
+def measure(named: Mapping[str, Program], rounds: int, iterations: int) -> dict[str, Measured]:
+    """One after another, so many times; of one that fails nothing more is asked."""
+    measured = {name: Measured() for name in named}
+    failed: set[str] = set()
+    for turn in range(rounds):
+        for name, run in named.items():
+            if name in failed:
+                continue
+            try:
+                measured[name].add(run(iterations if turn == 0 else min(iterations, LATER)))
+            except subprocess.CalledProcessError as error:
+                failed.add(name)
+                print(f"{name} failed with exit code {error.returncode}:\n{(error.output or '')[-3000:]}")
+                continue
+            median = statistics.median(measured[name].times_ms)
+            print(f"round {turn + 1}: {name:<14} {median:10.1f} ms per iteration so far", flush=True)
+    return measured
+
+
+def plain(case: Case, iterations: int) -> list[Step]:
+    words = [f"--{name}={getattr(case, name)}" for name in ("layers", "hidden", "heads", "seq", "vocab", "dtype")]
+    words += [f"--micro-batch-size={case.micro_batch_size}", f"--global-batch-size={case.global_batch_size}"]
+    words += ["--recompute"] if case.recompute else []
+    words += ["--no-compile"] if case.device == "cpu" else []  # minutes of compiling for models of seconds
+    output = run_python("-m", "benchmarks.plain_gpt", f"--iterations={iterations}", *words)
+    said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [Step(one["elapsed_ms"], one["loss"]) for one in said if "elapsed_ms" in one]
+
+
+def submitted(
+    case: Case, home: Path, workload: str, iterations: int, site: Mapping[str, object], words: Sequence[str]
+) -> list[Step]:
+    """A run by `repro submit`, of an experiment with this one case."""
+    experiment, cluster = f"peer-{workload}", home / "clusters" / f"{workload}.yaml"
+    for file, content in {
+        home / "experiments" / "peers" / "paper.yaml": {"title": "Peers of pretrain", "venue": "this machine"},
+        home / "experiments" / "peers" / f"{experiment}.yaml": experiment_of(case, workload, iterations, words),
+        cluster: {"about": "this machine", "scheduler": "local", "workloads": {workload: site}},
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content, indent=1))  # which is YAML, too
+    before = set(home.glob("runs/*/*/log.txt"))
+    command = ("-m", "orchestrator.cli.app", "submit", f"peers/{experiment}")
+    try:
+        run_python(*command, "--cluster", str(cluster), "--wait", "--rerun", home=home)
+    except subprocess.CalledProcessError as error:
+        for log in set(home.glob("runs/*/*/log.txt")) - before:
+            error.output = f"{log.read_text(errors='replace')[-2500:]}\n{error.output}"
+        raise
+    (log,) = set(home.glob("runs/*/*/log.txt")) - before
+    return [Step(line.elapsed_ms, line.loss or float("nan")) for line in read_log(log.read_bytes()).iterations]
+
+
+def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[str]) -> dict[str, object]:
+    names = ("layers", "hidden", "heads", "seq", "vocab")
+    row = {"case": "peer", "tp": 1, "pp": 1, "mbs": case.micro_batch_size, "gbs": case.global_batch_size, "gpus": 1}
+    training = {"dtype": case.dtype, "recompute": "full" if case.recompute else "none", "dropout": 0.0}
+    counts = {"iterations": iterations, "warmup_iterations": WARM_UP, "log_interval": 1, "evaluation_iterations": 0}
+    return {
+        "figure": "Peers",
+        "title": "One case by several programs",
+        "workload": workload,
+        "device": case.device,
+        "time_limit": "0:30:00",
+        "model": {name: getattr(case, name) for name in names},
+        "cases": [row],
+        "arguments": list(words),
+        "training": {**training, **counts},
+        "axes": {
+            "x": {"label": "Case", "of": ["case"]},
+            "y": {"label": "Teraflop/s per GPU", "metric": "tflops_per_gpu"},
+        },
+    }
+
+
+def run_python(*words: str, home: Path | None = None) -> str:
+    """stdout and stderr of a Python program of this checkout; CalledProcessError with them if it fails. Megatron-LM's
+    jobs start `python`: it is this one."""
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")])),
+        **({"REPRO_HOME": str(home), "REPRO_DATABASE": str(home / "results.db")} if home else {}),
+    }
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        cwd=home or REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def times(case: Case, measured: Mapping[str, Measured]) -> str:
+    """Medians; `pretrain` is so many times as fast as the other."""
+    lines = [f"{'program':<16}{'ms':>10}{'fastest':>10}{'slowest':>10}{'TFLOP/s':>10}{'pretrain is':>14}"]
+    medians = {name: statistics.median(one.times_ms) for name, one in measured.items() if one.times_ms}
+    for name, median in medians.items():
+        rate = tflops_per_gpu(case.flops, median, 1)
+        ratio = f"{median / medians['pretrain']:>12.2f} x" if "pretrain" in medians else ""
+        least, most = min(measured[name].times_ms), max(measured[name].times_ms)
+        lines.append(f"{name:<16}{median:>10.1f}{least:>10.1f}{most:>10.1f}{rate:>10.1f}{ratio:>14}")
+    lines += [f"{name:<16}{'failed':>10}" for name in measured if name not in medians]
+    return "\n".join(lines)
+
+
+def losses(measured: Mapping[str, Measured]) -> str:
+    """Means over a few iterations each, beside one another, and how far plain PyTorch is from `pretrain`."""
+    ran = {name: one.losses for name, one in measured.items() if one.losses}
+    lines = [f"{'loss of':<16}" + "".join(f"{name:>16}" for name in ran)]
+    for begin in range(0, max(map(len, ran.values()), default=0), MEAN_OF):
+        parts = [one[begin : begin + MEAN_OF] for one in ran.values()]
+        end = begin + max(map(len, parts))
+        lines.append(f"{f'{begin + 1}-{end}':<16}" + "".join(f"{statistics.fmean(part):>16.5f}" for part in parts))
+    if "pretrain" in ran and "plain PyTorch" in ran:
+        pairs = zip(ran["pretrain"], ran["plain PyTorch"], strict=False)
+        worst = max(abs(other / own - 1) for own, other in pairs)
+        lines.append(f"plain PyTorch's loss is at most {worst:.1e} of pretrain's away from it, at one iteration")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

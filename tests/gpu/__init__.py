@@ -1,0 +1,1 @@
+"""What needs a machine with GPUs; run by hand."""

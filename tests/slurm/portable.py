@@ -1,0 +1,139 @@
+"""A real Slurm on a machine without a network, without packages to install and without systemd, with its own GPUs.
+
+On Debian or Ubuntu with a network, as anybody:
+    python -m tests.slurm.portable pack FILE                            # about 14 MB
+
+On the machine, as root, with nothing but Python's standard library and this folder:
+    eval "$(python3 -m tests.slurm.portable up FILE DIR)"               # SLURM_CONF, and Slurm's commands in PATH
+    python3 -m tests.slurm.portable down DIR
+
+It is one node, `n1`, whose CPUs and GPUs are the machine's. `--gpus 2` gives it two made ones instead, for machines
+without. Everything lies in DIR, except lines of /etc/hosts that are marked with it. The C library of the machine must
+be as new as that of the one where it was packed. Seen to work: packed on Debian 12 (Slurm 22.05), run on Ubuntu 24.04.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.slurm.cluster import SlurmCluster, remembered_cluster
+from tests.slurm.configuration import Shape, programs_folder
+from tests.slurm.host import ClusterUnavailable, gpu_devices, needs_ipv6
+from tests.slurm.packing import pack, unpack
+
+REAL = "real"
+
+
+def gpu_type(name: str) -> str:
+    """Slurm's word for a GPU that nvidia-smi calls so: `NVIDIA H200` is h200, `Tesla V100-SXM2-32GB` v100.
+
+    The first word with a letter before a digit; `gpu` where there is none.
+    """
+    found = re.search(r"\b[A-Za-z]+\d+[a-z]*\b", name)
+    return found.group().lower() if found else "gpu"
+
+
+def memory_mb(meminfo: str) -> int:
+    """MemTotal of /proc/meminfo in MiB."""
+    found = re.search(r"^MemTotal: *(\d+) kB$", meminfo, re.MULTILINE)
+    return int(found.group(1)) // 1024 if found else 1
+
+
+def machine_shape(gpus: str, accounting: bool) -> Shape:
+    """This machine as one node, with its own GPUs or so many made ones; raises ClusterUnavailable if it has none."""
+    names = _gpu_names()
+    count = len(names) or len(gpu_devices()) if gpus == REAL else int(gpus)
+    if not count:
+        raise ClusterUnavailable("this machine has no GPU; --gpus 2 makes two")
+    return Shape(
+        nodes=1,
+        # Jobs are bound to no core: a machine of few takes longer, and a job of a task for each GPU has a place.
+        cpus_per_node=max(os.cpu_count() or 1, 4 * count),
+        gpus_per_node=count,
+        gpu_type=gpu_type(names[0]) if names else "gpu",
+        memory_mb=memory_mb(Path("/proc/meminfo").read_text()),
+        accounting=accounting,
+        carried=True,
+        real_gpus=gpus == REAL,
+        ipv6=needs_ipv6(),
+    )
+
+
+def up(file: Path, folder: Path, gpus: str, accounting: bool) -> SlurmCluster:
+    """Unpack, configure and start what is not running yet; the cluster is as it was where the folder holds one."""
+    try:
+        cluster = remembered_cluster(folder)
+    except ClusterUnavailable:
+        cluster = SlurmCluster(folder, machine_shape(gpus, accounting))
+    folder.mkdir(parents=True, exist_ok=True)
+    unpack(file, programs_folder(folder))
+    cluster.up()
+    return cluster
+
+
+def _gpu_names() -> list[str]:
+    """The GPUs as nvidia-smi names them; none where it does not answer."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return said.stdout.strip().splitlines() if said.returncode == 0 else []
+
+
+def _gpus(text: str) -> str:
+    if text != REAL and not re.fullmatch(r"[1-9]\d?", text):
+        raise argparse.ArgumentTypeError(f"{text}: {REAL}, or how many are to be made")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.slurm.portable",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    packing = verbs.add_parser("pack", help="fetch the packages and write them as one file")
+    starting = verbs.add_parser("up", help="unpack the file and start Slurm in a folder")
+    ending = verbs.add_parser("down", help="end it; the folder stays")
+    for one in (packing, starting):
+        one.add_argument("file", type=lambda text: Path(text).resolve(), metavar="FILE")
+    for one in (starting, ending):
+        one.add_argument("folder", type=lambda text: Path(text).resolve(), metavar="DIR")
+    starting.add_argument(
+        "--gpus", type=_gpus, default=REAL, metavar="real|N", help="the machine's own; or N made ones"
+    )
+    starting.add_argument("--no-accounting", action="store_true", help="no slurmdbd: sacct says it is disabled")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`pack FILE`, `up FILE DIR` and `down DIR`."""
+    asked = _parser().parse_args(argv)
+    try:
+        if asked.verb == "pack":
+            pack(asked.file)
+            print(f"{asked.file}: {asked.file.stat().st_size / 1e6:.1f} MB")
+        elif asked.verb == "down":
+            remembered_cluster(asked.folder).down()
+        else:
+            cluster = up(asked.file, asked.folder, asked.gpus, not asked.no_accounting)
+            tree = programs_folder(asked.folder)
+            print(f"export SLURM_CONF={cluster.conf} PATH={tree}/bin:{tree}/sbin:$PATH")
+    except ClusterUnavailable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

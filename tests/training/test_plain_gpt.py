@@ -1,0 +1,54 @@
+"""The plain GPT of benchmarks/peers.py trains what `pretrain` trains, else their times could not be compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+from benchmarks.plain_gpt import Sizes, sequences, train
+from benchmarks.token_files import write_token_files
+from tests.training.launching import SMALL_MODEL, read_record, run_alone
+
+# The sizes of SMALL_MODEL, in microbatches of 2.
+SIZES = Sizes(
+    layers=4,
+    hidden=32,
+    heads=4,
+    seq=16,
+    vocab=64,
+    micro_batch_size=2,
+    global_batch_size=8,
+    iterations=10,
+    dtype="fp32",
+    compiled=False,
+    lr=1e-3,
+)
+
+
+def test_plain_pytorch_has_the_losses_and_gradients_of_pretrain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.jsonl"
+    words = ["--micro-batch-size", "2", "--train-iters", "10", "--record", str(record)]
+    done = run_alone(*SMALL_MODEL, *words)
+    assert done.exit_code == 0, done.stderr
+    steps = read_record(record)
+    for recompute in (False, True):
+        train(replace(SIZES, recompute=recompute), torch.device("cpu"))
+        plain = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["loss"] for one in plain] == pytest.approx([step.loss for step in steps], rel=1e-5)
+        assert [one["grad_norm"] for one in plain] == pytest.approx([step.grad_norm for step in steps], rel=1e-5)
+    assert steps[-1].loss < steps[0].loss - 0.01  # it learns: steps that do nothing would agree, too
+
+
+def test_megatron_lm_reads_pretrains_sequences_from_the_token_files(tmp_path: Path) -> None:
+    write_token_files(tmp_path / "tokens", SIZES, documents=20)
+    found = IndexedDataset(str(tmp_path / "tokens"))
+    assert len(found) == 20 and found.document_indices.tolist() == list(range(21))
+    expected = torch.cat([sequences(SIZES, iteration) for iteration in range(3)])[:20, :-1]
+    assert [found[i].tolist() for i in range(20)] == expected.tolist()

@@ -1,0 +1,183 @@
+"""Iterations that fit a time budget: never more time than there is, never too few to measure, always the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.clusters.machine import Machine
+from orchestrator.documents.hardware import HardwareFields
+from orchestrator.errors import ReproError
+from orchestrator.megatron.log_lines import IterationLine
+from orchestrator.megatron.training import Training
+from orchestrator.planning.budget import (
+    LEAST_INTERVALS,
+    Run,
+    most_measured,
+    read_budget,
+    total_s,
+    within_budget,
+)
+from orchestrator.planning.identity import what_runs
+from orchestrator.planning.target import Target
+from orchestrator.reading.statistics import measured_iterations
+from tests.unit.catalog.entries import BASE, entry_of, shipped
+
+H200S = Target("four H200", Machine(64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=150).hardware())
+QUAD = expand(shipped(), "quad")
+
+trainings = st.builds(
+    Training,
+    iterations=st.integers(1, 200),
+    warmup_iterations=st.integers(0, 50),
+    log_interval=st.integers(1, 10),
+    evaluation_iterations=st.integers(0, 10),
+)
+runs = st.builds(
+    Run,
+    name=st.just("a"),
+    training=trainings,
+    iteration_ms=st.floats(0.01, 1e6),
+    program=st.sampled_from(["pretrain", "megatron-2021"]),
+)
+some = st.lists(runs, min_size=1, max_size=8)
+budgets = st.floats(0, 1e7)
+
+
+def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: float = 1000.0) -> Run:
+    return Run(
+        "a", Training(iterations=iterations, warmup_iterations=warmup, log_interval=every), iteration_ms, "pretrain"
+    )
+
+
+def iterations(found: list[Run], budget_s: float) -> list[int] | None:
+    measured = most_measured(found, budget_s)
+    return None if measured is None else [one.iterations(measured) for one in found]
+
+
+def measured_lines(training: Training) -> int:
+    """How many of its lines reading would measure."""
+    printed = [i for i in range(1, training.iterations + 1) if i % training.log_interval == 0]
+    lines = [IterationLine(i, training.iterations, 1.0, 7.0, 1.0, 0, 0) for i in printed]
+    return sum(line.used for line in measured_iterations(lines, training.warmup_iterations))
+
+
+@given(some, budgets)
+def test_the_sum_never_exceeds_the_budget_and_one_more_iteration_each_would(found: list[Run], budget_s: float) -> None:
+    measured = most_measured(found, budget_s)
+    if measured is None:
+        assert total_s(found, 0) > budget_s
+        return
+    assert total_s(found, measured) <= budget_s
+    longest = max(one.training.iterations for one in found)
+    assert measured == longest or total_s(found, measured + 1) > budget_s
+
+
+@given(some, budgets)
+def test_what_is_left_can_be_measured_and_is_never_more_than_the_experiment_asks_for(
+    found: list[Run], budget_s: float
+) -> None:
+    for one, left in zip(found, iterations(found, budget_s) or [], strict=False):
+        training, own = one.training, one.training.iterations
+        assert left == own or (left < own and left % training.log_interval == 0)
+        if left < own:
+            assert left >= training.warmup_iterations + LEAST_INTERVALS * training.log_interval
+            assert measured_lines(replace(training, iterations=left)) >= LEAST_INTERVALS
+
+
+@given(some, budgets, st.floats(0, 1e6))
+def test_a_larger_budget_never_leaves_fewer_iterations(found: list[Run], budget_s: float, more_s: float) -> None:
+    few, many = iterations(found, budget_s), iterations(found, budget_s + more_s)
+    assert few is None or (many is not None and all(a <= b for a, b in zip(few, many, strict=True)))
+
+
+def test_all_runs_measure_the_same_number_of_iterations_and_a_shorter_one_keeps_its_own() -> None:
+    found = [run(20), run(8), run(20, warmup=5)]
+    assert total_s(found, 10) == 3 * 25 + 12 + 8 + 15
+    assert iterations(found, 110) == [12, 8, 15]
+    assert iterations(found, 109.9) == [11, 8, 14]
+    assert iterations(found, 1e6) == [20, 8, 20]
+
+
+def test_the_least_is_the_warm_up_and_three_measured_ones() -> None:
+    assert iterations([run()], 25 + 5) == [5]
+    assert iterations([run()], 25 + 4.9) is None
+    assert iterations([run(warmup=0)], 25 + 4) == [4], "the first interval holds the start-up"
+    assert iterations([run(4)], 25 + 4) == [4], "an experiment may ask for fewer"
+
+
+def test_whole_log_intervals_are_left() -> None:
+    """SC21 figure 13 as published: 25 iterations, a line for each 5, of which the first are the warm-up."""
+    found = [run(25, warmup=5, every=5)]
+    assert [iterations(found, 25 + n) for n in (19, 20, 24, 25)] == [None, [20], [20], [25]]
+    assert iterations([run(100, warmup=7, every=5)], 25 + 27) == [25], "an interval half in the warm-up is not counted"
+
+
+def test_a_figure_within_a_budget_is_the_same_figure_with_fewer_iterations() -> None:
+    own = within_budget(QUAD, H200S, 3600)
+    assert (own.cases, own.own) == (tuple(QUAD), (8,) * 6)
+    found = within_budget(QUAD, H200S, int(own.total_s) - 10)
+    assert {case.training.iterations for case in found.cases} == {7}
+    assert [replace(case, training=old.training) for case, old in zip(found.cases, QUAD, strict=True)] == QUAD
+    assert found.total_s == pytest.approx(sum(found.run_s)) and found.total_s <= found.budget_s
+    assert (found.jobs, found.own) == (6, (8,) * 6) and 0 < found.uncertainty < 1
+
+
+def test_the_same_budget_makes_the_same_jobs_and_less_time_makes_others() -> None:
+    def jobs(budget_s: int) -> list[str]:
+        return [what_runs(case) for case in within_budget(QUAD, H200S, budget_s).cases]
+
+    most = int(within_budget(QUAD, H200S, 3600).total_s) + 1
+    assert jobs(most - 20) == jobs(most - 20) and jobs(most) == [what_runs(case) for case in QUAD]
+    assert set(jobs(most - 20)).isdisjoint(jobs(most))
+
+
+def test_cases_that_are_one_job_are_paid_once_and_stay_one() -> None:
+    twin = replace(QUAD[0], point=(("pp", 99),))
+    alone, both = within_budget(QUAD[:1], H200S, 3600), within_budget([QUAD[0], twin], H200S, 3600)
+    assert (both.jobs, both.total_s) == (1, alone.total_s) and len(both.run_s) == 2
+    tight = within_budget([QUAD[0], twin], H200S, int(alone.total_s) - 2)
+    assert len({what_runs(case) for case in tight.cases}) == 1
+
+
+def refusal(cases: list[Case], target: Target, budget_s: int) -> str:
+    with pytest.raises(ReproError) as caught:
+        within_budget(cases, target, budget_s)
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+def test_where_even_the_least_does_not_fit_it_is_said_what_that_takes_and_which_cases_are_longest() -> None:
+    line = refusal(QUAD, H200S, 60)
+    least = sum(within_budget(QUAD, H200S, int(line.split(" jobs take ")[1].split()[0])).run_s)
+    assert line.startswith(f"--time-budget 60s: the 6 jobs take {int(least) + 1} s even with no more than 3 measured")
+    assert "longest: pp=1,tp=4,gbs=128 (" in line and line.count(" s)") == 3 and "--where" in line
+
+
+def test_without_a_prediction_there_is_no_budget(tmp_path: Path) -> None:
+    line = refusal(expand(shipped(), "cpu"), Target("here", Machine(4).hardware(), Machine(4)), 600)
+    assert line.startswith("--time-budget: figure-13 at scale cpu runs on CPU cores, whose time is not predicted; ")
+    unknown = HardwareFields.model_validate({"nodes": 1, "gpus_per_node": 8, "gpu": "X"})
+    line = refusal(expand(entry_of(tmp_path, BASE)), Target("site", unknown), 600)
+    assert "no time is predicted on site, whose GPUs' peak in fp32 nobody has said" in line
+    assert "peak_tflops: {fp32: ...}" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10m", 600), ("600s", 600), ("1h", 3600), ("0:10:00", 600), ("1-00:00:00", 86400), ("90:00:00", 324000)],
+)
+def test_a_budget_is_a_number_with_its_unit_or_a_time_limit(text: str, expected: int) -> None:
+    assert read_budget(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "10", "0m", "0:00:00", "-5m", "10 m", "1h30m", "10min", "0:70:00", "1.5h", "٣m"])
+def test_anything_else_is_no_budget(text: str) -> None:
+    with pytest.raises(ReproError, match="no time; for example 10m, 600s, 1h or 0:10:00"):
+        read_budget(text)

@@ -1,0 +1,111 @@
+#!/bin/bash
+#SBATCH --job-name=core-dp-104
+#SBATCH --partition=batch
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=0:20:00
+#SBATCH --gres=gpu:h200:4
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/104/batch.txt
+# tutorials/core-dp case=104 at scale paper on h200: job 000000000001
+# 4 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 4; 1 microbatch of 1
+# Complete as it stands: `sbatch` this file. It needs bash and Slurm, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/104}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
+
+# What is there now is what runs; nothing where the node has no git, or may not look.
+commit=$(git --git-dir=/code/megatron-core-0.14/.git rev-parse HEAD 2>/dev/null) || :
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    "commit=$commit" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+
+# What each task does first: its variables set last, so that no image or profile wins over them.
+task='
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=4
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export PYTHONPATH=/code/megatron-core-0.14${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=1 \
+  --ntasks=4 \
+  --ntasks-per-node=4 \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-core-0.14/pretrain_gpt.py \
+  --num-layers 48 \
+  --hidden-size 1600 \
+  --num-attention-heads 25 \
+  --seq-length 1024 \
+  --max-position-embeddings 1024 \
+  --attention-backend auto \
+  --micro-batch-size 1 \
+  --global-batch-size 4 \
+  --weight-decay 0.1 \
+  --adam-beta1 0.9 \
+  --adam-beta2 0.95 \
+  --init-method-std 0.006 \
+  --clip-grad 1.0 \
+  --bf16 \
+  --lr 6.0e-5 \
+  --lr-decay-style cosine \
+  --min-lr 6.0e-6 \
+  --lr-warmup-fraction .001 \
+  --lr-decay-iters 430000 \
+  --tensor-model-parallel-size 1 \
+  --pipeline-model-parallel-size 1 \
+  --context-parallel-size 1 \
+  --data-path /data/text_document \
+  --vocab-file /data/gpt2-vocab.json \
+  --merge-file /data/gpt2-merges.txt \
+  --split 949,50,1 \
+  --train-iters 100 \
+  --log-interval 1 \
+  --log-throughput \
+  --save-interval 0 \
+  --eval-interval 50 \
+  --eval-iters 10

@@ -1,0 +1,153 @@
+#!/bin/bash
+#SBATCH --job-name=atc-demo-ours
+#SBATCH --partition=batch
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=0:30:00
+#SBATCH --gres=gpu:h200:4
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/ours/batch.txt
+# atc24/atc-demo case=ours at scale paper on h200: job 000000000001
+# 4 GPUs: tensor-parallel 1, pipeline-parallel 4, data-parallel 1; 16 microbatches of 1
+# Complete as it stands: `sbatch` this file. It needs bash and Slurm, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/ours}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
+
+# What is there now is what runs; nothing where the node has no git, or may not look.
+commit=$(git --git-dir=/code/megatron-kwai/.git rev-parse HEAD 2>/dev/null) || :
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    "commit=$commit" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
+lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
+until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
+rm -f -- "$lock"
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+
+# What each task does first: its variables set last, so that no image or profile wins over them.
+task='
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=4
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export MPI_THREAD_SINGLE=1
+export NCCL_DEBUG=WARN
+export NVTE_FWD_LAYERNORM_SM_MARGIN=8
+export NVTE_BWD_LAYERNORM_SM_MARGIN=8
+export TORCH_NCCL_AVOID_RECORD_STREAMS=1
+export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:21
+export PYTHONPATH=/code/megatron-kwai${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec "$@"'
+
+srun \
+  --nodes=1 \
+  --ntasks=4 \
+  --ntasks-per-node=4 \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  python -u /code/megatron-kwai/pretrain_gpt.py \
+  --use-distributed-optimizer \
+  --accumulate-allreduce-grads-in-fp32 \
+  --initial-loss-scale 1 \
+  --use-flash-attn \
+  --tensor-model-parallel-size 1 \
+  --sequence-parallel \
+  --pipeline-model-parallel-size 4 \
+  --num-layers-per-virtual-pipeline-stage 1 \
+  --overlap-p2p-communication \
+  --context-parallel-size 1 \
+  --kaimm-recompute-mlp-activation-func \
+  --kaimm-recompute-norm \
+  --overlap-sp-ag \
+  --overlap-sp-rs \
+  --kaimm-overlap-cp-slow-ctas 4 \
+  --kaimm-cuda-synchronize-level 2 \
+  --kaimm-gc-interval 9999 \
+  --use-fast-rms-norm \
+  --use-fast-rope \
+  --kaimm-offload-activation-ratio 0.1 \
+  --kaimm-async-dataloader \
+  --prefetch-factor 64 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --ffn-hidden-size 11008 \
+  --seq-length 12288 \
+  --max-position-embeddings 12288 \
+  --micro-batch-size 1 \
+  --global-batch-size 16 \
+  --lr 1.5e-4 \
+  --train-iters 200 \
+  --lr-decay-iters 500000 \
+  --lr-decay-style cosine \
+  --min-lr 1.5e-5 \
+  --weight-decay 0.1 \
+  --lr-warmup-iters 2000 \
+  --clip-grad 1.0 \
+  --adam-beta1 0.9 \
+  --adam-beta2 0.95 \
+  --adam-eps 1e-5 \
+  --bf16 \
+  --no-position-embedding \
+  --use-rotary-position-embeddings \
+  --swiglu \
+  --rms-norm \
+  --disable-bias-linear \
+  --untie-embeddings-and-output-weights \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --no-query-key-layer-scaling \
+  --no-masked-softmax-fusion \
+  --no-bias-gelu-fusion \
+  --no-bias-dropout-fusion \
+  --data-path /data/text_document \
+  --tokenizer-type NullTokenizer \
+  --vocab-size 32004 \
+  --split 949,50,1 \
+  --log-interval 1 \
+  --save-interval 10000 \
+  --eval-interval 1000 \
+  --eval-iters 0 \
+  --exit-interval 40
