@@ -60,7 +60,7 @@ def retry(
         return
     groups: dict[tuple[str, ...], list[JobRow]] = {}
     for row in chosen:
-        key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload)
+        key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload, str(row.iterations))
         groups.setdefault(key, []).append(row)
     planned = [_plans(folders, some, new_limit) for some in groups.values()]
     for profile, plans in planned:
@@ -90,6 +90,7 @@ def _plans(folders: Folders, rows: list[JobRow], new_limit: Callable[[str], str]
     from orchestrator.catalog.library import find_experiment
     from orchestrator.cli.planned import cases_of
     from orchestrator.clusters.resolve import find_cluster
+    from orchestrator.planning.budget import trained_for
     from orchestrator.planning.plan import plan_cases, repeated
 
     first = rows[0]
@@ -98,7 +99,8 @@ def _plans(folders: Folders, rows: list[JobRow], new_limit: Callable[[str], str]
         find_cluster(folders, first.profile_file or first.cluster),
     )
     names = {row.case_name for row in rows}
-    cases = [case for case in cases_of(entry, first.scale, first.workload) if case.name in names]
+    own = [case for case in cases_of(entry, first.scale, first.workload) if case.name in names]
+    cases = [trained_for(case, first.iterations) for case in own]  # a --time-budget may have left fewer
     plans = repeated(plan_cases(entry, cases, profile, folders), max(row.repeat for row in rows)) if cases else []
     by_id = {plan.identity: plan for plan in plans}
     other = [row for row in rows if row.job_id not in by_id]

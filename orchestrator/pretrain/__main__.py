@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if place.rank == 0:
             print("\n".join(f"pretrain: error: {reason}" for reason in reasons), file=sys.stderr, flush=True)
         return EXIT_REFUSED
-    if lacking := gpu_lacking(place, torch.cuda.device_count()):
+    if lacking := gpu_lacking(place, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")):
         print(f"pretrain: error: {lacking}", file=sys.stderr, flush=True)
         return EXIT_REFUSED
     device = start_processes(place)

@@ -31,8 +31,14 @@ def find_place(environ: Mapping[str, str]) -> Place:
     return Place(rank=int(rank), world_size=int(world_size), local_rank=int(local_rank))
 
 
-def gpu_lacking(place: Place, visible_gpus: int) -> str | None:
-    """Why this process has no GPU of its own; a task bound to one GPU sees that one alone, whatever its local rank."""
+def gpu_lacking(place: Place, visible_gpus: int, named_gpus: str = "") -> str | None:
+    """Why this process has no GPU of its own; `named_gpus` is CUDA_VISIBLE_DEVICES.
+
+    A task bound to one GPU sees that one alone, whatever its local rank. Where GPUs are named and none is seen the run
+    would train on CPU cores, for days.
+    """
+    if visible_gpus == 0 and named_gpus.strip(" ,")[:1].isalnum() and named_gpus != "NoDevFiles":
+        return f"CUDA_VISIBLE_DEVICES names {named_gpus}, and torch sees no GPU"
     if visible_gpus > 1 and place.local_rank >= visible_gpus:
         return f"local rank {place.local_rank} has no GPU: this process sees {visible_gpus}"
     return None

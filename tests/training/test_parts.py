@@ -184,3 +184,5 @@ def test_a_rank_without_a_gpu_of_its_own_is_told_and_one_bound_to_a_single_gpu_i
     assert gpu_lacking(third, visible_gpus=4) is None
     assert gpu_lacking(third, visible_gpus=1) is None, "a task bound to one GPU"
     assert gpu_lacking(third, visible_gpus=0) is None, "CPU"
+    assert gpu_lacking(third, visible_gpus=0, named_gpus="") is None, "a job that asked for none"
+    assert gpu_lacking(third, 0, "0,1") == "CUDA_VISIBLE_DEVICES names 0,1, and torch sees no GPU"

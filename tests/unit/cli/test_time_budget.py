@@ -166,3 +166,15 @@ def test_the_help_says_that_slurm_may_need_less(finished: Site) -> None:
     for command in ("plan", "submit", "render"):
         text = " ".join(finished.repro(command, "--help").stdout.split())
         assert "Where Slurm runs several at once it is an upper bound." in text
+
+
+def test_a_retry_keeps_the_iterations_that_a_budget_left(four_gpus: Caller) -> None:
+    budget_s = tight(four_gpus)
+    four_gpus.site.behave("fail", "pp1-gbs32")
+    assert four_gpus("submit", *QUAD, "--time-budget", f"{budget_s}s", "--wait").returncode == 1
+    four_gpus.site.behave("well", "pp1-gbs32")
+    done = four_gpus("retry", "figure-13", "--class", "gpu-oom")
+    assert (done.returncode, done.complaints) == (0, ["1 job submitted again"]), done.stderr
+    wait_until(lambda: "verified" in four_gpus("status", "--where", "pp=1,gbs=32").stdout)
+    rows = json.loads(four_gpus("status", "--json").stdout)
+    assert {(row["iteration"], row["verdict"]) for row in rows} == {("7/7", "verified")}
