@@ -34,13 +34,28 @@ OnlyScale = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
 ]
+_NEWEST = {"megatron-core": "megatron-2026"}
+"""What people call the newest Megatron-LM that is known, whatever its year."""
+
+
+def _workload(name: str | None) -> str | None:
+    return None if name is None else _NEWEST.get(name, name)
+
+
 WorkloadName = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--workload", help="Another program than the experiment's own.", autocompletion=completion.workloads),
+    typer.Option(
+        "--workload",
+        help="Another program than the experiment's own; megatron-core is the newest Megatron-LM.",
+        callback=_workload,
+        autocompletion=completion.workloads,
+    ),
 ]
 OnlyWorkload = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--workload", help="Only jobs of this program.", autocompletion=completion.workloads),
+    typer.Option(
+        "--workload", help="Only jobs of this program.", callback=_workload, autocompletion=completion.workloads
+    ),
 ]
 Where = Annotated[
     Optional[str],  # noqa: UP045

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FittedGpu = Literal["A100", "H800"]
+FittedGpu = Literal["A100", "H800", "H200"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,13 @@ class Constants:
     memory_share: float
     network_share: float
     exposed_share: float
+    h200_gemm_share: float
+
+    def gemm_share(self, fit: FittedGpu) -> float:
+        return {"A100": self.a100_gemm_share, "H800": self.h800_gemm_share, "H200": self.h200_gemm_share}[fit]
 
 
-FITTED = Constants(0.734, 0.581, 0.842, 0.886, 0.236)
+FITTED = Constants(0.734, 0.581, 0.842, 0.886, 0.236, 0.70)
 """Least squares of the relative error over the odd rows of SC21 table 1 (5 of 10) and of ATC'24 figure 9 (21 of 41)."""
 
 
@@ -52,9 +56,52 @@ GPUS = {
 }
 """By a part of the GPU's name."""
 
-FLASH_SHARE: dict[FittedGpu, tuple[float, float]] = {"A100": (0.73, 0.63), "H800": (0.34, 0.34)}
-"""Share of the peak that FlashAttention-2 reaches forward and backward (its paper, section 4.1: up to 73 % and 63 % on
-A100; up to 335 TFLOP/s for both together on H100, of 989)."""
+FLASH_SHARE: dict[FittedGpu, dict[int, tuple[float, float]]] = {
+    "A100": {128: (0.73, 0.63)},
+    "H800": {128: (0.34, 0.34)},
+    "H200": {96: (0.448, 0.306), 128: (0.556, 0.379)},
+}
+
+
+def flash_share(fit, width):
+    shares = FLASH_SHARE[fit]
+    return shares[min((w for w in shares if w >= width), default=max(shares))]
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a program does where a case leaves the choice to it."""
+
+    attention: str = "flash"
+    distributed_optimizer: bool = True
+    fp32_gradients: bool = True
+    hides_layer_communication: bool = False
+    hides_interleaved_transfers: bool = True
+    skips_last_product: bool = False
+    logit_bytes: float = 56
+    accumulated_bytes: float = 0
+    embedding_bytes: float = 0
+    optimizer_bytes: float = 48
+
+
+_2021 = Habits("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False)
+PROGRAMS = {
+    "megatron-2021": _2021,
+    "megatron-alpa": _2021,
+    "megatron-kwai": Habits(hides_layer_communication=True),
+    "pretrain": Habits(
+        skips_last_product=True, logit_bytes=12, accumulated_bytes=8, embedding_bytes=8, optimizer_bytes=42
+    ),
+}
+
+
+def habits_of(program):
+    return PROGRAMS.get(program, Habits())
+
+
+def fit_of(gpu, program):
+    return "H200" if program == "pretrain" and "H200" in (gpu or "") else None
+
 
 NVLINK_SHARE = 235 / 300
 """What a ring makes of NVLink: NCCL's tuning.cc of 2021 caps A100's 300 GB/s at 235."""
@@ -64,7 +111,7 @@ COLLECTIVE_MS, NVLINK_STEP_MS, NETWORK_STEP_MS = 8.4e-3, 3.4e-3, 9.6e-3
 ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
 """Where a profile gives none and the GPU is not in the table: ATC'24's machine, the slower of the two fitted ones."""
 
-CALIBRATED = {("A100", "megatron-2021"), ("H800", "megatron-kwai")}
+CALIBRATED = {("A100", "megatron-2021"), ("H800", "megatron-kwai"), ("H200", "pretrain")}
 FITTED_GPUS = ("A100", "A800", "H800")
 """A800 is A100 with less NVLink."""
 CALIBRATED_UNCERTAINTY = 0.08

@@ -15,7 +15,7 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning import calibration
-from orchestrator.planning.calibration import FITTED, GPUS, Constants
+from orchestrator.planning.calibration import FITTED, GPUS, Constants, Habits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,6 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Habits:
-    """What a program does where a case leaves the choice to it."""
-
-    attention: str = "flash"
-    distributed_optimizer: bool = True
-    fp32_gradients: bool = True
-    hides_layer_communication: bool = False
-    hides_interleaved_transfers: bool = True
-
-
-_2021 = _Habits("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False)
-_PROGRAMS = {"megatron-2021": _2021, "megatron-alpa": _2021, "megatron-kwai": _Habits(hides_layer_communication=True)}
-_MODERN = _Habits()
-
-
-@dataclass(frozen=True, slots=True)
 class _Machine:
     """Rates that are reached, per GPU: FLOP/ms and bytes/ms."""
 
@@ -77,7 +61,7 @@ class _Job:
     model: ModelShape
     layout: Layout
     training: Training
-    habits: _Habits
+    habits: Habits
     machine: _Machine
 
     @property
@@ -116,9 +100,8 @@ def predict_with(
     peak = hardware.peak_tflops.get(training.dtype)
     if peak is None:
         return None
-    job = _Job(
-        model, layout, training, _PROGRAMS.get(program, _MODERN), _machine(constants, hardware, layout.gpus, peak)
-    )
+    machine = _machine(constants, hardware, layout.gpus, peak, program, model.hidden // model.heads)
+    job = _Job(model, layout, training, calibration.habits_of(program), machine)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
     tensor, context, expert = _tensor_parallel(job), _context_parallel(job), _expert_parallel(job)
@@ -150,15 +133,17 @@ def predict_with(
     )
 
 
-def _machine(constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float) -> _Machine:
+def _machine(
+    constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float, program: str, head_width: int
+) -> _Machine:
     facts = calibration.gpu_facts(hardware.gpu)
     like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
-    gemm = constants.h800_gemm_share if like.fit == "H800" else constants.a100_gemm_share
-    forward, backward = calibration.FLASH_SHARE[like.fit]
+    fit = calibration.fit_of(hardware.gpu, program) or like.fit
+    forward, backward = calibration.flash_share(fit, head_width)
     nvlink = hardware.nvlink_gb_s or (facts.nvlink_gb_s if facts else calibration.ASSUMED_NVLINK_GB_S)
     network = hardware.network_gb_s or calibration.ASSUMED_NETWORK_GB_S
     return _Machine(
-        gemm=peak_tflops * 1e9 * gemm,
+        gemm=peak_tflops * 1e9 * constants.gemm_share(fit),
         flash_forward=peak_tflops * 1e9 * forward,
         flash_backward=peak_tflops * 1e9 * backward,
         memory=like.memory_gb_s * 1e6 * constants.memory_share,
@@ -186,9 +171,22 @@ def _passes(job: _Job) -> _Passes:
     small = norms + activation + other
     forward = products + attention + small
     # Element-wise gradients read what went in beside what comes back: three words for two.
-    backward = 2 * products + attention_backward + 1.5 * small
-    again = {"full": forward, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
-    return _Passes(forward, backward, again)
+    backward = 2 * products + attention_backward + 1.5 * small + _accumulation(job, _layer_weights(job))
+    unread = _last_product(job) if job.habits.skips_last_product else 0.0
+    again = {"full": forward - unread, "selective": attention, "ours": norms + activation}
+    return _Passes(forward, backward, again.get(job.training.recompute, 0.0))
+
+
+def _accumulation(job: _Job, weights: float) -> float:
+    return job.habits.accumulated_bytes * weights / job.machine.memory
+
+
+def _last_product(job: _Job) -> float:
+    """The second matrix of the feed-forward layer, forward: of two or three alike."""
+    model, machine, t = job.model, job.machine, job.layout.tensor_parallel
+    weights = model.hidden * model.ffn_hidden / t
+    moved = job.word * (weights + job.tokens * (model.hidden + model.ffn_hidden / t))
+    return 2 * job.tokens * weights / machine.gemm + moved / machine.memory
 
 
 def _matrix_products(job: _Job) -> float:
@@ -269,8 +267,10 @@ def _output_layer(job: _Job) -> float:
     The bytes: the 16-bit logits written 2, made fp32 6; maximum 4, shifted 8, exponential 8, sum 4, normalised 8; the
     gradient 8 and made 16-bit 6, and read by both its products 2.
     """
-    logits = job.tokens * job.model.vocab / job.layout.tensor_parallel
-    return 6 * logits * job.model.hidden / job.machine.gemm + 56 * logits / job.machine.memory
+    t = job.layout.tensor_parallel
+    logits = job.tokens * job.model.vocab / t
+    moved = job.habits.logit_bytes * logits + job.habits.embedding_bytes * job.model.vocab * job.model.hidden / t
+    return 6 * logits * job.model.hidden / job.machine.gemm + moved / job.machine.memory
 
 
 def _tensor_parallel(job: _Job) -> float:
@@ -280,7 +280,8 @@ def _tensor_parallel(job: _Job) -> float:
     the forward pass (SC21 3.2).
     """
     t = job.layout.tensor_parallel
-    halves = 8 + (2 if job.layout.sequence_parallel else 0) + (4 if job.recomputes_all else 0)
+    again = (3 if job.layout.sequence_parallel else 2) if job.habits.skips_last_product else 4
+    halves = 8 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
     one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
     return halves * one * _exposed(job)
 
@@ -345,7 +346,7 @@ def _optimizer_step(job: _Job) -> float:
     written 12, the 16-bit copy 6, the gradient zeroed 4."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if _distributed_optimizer(job) else 1
-    return 48 * _parameters(job) / max(1, shares) / job.machine.memory
+    return job.habits.optimizer_bytes * _parameters(job) / max(1, shares) / job.machine.memory
 
 
 def _distributed_optimizer(job: _Job) -> bool:

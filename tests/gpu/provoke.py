@@ -97,7 +97,8 @@ class Machine:
 
 def few(machine: Machine) -> Iterator[Compared]:
     visible = {} if machine.gpus < 4 else {"CUDA_VISIBLE_DEVICES": "0"}
-    there = machine.gpus if machine.gpus < 4 else 1
+    named = visible.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(named.split(",")) if named else machine.gpus
     done = machine.repro("submit", "figure-13", "--scale", "quad", "--cluster", CLUSTER, **visible)
     yield Compared("exit code", "2", str(done.returncode))
     said = next((line for line in done.stderr.splitlines() if "needs 4 GPUs" in line), done.stderr)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
 

@@ -209,3 +209,12 @@ def test_the_tab_key_offers_the_programs(repro: Caller) -> None:
     assert complete(repro, "repro plan figure-13 --workload pre") == ["pretrain"]
     offered = complete(repro, "repro submit figure-13 --cluster here --workload ")
     assert {"pretrain", "megatron-2021", "megatron-kwai", "megatron-core-0.14"} <= set(offered)
+
+
+def test_megatron_core_is_the_newest_megatron(repro: Caller) -> None:
+    newest, short = (
+        repro("plan", "table-1", "--cluster", "selene", "--workload", name)
+        for name in ("megatron-2026", "megatron-core")
+    )
+    assert short.returncode == 0 and short.stdout == newest.stdout and short.stderr == newest.stderr
+    assert "with megatron-2026 instead of megatron-2021" in short.stderr
