@@ -15,7 +15,7 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning import calibration
-from orchestrator.planning.calibration import FITTED, GPUS, Constants, Habits
+from orchestrator.planning.calibration import FITTED, Constants, Habits, Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,6 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
-    """Rates that are reached, per GPU: FLOP/ms and bytes/ms."""
-
-    gemm: float
-    flash_forward: float
-    flash_backward: float
-    memory: float
-    nvlink: float
-    network: float
-    host: float
-    node: int
-    exposed_share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Job:
     """Everything a formula needs; `tokens` are those of one microbatch on one GPU."""
 
@@ -62,7 +47,7 @@ class _Job:
     layout: Layout
     training: Training
     habits: Habits
-    machine: _Machine
+    machine: Rates
 
     @property
     def tokens(self) -> float:
@@ -83,6 +68,12 @@ class _Job:
         return self.training.recompute == "full"
 
     @property
+    def graphed(self) -> bool:
+        """Whether an iteration starts as one CUDA graph."""
+        alone = self.layout.pipeline_parallel == 1 and not self.training.offload
+        return self.habits.records_graph and alone and not self.training.dropout
+
+    @property
     def layers(self) -> float:
         """Of one pipeline stage."""
         return self.model.layers / self.layout.pipeline_parallel
@@ -100,7 +91,8 @@ def predict_with(
     peak = hardware.peak_tflops.get(training.dtype)
     if peak is None:
         return None
-    machine = _machine(constants, hardware, layout.gpus, peak, program, model.hidden // model.heads)
+    fit = calibration.fit_of(hardware.gpu, program)
+    machine = calibration.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
     job = _Job(model, layout, training, calibration.habits_of(program), machine)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
@@ -111,17 +103,18 @@ def predict_with(
     communication = tensor + context + expert
     bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
     transfer = _pipeline_transfers(job, microbatches)
-    gradients = _gradients(job, passes)
+    gradients = _gradients(job, passes) + _shared_embedding(job)
     waiting = rounds * communication + transfer + gradients
     total = compute + bubble + waiting
     gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
-    fitted_size = _layer_flops(job) >= calibration.SMALLEST_LAYER_FLOPS
-    calibrated = fitted_size and calibration.is_calibrated(gpu, program)
+    fitted_size = _layer_flops(job) >= calibration.smallest_layer_flops(fit, job.graphed)
+    calibrated = fitted_size and fit is not None and gpu is not None
     assumed = hardware.nvlink_gb_s is None or hardware.network_gb_s is None
     return Duration(
         iteration_ms=total,
         # With half the bandwidth that is assumed, communication would take as long again.
-        uncertainty=calibration.uncertainty(gpu, calibrated, fitted_size) + (waiting / total if assumed else 0.0),
+        uncertainty=calibration.uncertainty(gpu, program, calibrated, fitted_size)
+        + (waiting / total if assumed else 0.0),
         calibrated=calibrated,
         compute_ms=compute,
         tensor_parallel_ms=rounds * tensor,
@@ -130,28 +123,6 @@ def predict_with(
         pipeline_bubble_ms=bubble,
         pipeline_transfer_ms=transfer,
         data_parallel_ms=gradients,
-    )
-
-
-def _machine(
-    constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float, program: str, head_width: int
-) -> _Machine:
-    facts = calibration.gpu_facts(hardware.gpu)
-    like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
-    fit = calibration.fit_of(hardware.gpu, program) or like.fit
-    forward, backward = calibration.flash_share(fit, head_width)
-    nvlink = hardware.nvlink_gb_s or (facts.nvlink_gb_s if facts else calibration.ASSUMED_NVLINK_GB_S)
-    network = hardware.network_gb_s or calibration.ASSUMED_NETWORK_GB_S
-    return _Machine(
-        gemm=peak_tflops * 1e9 * constants.gemm_share(fit),
-        flash_forward=peak_tflops * 1e9 * forward,
-        flash_backward=peak_tflops * 1e9 * backward,
-        memory=like.memory_gb_s * 1e6 * constants.memory_share,
-        nvlink=nvlink * 1e6 * calibration.NVLINK_SHARE,
-        network=network * 1e6 * constants.network_share,
-        host=like.host_gb_s * 1e6,
-        node=min(hardware.gpus_per_node, gpus),
-        exposed_share=constants.exposed_share,
     )
 
 
@@ -171,22 +142,11 @@ def _passes(job: _Job) -> _Passes:
     small = norms + activation + other
     forward = products + attention + small
     # Element-wise gradients read what went in beside what comes back: three words for two.
-    backward = 2 * products + attention_backward + 1.5 * small + _accumulation(job, _layer_weights(job))
-    unread = _last_product(job) if job.habits.skips_last_product else 0.0
-    again = {"full": forward - unread, "selective": attention, "ours": norms + activation}
-    return _Passes(forward, backward, again.get(job.training.recompute, 0.0))
-
-
-def _accumulation(job: _Job, weights: float) -> float:
-    return job.habits.accumulated_bytes * weights / job.machine.memory
-
-
-def _last_product(job: _Job) -> float:
-    """The second matrix of the feed-forward layer, forward: of two or three alike."""
-    model, machine, t = job.model, job.machine, job.layout.tensor_parallel
-    weights = model.hidden * model.ffn_hidden / t
-    moved = job.word * (weights + job.tokens * (model.hidden + model.ffn_hidden / t))
-    return 2 * job.tokens * weights / machine.gemm + moved / machine.memory
+    accumulated = job.habits.accumulated_bytes * _layer_weights(job) / job.machine.memory
+    backward = 2 * products + attention_backward + 1.5 * small + accumulated
+    full = forward - (_last_product(job) if job.habits.skips_last_product else 0.0)
+    again = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
+    return _Passes(forward, backward, again)
 
 
 def _matrix_products(job: _Job) -> float:
@@ -199,6 +159,14 @@ def _matrix_products(job: _Job) -> float:
     split = (2 * model.hidden + 2 * model.kv_hidden + copies * matrices * model.ffn_hidden) / t
     moved = job.word * (_layer_weights(job) + job.tokens * (whole + split))
     return flops / job.machine.gemm + moved / job.machine.memory
+
+
+def _last_product(job: _Job) -> float:
+    """That of the feed-forward layer's last matrix, forward."""
+    model, machine = job.model, job.machine
+    ffn = model.ffn_hidden / job.layout.tensor_parallel
+    moved = job.word * (model.hidden * ffn + job.tokens * (model.hidden + ffn))
+    return 2 * job.tokens * model.hidden * ffn / machine.gemm + moved / machine.memory
 
 
 def _layer_flops(job: _Job) -> float:
@@ -228,9 +196,29 @@ def _attention(job: _Job) -> tuple[float, float]:
     machine, t = job.machine, job.layout.tensor_parallel
     flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
     if (job.training.attention or job.habits.attention) == "flash":
-        return flops / 2 / machine.flash_forward, 2.5 * flops / 2 / machine.flash_backward
+        copied, copied_back = _key_copies(job)
+        forward = flops / 2 / machine.flash_forward
+        return forward + copied, 2.5 * flops / 2 / machine.flash_backward + copied_back
     scores = job.tokens * job.model.seq * job.model.heads / t * job.word / 2
     return flops / machine.gemm + 13 * scores / machine.memory, 2 * flops / machine.gemm + 17 * scores / machine.memory
+
+
+def _key_copies(job: _Job) -> tuple[float, float]:
+    """Gathered keys and values put into the sequence's order, forward and backward: `pretrain`'s attention.py.
+
+    Of all of them read and written 2 forward. Backward each of the two pieces of queries has a gradient in an array of
+    zeros: those written 2, the gradients copied 2, the two added 3, and taken apart 2.
+    """
+    if not job.habits.keeps_keys or job.layout.context_parallel == 1:
+        return 0.0, 0.0
+    one = _gathered_keys(job) / job.machine.memory
+    return 2 * one, 9 * one
+
+
+def _gathered_keys(job: _Job) -> float:
+    """Bytes of the keys and values of whole sequences on one GPU."""
+    layout = job.layout
+    return 2 * job.word * job.tokens * layout.context_parallel * job.model.kv_hidden / layout.tensor_parallel
 
 
 def _element_wise(job: _Job) -> tuple[float, float, float]:
@@ -262,14 +250,16 @@ def _offload_wait(job: _Job, forward: float) -> float:
 
 
 def _output_layer(job: _Job) -> float:
-    """Logits and loss of one microbatch, on the last stage: 6 T h V FLOPs, and 56 bytes a logit.
+    """Logits and loss of one microbatch, on the last stage: 6 T h V FLOPs, and the bytes of a logit and a weight.
 
-    The bytes: the 16-bit logits written 2, made fp32 6; maximum 4, shifted 8, exponential 8, sum 4, normalised 8; the
-    gradient 8 and made 16-bit 6, and read by both its products 2.
+    Where the embedding is the same weights, its gradient is an array of its own: 2 bytes a weight written, 2 of zeros
+    for the output layer's, both added 6, and the sum added to the fp32 one 10 (megatron-core 0.16.1).
     """
-    t = job.layout.tensor_parallel
-    logits = job.tokens * job.model.vocab / t
-    moved = job.habits.logit_bytes * logits + job.habits.embedding_bytes * job.model.vocab * job.model.hidden / t
+    habits, t = job.habits, job.layout.tensor_parallel
+    logits, weights = job.tokens * job.model.vocab / t, _embedding(job)
+    shared = habits.sums_shared_embedding and job.model.family == "gpt" and job.layout.pipeline_parallel == 1
+    moved = (habits.logit_bytes + (habits.sharded_logit_bytes if t > 1 else 0)) * logits
+    moved += (habits.accumulated_bytes + (20 if shared else 0)) * weights
     return 6 * logits * job.model.hidden / job.machine.gemm + moved / job.machine.memory
 
 
@@ -277,22 +267,22 @@ def _tensor_parallel(job: _Job) -> float:
     """Exposed communication of one layer and microbatch: two all-reduces a pass, each a reduce-scatter and all-gather.
 
     With sequence parallelism the backward pass gathers the two inputs once more. Full recomputation repeats those of
-    the forward pass (SC21 3.2).
+    the forward pass (SC21 3.2), but those of a product that is left out.
     """
     t = job.layout.tensor_parallel
-    again = (3 if job.layout.sequence_parallel else 2) if job.habits.skips_last_product else 4
+    again = 4 if not job.habits.skips_last_product else 3 if job.layout.sequence_parallel else 2
     halves = 8 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
     one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
     return halves * one * _exposed(job)
 
 
 def _context_parallel(job: _Job) -> float:
-    """Keys and values of the whole sequence to every GPU, again in the backward pass, and their gradients back."""
+    """Keys and values of the whole sequence to every GPU, again in the backward pass unless they were kept, and their
+    gradients back."""
     layout = job.layout
     t, c = layout.tensor_parallel, layout.context_parallel
-    size = 2 * job.word * job.tokens * c * job.model.kv_hidden / t
-    times = 4 if job.recomputes_all else 3
-    return times * _collective(job.machine, size, c, _members(job.machine, t * c, t)) * _exposed(job)
+    times = 3 - job.habits.keeps_keys + job.recomputes_all
+    return times * _collective(job.machine, _gathered_keys(job), c, _members(job.machine, t * c, t)) * _exposed(job)
 
 
 def _expert_parallel(job: _Job) -> float:
@@ -341,9 +331,23 @@ def _gradients(job: _Job, passes: _Passes) -> float:
     return exposed
 
 
+def _shared_embedding(job: _Job) -> float:
+    """The gradients of the embedding that a pipeline's first and last stage share, summed by an all-reduce."""
+    layout = job.layout
+    if not job.habits.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
+        return 0.0
+    gradient = 4 if job.habits.fp32_gradients else job.word
+    members = 2 if layout.gpus == job.machine.node else 1
+    return 2 * _collective(job.machine, gradient * _embedding(job), 2, members)
+
+
+def _embedding(job: _Job) -> float:
+    """Weights of the embedding, or of the output layer, that one GPU holds."""
+    return job.model.vocab * job.model.hidden / job.layout.tensor_parallel
+
+
 def _optimizer_step(job: _Job) -> float:
-    """Mixed-precision Adam: 48 bytes a parameter - gradient unscaled 6 and its norm 4, four fp32 read 16 and three
-    written 12, the 16-bit copy 6, the gradient zeroed 4."""
+    """Mixed-precision Adam."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if _distributed_optimizer(job) else 1
     return job.habits.optimizer_bytes * _parameters(job) / max(1, shares) / job.machine.memory
@@ -356,10 +360,10 @@ def _distributed_optimizer(job: _Job) -> bool:
 
 def _parameters(job: _Job) -> float:
     """Of the GPU that holds most: a stage's layers and one embedding."""
-    return job.layers * _layer_weights(job) + job.model.vocab * job.model.hidden / job.layout.tensor_parallel
+    return job.layers * _layer_weights(job) + _embedding(job)
 
 
-def _members(machine: _Machine, block: int, tensor_parallel: int) -> int:
+def _members(machine: Rates, block: int, tensor_parallel: int) -> int:
     """How many of a group's GPUs share a node, where they are fewest.
 
     Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that is no
@@ -368,7 +372,7 @@ def _members(machine: _Machine, block: int, tensor_parallel: int) -> int:
     return max(1, math.gcd(block, machine.node) // tensor_parallel)
 
 
-def _collective(machine: _Machine, size: float, group: int, members: int) -> float:
+def _collective(machine: Rates, size: float, group: int, members: int) -> float:
     """An all-gather or reduce-scatter of `size` bytes as a ring; between nodes it has one network card per member."""
     if group <= 1:
         return 0.0

@@ -18,18 +18,21 @@ from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import Setting, broken_rules
-from orchestrator.megatron.training import Training
-from orchestrator.planning.calibration import FITTED, OTHER_UNCERTAINTY
+from orchestrator.megatron.training import Recompute, Training
+from orchestrator.planning.calibration import CALIBRATED_UNCERTAINTY, FITTED, OTHER_UNCERTAINTY, flash_share
 from orchestrator.planning.duration import Duration, predict
 from tests.unit.catalog.entries import CHECKOUT
 
 A100 = Hardware(384, 8, "A100-SXM4-80GB", 80, {"fp16": 312, "bf16": 312}, 300, 25)
 A800 = Hardware(1, 8, "A800", 80, {"bf16": 312}, 200, 12.5)
 H800 = Hardware(32, 8, "H800", 80, {"bf16": 989.4}, 200, 12.5)
+H200 = Hardware(1, 8, "NVIDIA H200", 141, {"bf16": 989}, 450, 50)
 FP16 = Training("fp16", recompute="full")
 GPT_175B = ModelShape(96, 12288, 96, 2048, 51200)
 GPT_162B = ModelShape(32, 20480, 128, 2048, 51200)
 GPT_6B = ModelShape(32, 3840, 32, 2048, 51200)
+GPT_3B = ModelShape(16, 4096, 32, 2048, 51200)
+BF16 = Training("bf16", dropout=0.0)
 
 
 def benchmark() -> Any:
@@ -63,13 +66,32 @@ def tflops(model: ModelShape, layout: Layout, training: Training = FP16) -> floa
     return tflops_per_gpu(flops, duration(model, layout, training).iteration_ms, layout.gpus)
 
 
-@pytest.mark.parametrize(("title", "count", "mean"), [("SC21 table 1", 10, 0.04), ("ATC'24 figure 9", 41, 0.02)])
-def test_published_times_that_were_not_fitted_are_predicted(title: str, count: int, mean: float) -> None:
+@pytest.mark.parametrize(
+    ("title", "count", "mean", "largest"),
+    [("SC21 table 1", 10, 0.04, 0.05), ("ATC'24 figure 9", 41, 0.02, 0.05), ("pretrain on H200", 26, 0.03, 0.071)],
+)
+def test_times_that_were_not_fitted_are_predicted(title: str, count: int, mean: float, largest: float) -> None:
     errors = [abs(row.error(FITTED)) for row in ROWS[title] if not row.fitted]
     assert len(ROWS[title]) == count and len(errors) == count // 2
-    # The promise is 8 % in the mean; what was reached is 2.6 % and 1.1 %, and no row off by more than 4.0 %.
-    assert statistics.fmean(errors) < mean
-    assert max(errors) < 0.05
+    # The promise is 8 % in the mean; what was reached is 2.6 %, 1.1 % and 2.6 %, and no row off by more than 7.0 %.
+    assert statistics.fmean(errors) < mean <= CALIBRATED_UNCERTAINTY
+    assert max(errors) < largest
+
+
+@pytest.mark.parametrize("row", ROWS["pretrain on H200"], ids=lambda row: row.name)
+def test_a_run_of_pretrain_on_h200_took_what_is_predicted_within_the_stated_uncertainty(row: Any) -> None:
+    found = row.predicted(FITTED)
+    assert found.calibrated and CALIBRATED_UNCERTAINTY <= found.uncertainty < 0.2
+    assert abs(row.error(FITTED)) < found.uncertainty
+    # The single one with context parallelism is 10.8 % off.
+    assert abs(row.error(FITTED)) < (0.11 if row.layout.context_parallel > 1 else 0.071)
+
+
+def test_which_runs_on_h200_are_fitted_follows_from_their_names_alone() -> None:
+    rows = ROWS["pretrain on H200"]
+    assert [row.name for row in rows] == sorted(row.name for row in rows)
+    assert [row.fitted for row in rows] == [True, False] * 13
+    assert [row.name for row in rows if row.layout.gpus == 2 and row.layout.data_parallel == 2] == ["pretrain_parts dp"]
 
 
 def test_the_fitted_constants_are_shares() -> None:
@@ -220,6 +242,11 @@ def test_context_parallelism_sends_keys_and_values_and_fewer_with_shared_ones() 
         (A100, "megatron-2021", True, 0.08),
         (H800, "megatron-kwai", True, 0.08),
         (H800, "megatron-jan-2024", False, 0.1),
+        (H200, "pretrain", True, 0.08),
+        (replace(H200, gpu="H200-SXM-141GB"), "pretrain", True, 0.08),
+        (H200, "megatron-core", False, OTHER_UNCERTAINTY),
+        (replace(H200, gpu="NVIDIA H200 NVL"), "pretrain", False, OTHER_UNCERTAINTY),
+        (replace(H200, gpu="NVIDIA GH200 480GB"), "pretrain", False, OTHER_UNCERTAINTY),
         (replace(A100, gpu="V100-SXM2-16GB"), "megatron-alpa", False, OTHER_UNCERTAINTY),
         (replace(A100, gpu=None), "pretrain", False, OTHER_UNCERTAINTY),
     ],
@@ -236,6 +263,99 @@ def test_layers_far_smaller_than_any_that_was_fitted_are_said_to_be_less_certain
     """SC21 figure 15: at 5.9 billion parameters, tensor-parallel 2 and a microbatch of one the model is far off."""
     found = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
     assert (found.calibrated, found.uncertainty) == (False, OTHER_UNCERTAINTY)
+
+
+def test_layers_half_as_small_are_certain_only_where_pretrain_starts_them_as_one_graph() -> None:
+    def calibrated(layout: Layout, training: Training = BF16) -> bool:
+        return duration(GPT_3B, layout, training, H200, "pretrain").calibrated
+
+    halved = Layout(2, 2, 1, 1, 16)
+    assert calibrated(halved) and calibrated(Layout(2, 1, 2, 1, 16))
+    assert not calibrated(halved, replace(BF16, dropout=0.1))
+    assert not calibrated(halved, replace(BF16, offload=0.1))
+    assert not calibrated(Layout(4, 2, 2, 1, 16))
+    assert not calibrated(Layout(4, 4, 1, 1, 16))
+
+
+def test_full_recomputation_in_pretrain_leaves_out_the_last_product_and_its_communication() -> None:
+    """Two thirds of a layer's products are computed again: 2871.1 ms for 2375.8 on H200 is 1.21, not 4/3."""
+
+    def ratio(program: str) -> float:
+        layout = Layout(1, 1, 1, 8, 32)
+        full, none = (
+            duration(GPT_3B, layout, replace(BF16, recompute=again), H200, program).iteration_ms
+            for again in ("full", "none")
+        )
+        return full / none
+
+    assert ratio("pretrain") == pytest.approx(2871.1 / 2375.8, rel=0.02)
+    assert ratio("megatron-core") > 1.25
+
+    def communication(again: Recompute, program: str, sequence_parallel: bool) -> float:
+        layout = Layout(2, 2, 1, 1, 16, sequence_parallel=sequence_parallel)
+        return duration(GPT_3B, layout, replace(BF16, recompute=again), H200, program).tensor_parallel_ms
+
+    for sequence_parallel, halves, program, repeated in (
+        (False, 8, "pretrain", 2),
+        (True, 10, "pretrain", 3),
+        (False, 8, "megatron-core", 4),
+        (True, 10, "megatron-core", 4),
+    ):
+        full, none = (communication(again, program, sequence_parallel) for again in ("full", "none"))
+        assert full / none == pytest.approx((halves + repeated) / halves)
+
+
+def test_pretrains_loss_moves_fewer_bytes_a_logit_and_one_pass_more_over_a_split_vocabulary() -> None:
+    def of_vocabulary(program: str, tensor_parallel: int) -> float:
+        """ms of 2^16 more columns of 2^17 logits each."""
+        layout = Layout(tensor_parallel, tensor_parallel, 1, 64, 64)
+        one, two = (
+            duration(replace(GPT_3B, vocab=vocab), layout, BF16, H800, program).compute_ms for vocab in (2**16, 2**17)
+        )
+        return two - one
+
+    bytes_per_ms, logits = 3350e6 * FITTED.memory_share, 2**16 * 2**17
+    weights = 2**16 * 4096
+    # 56 to 12 bytes a logit, 48 to 42 a parameter of the optimizer, and 8 + 20 more a weight of a shared embedding.
+    saved = (56 - 12) * logits + (48 - 42 - 8 - 20) * weights
+    assert of_vocabulary("megatron-core", 1) - of_vocabulary("pretrain", 1) == pytest.approx(saved / bytes_per_ms)
+    split = (56 - 14) * logits / 2 + (48 - 42 - 8 - 20) * weights / 2
+    assert of_vocabulary("megatron-core", 2) - of_vocabulary("pretrain", 2) == pytest.approx(split / bytes_per_ms)
+
+
+def test_pretrain_pays_for_every_microbatch_whose_gradients_it_adds_up() -> None:
+    def of_three_microbatches(program: str) -> float:
+        few, many = (duration(GPT_3B, Layout(1, 1, 1, 1, batch), BF16, H800, program).compute_ms for batch in (1, 4))
+        return many - few
+
+    # 8 bytes a weight of 16 layers, 28 a weight of the embedding and output layer, less 44 a logit; three times.
+    layers, embedding, logits = 16 * 12 * 4096**2, 51200 * 4096, 2048 * 51200
+    more = 3 * (8 * layers + 28 * embedding - 44 * logits) / (3350e6 * FITTED.memory_share)
+    assert of_three_microbatches("pretrain") - of_three_microbatches("megatron-core") == pytest.approx(more)
+
+
+def test_the_ends_of_a_pipeline_sum_the_gradients_of_the_embedding_that_they_share() -> None:
+    layout = Layout(2, 1, 2, 1, 16)
+    tied = duration(GPT_3B, layout, BF16, H200, "pretrain").data_parallel_ms
+    apart = duration(replace(GPT_3B, family="llama"), layout, BF16, H200, "pretrain").data_parallel_ms
+    # Two halves of 4 bytes for each of 51,200 x 4096, at 235/300 of 450 GB/s.
+    assert tied == pytest.approx(4 * 51200 * 4096 / (450e6 * 235 / 300), rel=0.02) and apart == 0
+    assert duration(GPT_3B, layout, BF16, H200, "megatron-core").data_parallel_ms == 0
+
+
+def test_pretrain_keeps_the_keys_that_it_gathered_and_copies_them() -> None:
+    layout = Layout(2, 1, 1, 8, 8, context_parallel=2)
+    kept, again = (duration(GPT_3B, layout, BF16, H800, program) for program in ("pretrain", "megatron-core"))
+    assert kept.context_parallel_ms == pytest.approx(again.context_parallel_ms * 2 / 3)
+    alone = [duration(GPT_3B, Layout(1, 1, 1, 4, 4), BF16, H800, p).compute_ms for p in ("pretrain", "megatron-core")]
+    assert kept.compute_ms - again.compute_ms > alone[0] - alone[1]
+
+
+def test_heads_of_96_are_slower_than_of_128_on_h200_and_others_take_the_nearest_that_holds_them() -> None:
+    assert flash_share("H200", 96) < flash_share("H200", 128)
+    assert flash_share("H200", 64) == flash_share("H200", 96) and flash_share("H200", 112) == flash_share("H200", 128)
+    assert flash_share("H200", 256) == flash_share("H200", 128)
+    assert flash_share("A100", 64) == flash_share("A100", 160) == (0.73, 0.63)
 
 
 def test_an_unknown_peak_is_no_prediction() -> None:
@@ -264,7 +384,7 @@ MODELS = st.builds(
 PROGRAMS = st.sampled_from(
     ("megatron-2021", "megatron-kwai", "megatron-jan-2024", "megatron-alpa", "megatron-core", "pretrain")
 )
-HARDWARE = st.sampled_from((A100, H800, replace(A100, gpu="V100"), Hardware(64, 4, peak_tflops={"bf16": 2250})))
+HARDWARE = st.sampled_from((A100, H800, H200, replace(A100, gpu="V100"), Hardware(64, 4, peak_tflops={"bf16": 2250})))
 TRAININGS = st.builds(
     Training,
     dtype=st.just("bf16"),
