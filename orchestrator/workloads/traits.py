@@ -17,10 +17,10 @@ figure 7 brackets it on 80 GB: 72.8e9 bytes allocated fit, 77.8e9 do not."""
 USABLE_SHARE_CORE = 0.9875
 """The same for Megatron-LM at core 0.14 inside one node: with it 73 of the 74 rows of the Megatron tutorials end as
 their tables say. The other, 228, is predicted to need 79.3e9 bytes of 80 GB and fitted; 121, at 79.2e9, did not."""
-USABLE_SHARE_PRETRAIN = 0.97
-"""The same for `pretrain`, whose allocator leaves hardly a gap: of an H200's 143,771 MiB a job held 146.07e9 bytes,
-0.969, and one that needs 153.4e9 ran out (experiments/results/h200, over-the-edge). What NCCL takes over many nodes is
-unconfirmed."""
+USABLE_SHARE_PRETRAIN = 0.975
+"""The same for `pretrain`, whose allocator leaves hardly a gap. Of an H200, 150 GB in whole units of 10^9 bytes, a job
+held 146.07, 0.974, and one that needs 153.4 ran out (experiments/results/h200, over-the-edge). What NCCL takes over many
+nodes is unconfirmed."""
 
 
 GPT2_TOKENS = 50257

@@ -31,12 +31,15 @@ ONE_PROCESS = {
     "reference": "",
     "reference+untied": "--untie-embeddings-and-output-weights",
     "recompute_full": "--recompute-granularity full",
+    "recompute_two": "--recompute-granularity full --recompute-num-layers 2",
     "recompute_block": "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
     "recompute_selective": "--recompute-granularity selective",
     "unfused_attention": "--attention-backend unfused",
     "micro_batch_4": "--micro-batch-size 4",
     "dropout": DROPOUT,
     "dropout_full": DROPOUT + "--recompute-granularity full",
+    "dropout_two": DROPOUT + "--recompute-granularity full --recompute-num-layers 2",
+    "dropout_block": DROPOUT + "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
     "dropout_selective": DROPOUT + "--recompute-granularity selective",
     "bf16": "--bf16",
     "learning": "--lr 1e-2 --train-iters 20",
@@ -55,8 +58,8 @@ ONE_PROCESS = {
     "llama_bf16_ours": LLAMA + "--bf16 " + OURS + HALF,
 }
 SAME_MODEL = (
-    *("recompute_full", "recompute_block", "recompute_selective", "unfused_attention", "micro_batch_4"),
-    *("llama_full", "llama_selected", "llama_mlp", "llama_micro_batch_4"),
+    *("recompute_selective", "unfused_attention", "micro_batch_4"),
+    *("llama_selected", "llama_mlp", "llama_micro_batch_4"),
 )
 TP2, TP4 = "--tensor-model-parallel-size 2 ", "--tensor-model-parallel-size 4 "
 PP2, PP4 = "--pipeline-model-parallel-size 2 ", "--pipeline-model-parallel-size 4 "
@@ -65,11 +68,15 @@ SP, VPP2 = "--sequence-parallel ", "--num-virtual-stages-per-pipeline-rank 2 "
 SHARDED = "--use-distributed-optimizer "
 OVERLAP = SHARDED + "--overlap-grad-reduce --overlap-param-gather "
 FULL, SELECTIVE = "--recompute-granularity full ", "--recompute-granularity selective "
+TWO, BLOCK = FULL + "--recompute-num-layers 2 ", FULL + "--recompute-method block --recompute-num-layers 2 "
 FOUR_PROCESSES = {
     "dp4": "",
     "dp4_sharded_overlap": OVERLAP,
     "tp2_dp2": TP2,
     "tp4_sp": TP4 + SP,
+    "tp2_sp_dp2": TP2 + SP,
+    "tp2_sp_dp2_full": TP2 + SP + FULL,
+    "tp2_sp_dp2_block": TP2 + SP + BLOCK,
     "tp2_sp_dp2_selective": TP2 + SP + SELECTIVE,
     "pp2_dp2": PP2,
     "pp2_dp2+untied": PP2 + "--untie-embeddings-and-output-weights",
@@ -98,6 +105,16 @@ FOUR_PROCESSES = {
 }
 # What recomputes or offloads, and the same run without.
 EXACTLY = {
+    "recompute_full": "reference",
+    "recompute_two": "reference",
+    "recompute_block": "reference",
+    "dropout_full": "dropout",
+    "dropout_two": "dropout",
+    "dropout_block": "dropout",
+    "llama_full": "llama",
+    "tp2_sp_dp2_full": "tp2_sp_dp2",
+    "tp2_sp_dp2_block": "tp2_sp_dp2",
+    "dropout_tp2_sp_dp2_two": "dropout_tp2_sp_dp2",
     "ours": "reference",
     "offload_all": "reference",
     "dropout_ours": "dropout",
@@ -108,6 +125,10 @@ EXACTLY = {
     "llama_pp4_ours_half": "llama_pp4",
     "llama_pp2_vpp2_dp2_half": "llama_pp2_vpp2_dp2",
     "llama_pp2_vpp2_dp2_ours_all": "llama_pp2_vpp2_dp2",
+}
+DROPPING = {
+    "dropout_tp2_sp_dp2": DROPOUT + TP2 + SP,
+    "dropout_tp2_sp_dp2_two": DROPOUT + TP2 + SP + TWO,
 }
 FAULTY = {
     "batched_interleaved": PP2 + VPP2,
@@ -120,8 +141,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
     """All runs, by name: one process for the first, one group of four for the rest."""
     folder = tmp_path_factory.mktemp("agreement")
     _train(ONE_PROCESS, 1, folder)
-    _train(FOUR_PROCESSES | FAULTY, 4, folder)
-    return {name: read_record(folder / f"{name}.jsonl") for name in (*ONE_PROCESS, *FOUR_PROCESSES, *FAULTY)}
+    of_four = FOUR_PROCESSES | DROPPING | FAULTY
+    _train(of_four, 4, folder)
+    return {name: read_record(folder / f"{name}.jsonl") for name in (*ONE_PROCESS, *of_four)}
 
 
 def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
@@ -159,7 +181,7 @@ def _reference_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", EXACTLY)
-def test_what_atc24_recomputes_and_offloads_changes_no_digit(name: str, records: dict[str, list[Step]]) -> None:
+def test_what_is_recomputed_or_offloaded_changes_no_digit(name: str, records: dict[str, list[Step]]) -> None:
     assert _numbers(records[name]) == _numbers(records[EXACTLY[name]])
 
 
@@ -172,10 +194,16 @@ def test_agreement_would_notice_settings_that_make_gradients_wrong(fault: str, r
     assert max(_differences(records[fault], records["reference"])) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("recompute", ["full", "selective"])
-def test_recomputation_repeats_the_dropout_of_the_forward_pass(recompute: str, records: dict[str, list[Step]]) -> None:
-    assert max(_differences(records[f"dropout_{recompute}"], records["dropout"])) < TOLERANCE
-    assert max(_differences(records["dropout"], records["reference"])) > 100 * TOLERANCE
+def test_selective_recomputation_repeats_the_dropout_of_the_forward_pass(records: dict[str, list[Step]]) -> None:
+    assert max(_differences(records["dropout_selective"], records["dropout"])) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [("dropout", "reference"), ("dropout_tp2_sp_dp2", "reference"), ("dropout_tp2_sp_dp2", "dropout")],
+)
+def test_dropout_drops_something_and_each_rank_its_own(name: str, without: str, records: dict[str, list[Step]]) -> None:
+    assert max(_differences(records[name], records[without])) > 100 * TOLERANCE
 
 
 def test_training_lowers_the_loss(records: dict[str, list[Step]]) -> None:

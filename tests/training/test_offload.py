@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.pretrain.offload import Offload, Transfers, shares_of
-from tests.training.launching import SMALL_MODEL, run_together
+from tests.training.launching import SMALL_MODEL, plain_environments, run_together
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 WIDTH, BATCH = 16, 64
@@ -133,25 +133,28 @@ LLAMA = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("flags", "kept"),
-    [
-        # Layer input, q, k, v, attention output, its sum with the residual, both halves of the gated linear unit.
-        ("--recompute-norm --recompute-activation-func", 4 + 2 / 4 + 2 * FFN / HIDDEN),
-        ("--recompute-activation-func", 6 + 2 / 4 + 2 * FFN / HIDDEN),
-        ("--recompute-norm", 4 + 2 / 4 + 5 * FFN / HIDDEN),
-        # Both norms' outputs; SiLU of the gate, the linear half that Megatron-Core adds zero to, and their product.
-        ("", 6 + 2 / 4 + 5 * FFN / HIDDEN),
-    ],
-)
-def test_a_layer_keeps_what_atc24_says_it_keeps(flags: str, kept: float) -> None:
+# Tensors of [s, b, h] that a layer keeps, by the flags.
+KEPT = {
+    # Layer input, q, k, v, attention output, its sum with the residual, both halves of the gated linear unit.
+    "--recompute-norm --recompute-activation-func": 4 + 2 / 4 + 2 * FFN / HIDDEN,
+    "--recompute-activation-func": 6 + 2 / 4 + 2 * FFN / HIDDEN,
+    "--recompute-norm": 4 + 2 / 4 + 4 * FFN / HIDDEN,
+    # Both norms' outputs; SiLU of the gate, and its product with the other half.
+    "": 6 + 2 / 4 + 4 * FFN / HIDDEN,
+}
+
+
+def test_a_layer_keeps_what_atc24_says_it_keeps() -> None:
     """ATC'24 counts 4 + 2k + 2r tensors of [s, b, h] for a layer that recomputes norms and activation functions."""
-    command = ["-m", "orchestrator.pretrain", *LLAMA, *flags.split(), "--offload-activation-ratio", "0.5"]
-    (finished,) = run_together([command], [{"CUDA_VISIBLE_DEVICES": ""}])  # a GPU's fp32 attention keeps its scores
-    assert finished.exit_code == 0, finished.stderr
-    (line,) = (line for line in finished.stdout.splitlines() if line.endswith("offloaded"))
-    offloaded_mb, kept_mb = (float(word) for word in line.split("chunk 0:")[1].split()[0:3:2])
+    command = ["-m", "orchestrator.pretrain", *LLAMA, "--offload-activation-ratio", "0.5"]
+    # Each alone, and without a GPU, whose fp32 attention keeps its scores.
+    environments = [plain_environments(1)[0] | {"CUDA_VISIBLE_DEVICES": ""} for _ in KEPT]
     angles = 4 / HEADS  # cosines and sines for q and for k, [s, 1, 1, d] each
     final_norm = 1
-    assert kept_mb / 0.25 == pytest.approx(LAYERS * (kept + angles) + final_norm, rel=0.02)
-    assert offloaded_mb == pytest.approx(kept_mb / 2, abs=0.02)
+    all_finished = run_together([[*command, *flags.split()] for flags in KEPT], environments)
+    for (flags, kept), finished in zip(KEPT.items(), all_finished, strict=True):
+        assert finished.exit_code == 0, finished.stderr
+        (line,) = (line for line in finished.stdout.splitlines() if line.endswith("offloaded"))
+        offloaded_mb, kept_mb = (float(word) for word in line.split("chunk 0:")[1].split()[0:3:2])
+        assert kept_mb / 0.25 == pytest.approx(LAYERS * (kept + angles) + final_norm, rel=0.02), flags
+        assert offloaded_mb == pytest.approx(kept_mb / 2, abs=0.02), flags

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -30,14 +32,36 @@ def main(runs_file: str, folder: str) -> None:
     prepare_megatron(device)
     from orchestrator.pretrain.train import pretrain
 
+    groups: dict[Any, Any] = {}
     for name, run in json.loads(Path(runs_file).read_text()).items():
         arguments = parse_arguments([*run["flags"], "--record", str(Path(folder) / f"{name}.jsonl")])
         reasons = refusals(arguments, place.world_size, on_gpu=False)
         if reasons:
             raise SystemExit(f"{name}: {reasons}")
-        with _fault(run["fault"]):
+        with _fault(run["fault"]), _groups_made_once(groups):
             pretrain(arguments, device)
     stop_processes(device)
+
+
+@contextmanager
+def _groups_made_once(made: dict[Any, Any]) -> Iterator[None]:
+    """Have a run take the process groups that an earlier one made of the same ranks, each of its own groups another.
+
+    A group takes connections between all its ranks, and while it lasts its threads wake up a hundred times a second.
+    """
+    from megatron.core import parallel_state
+
+    create, taken = parallel_state.create_group, Counter[Any]()
+
+    def take(ranks: Any = None, *args: Any, **options: Any) -> Any:
+        taken[tuple(ranks)] += 1
+        key = tuple(ranks), taken[tuple(ranks)]
+        if key not in made:
+            made[key] = create(ranks, *args, **options)
+        return made[key]
+
+    with mock.patch.object(parallel_state, "create_group", take):
+        yield
 
 
 @contextmanager

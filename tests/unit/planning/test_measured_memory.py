@@ -1,4 +1,4 @@
-"""The closed form of memory against shipped cases that ran on four H200."""
+"""The closed form of memory against shipped cases that ran on four H200; tests/unit/results has those of two."""
 
 from __future__ import annotations
 
@@ -8,28 +8,20 @@ from orchestrator.planning.cost import memory_of
 from tests.unit.catalog.entries import find_case
 
 # 2026-11-21, `repro submit NAME --cluster local --scale quad` with megatron-core 0.16.1 and torch 2.11: the most that
-# torch.cuda.max_memory_allocated came to on any rank, in MiB as the log prints it.
+# torch.cuda.max_memory_allocated came to on any rank, in MiB as the log prints it. Since then the loss takes less:
+# these are cases whose first pipeline stage needs most, which has no logits.
 MEASURED = [
-    ("table-1", "case=1.7B", 48172.74),
-    ("table-1", "case=3.6B", 44843.77),
-    ("table-1", "case=7.5B", 45962.43),
     ("figure-12", "vp=1,gbs=20", 32511.60),
-    ("figure-12", "vp=4,gbs=20", 32831.69),
     ("figure-16", "mbs=2,gbs=32", 31239.30),
     ("figure-16", "mbs=4,gbs=32", 32803.49),
     ("figure-17", "recompute=full,gbs=32", 30515.03),
     ("figure-17", "recompute=none,gbs=32", 34967.90),
-    ("figure-18", "scatter_gather=true,gbs=10", 16369.70),
-    ("figure-18", "scatter_gather=false,gbs=10", 16541.77),
-    ("tutorial-cp", "case=302", 56112.71),
-    ("tutorial-cp", "case=304", 43900.72),
 ]
 LLAMA = [
     ("atc-demo", "case=ours", 67055.29),
     ("atc-demo", "case=no-recompute", 86088.16),
     ("atc-figure-7", "recompute=ours,offload=0.0", 51808.41),
     ("atc-figure-7", "recompute=ours,offload=0.5", 42964.41),
-    ("atc-figure-7", "recompute=ours,offload=1.0", 34792.12),
 ]
 
 

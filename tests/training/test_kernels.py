@@ -1,0 +1,107 @@
+"""What is one kernel on a GPU computes on a CPU what torch does; the kernels themselves are for tests/gpu."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.nn.functional import gelu, silu
+
+from orchestrator.pretrain.activation import activate, bias_gelu, bias_gelu_gradient
+from orchestrator.pretrain.fused import Fused
+from orchestrator.pretrain.norms import LayerNorm
+from tests.training.launching import REPOSITORY, clean_environment
+
+
+def _doubles(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def test_gelu_with_a_bias_is_torchs_and_its_gradient_autograds() -> None:
+    # From where gelu(x) is 0 to where it is x.
+    x, bias = torch.linspace(-12, 12, 240, dtype=torch.float64).view(10, 3, 8), _doubles(8)
+    argument = (x + bias).requires_grad_()
+    expected = gelu(argument, approximate="tanh")
+    gradient = _doubles(10, 3, 8)
+    torch.autograd.backward(expected, gradient)
+    torch.testing.assert_close(bias_gelu(x, bias), expected.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(bias_gelu_gradient(x, bias, gradient), argument.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_the_fused_activation_has_autograds_gradients_of_its_input_and_its_bias() -> None:
+    config = SimpleNamespace(bias_activation_fusion=True, gated_linear_unit=False)
+    x, bias = _doubles(5, 3, 8).requires_grad_(), _doubles(8).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, bias: activate(config, x, bias), (x, bias))
+    torch.testing.assert_close(activate(config, x, bias), gelu(x + bias, approximate="tanh"))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_an_activation_that_is_not_fused_is_that_of_the_configuration(has_bias: bool) -> None:
+    x, bias = _doubles(5, 3, 8), _doubles(8) if has_bias else None
+    moved = x if bias is None else x + bias
+    plain = SimpleNamespace(bias_activation_fusion=False, gated_linear_unit=False, activation_func=gelu)
+    torch.testing.assert_close(activate(plain, x, bias), gelu(moved))
+    gated = SimpleNamespace(bias_activation_fusion=False, gated_linear_unit=True, activation_func=silu)
+    torch.testing.assert_close(activate(gated, x, bias), silu(moved[..., :4]) * moved[..., 4:])
+
+
+class OnGpu:
+    """A stand-in for a tensor on a GPU: this test has none."""
+
+    is_cuda = True
+
+
+def test_a_fused_function_is_compiled_once_and_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[object, dict[str, object]]] = []
+
+    def compile_(function: Callable[..., str], **options: object) -> Callable[..., str]:
+        compiled.append((function, options))
+        return lambda *tensors: f"one kernel of {function(*tensors)}"
+
+    def function(_: object, other: int) -> str:
+        return f"as written {other}"
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    fused = Fused(function)
+    assert fused(torch.zeros(1), 1) == "as written 1" and compiled == []
+    assert [fused(cast(torch.Tensor, OnGpu()), i) for i in (2, 3)] == [
+        "one kernel of as written 2",
+        "one kernel of as written 3",
+    ]
+    assert compiled == [(function, {"dynamic": False})]
+    assert fused(torch.zeros(1), 4) == "as written 4"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layer_norm_on_a_cpu_is_torchs_to_the_last_digit(dtype: torch.dtype) -> None:
+    config: Any = SimpleNamespace(params_dtype=dtype, sequence_parallel=False)
+    ours, theirs = LayerNorm(config, 24), torch.nn.LayerNorm(24, eps=1e-5, dtype=dtype)
+    weight, bias = torch.randn(2, 24).to(dtype)
+    x, gradient = torch.randn(2, 5, 3, 24).to(dtype)
+    results: list[list[torch.Tensor | None]] = []
+    for norm in (ours, theirs):
+        norm.weight.data.copy_(weight)
+        norm.bias.data.copy_(bias)
+        copy = x.clone().requires_grad_()
+        normed = norm(copy)
+        torch.autograd.backward(normed, gradient)
+        results.append([normed.detach(), copy.grad, norm.weight.grad, norm.bias.grad])
+    for value, expected in zip(*results, strict=True):
+        assert value is not None and expected is not None and torch.equal(value, expected)
+
+
+def test_no_kernel_is_loaded_where_there_is_no_gpu() -> None:
+    """Triton is in no extra, and torch for CPUs comes without it."""
+    program = (
+        "import sys; from types import SimpleNamespace; sys.modules['triton'] = None; import torch;"
+        "from orchestrator.pretrain.norms import LayerNorm;"
+        "norm = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 8);"
+        "norm(torch.ones(2, 8)).sum().backward()"
+    )
+    environment = clean_environment() | {"CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, check=True)

@@ -1,0 +1,104 @@
+"""The evidence that ships: bundles that verify, tables that say what is in them, and memory that was foreseen."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import Entry, find_experiment, read_experiment
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.folders import Folders
+from orchestrator.planning.cost import Cost, cost_of
+from orchestrator.planning.target import Target
+from orchestrator.results.bundle.archive import unpacked
+from orchestrator.results.bundle.verify import verify
+from tests.unit.catalog.entries import CHECKOUT
+
+RESULTS = CHECKOUT / "experiments" / "results"
+BUNDLES = sorted(RESULTS.rglob("*.tar.zst"))
+FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
+Row = dict[str, str]
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(RESULTS).as_posix().removesuffix(".tar.zst")
+
+
+def _beside(bundle: Path, suffix: str) -> Path:
+    return bundle.with_name(bundle.name.removesuffix(".tar.zst") + suffix)
+
+
+def _rows(table: bytes) -> list[Row]:
+    return list(csv.DictReader(io.StringIO(table.decode(), newline="")))
+
+
+def test_there_is_evidence() -> None:
+    assert len(BUNDLES) >= 5
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
+def test_a_bundles_numbers_and_claims_follow_from_its_logs(bundle: Path) -> None:
+    found = verify(bundle)
+    assert [difference for check in found.checks for difference in check.differences] == []
+    assert [check.name for check in found.checks] == ["files", "numbers", "results"]
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
+def test_the_table_beside_a_bundle_is_the_one_in_it(bundle: Path) -> None:
+    with unpacked(bundle) as (folder, _):
+        inside = _rows((folder / "results" / "cases.csv").read_bytes())
+    assert _rows(_beside(bundle, ".csv").read_bytes()) == inside
+    assert inside and all(row["case"] and (row["iteration_ms"] or row["failure"]) for row in inside)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".png"])
+def test_no_table_and_no_picture_is_without_a_bundle_nor_a_bundle_without_them(suffix: str) -> None:
+    assert sorted(RESULTS.rglob(f"*{suffix}")) == sorted(_beside(bundle, suffix) for bundle in BUNDLES)
+
+
+def _entry(experiment: str) -> Entry:
+    """One of the catalogue, or of those that are for tests on GPUs only."""
+    edge = CHECKOUT / "tests" / "gpu" / f"{experiment}.yaml"
+    return read_experiment(experiment, edge) if edge.exists() else find_experiment(FOLDERS, experiment)
+
+
+def cases_that_ran(folder: str) -> list[tuple[Case, Row]]:
+    """Every case of a folder of evidence, and its row of the table."""
+    rows = [row for table in sorted((RESULTS / folder).glob("*.csv")) for row in _rows(table.read_bytes())]
+    cases = {
+        (experiment, scale): {case.name: case for case in expand(_entry(experiment), scale)}
+        for experiment, scale in {(row["experiment"], row["scale"]) for row in rows}
+    }
+    return [(cases[row["experiment"], row["scale"]][row["case"]], row) for row in rows]
+
+
+@cache
+def _costs() -> Sequence[tuple[Case, Row, Cost]]:
+    target = Target.of_cluster(find_cluster(FOLDERS, "h200"))
+    return [(case, row, cost_of(case, target)) for case, row in cases_that_ran("h200")]
+
+
+def test_the_memory_that_cases_held_on_h200_was_predicted_within_a_percent() -> None:
+    faults = {}
+    for case, row, cost in _costs():
+        if row["max_memory_allocated_bytes"]:
+            assert cost.memory is not None
+            held_bytes = float(row["max_memory_allocated_bytes"])
+            faults[row["experiment"], case.name] = abs(cost.memory.total_bytes / held_bytes - 1)
+    assert len(faults) >= 18
+    assert {name: fault for name, fault in faults.items() if fault > 0.01} == {}
+    assert mean(faults.values()) < 0.005
+
+
+def test_memory_was_said_to_run_out_where_it_did_and_nowhere_else() -> None:
+    ran_out = {case.name for case, row, _ in _costs() if row["failure"] == "gpu-oom"}
+    said = {case.name for case, _, cost in _costs() if cost.fit in ("OOM expected", "OOM unexpected")}
+    assert said == ran_out == {"case=hidden-4096-over"}
