@@ -18,9 +18,9 @@ USABLE_SHARE_CORE = 0.9875
 """The same for Megatron-LM at core 0.14 inside one node: with it 73 of the 74 rows of the Megatron tutorials end as
 their tables say. The other, 228, is predicted to need 79.3e9 bytes of 80 GB and fitted; 121, at 79.2e9, did not."""
 USABLE_SHARE_PRETRAIN = 0.975
-"""The same for `pretrain`, whose allocator leaves hardly a gap. Of an H200, 150 GB in whole units of 10^9 bytes, a job
-held 146.07, 0.974, and one that needs 153.4 ran out (experiments/results/h200, over-the-edge). What NCCL takes over many
-nodes is unconfirmed."""
+"""The same for `pretrain`, whose allocator leaves hardly a gap. Of an H200, 150 GB in units of 10^9 bytes, a job held
+146.07, 0.974, and one that needs 153.4 ran out (experiments/results/h200, over-the-edge). What NCCL takes over
+many nodes is unconfirmed."""
 
 
 GPT2_TOKENS = 50257
