@@ -20,16 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from orchestrator.clusters.machine import PEAKS
+from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.model import ModelShape
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.place import find_place, set_environment
 
-H200_PEAK_TFLOPS = 989  # dense bf16, the vendor's data sheet
+H200_PEAK_TFLOPS = PEAKS["H200"]["bf16"]
 COMMON = (
     "--seq-length 2048 --vocab-size 51200 --train-iters 1 --hidden-dropout 0 --attention-dropout 0 --bf16"
     " --use-distributed-optimizer"
@@ -99,7 +99,7 @@ def _say(case: str, name: str, found: Measured, shipped: Measured, arguments: Tr
 
     if dist.get_rank() != dist.get_world_size() - 1:
         return
-    rate = _flops(arguments) / dist.get_world_size() / found.iteration_ms / 1e9
+    rate = tflops_per_gpu(_flops(arguments), found.iteration_ms, dist.get_world_size())
     apart = max(abs(a - b) / abs(b) for a, b in zip(found.losses, shipped.losses, strict=True))
     print(
         f"{case:18} {name:34} {found.iteration_ms:8.1f} ms {rate:6.1f} TFLOP/s {rate / H200_PEAK_TFLOPS:6.1%}"
@@ -110,11 +110,15 @@ def _say(case: str, name: str, found: Measured, shipped: Measured, arguments: Tr
 
 
 def _flops(arguments: TrainingArguments) -> float:
-    """SC21 eq. 3 for one iteration, 72 in place of 96 where nothing is recomputed."""
-    hidden, layers, length = arguments.hidden_size, arguments.num_layers, arguments.seq_length
-    factor, share = (96, 16) if arguments.recompute_granularity == "full" else (72, 12)
-    matrix = factor * arguments.global_batch_size * length * layers * hidden**2
-    return matrix * (1 + length / (6 * hidden) + arguments.padded_vocab_size / (share * layers * hidden))
+    """SC21 eq. 3 for one iteration."""
+    model = ModelShape(
+        arguments.num_layers,
+        arguments.hidden_size,
+        arguments.num_attention_heads,
+        arguments.seq_length,
+        arguments.padded_vocab_size,
+    )
+    return flops_per_iteration(model, arguments.global_batch_size, arguments.recompute_granularity == "full")
 
 
 def _run(arguments: TrainingArguments, without: list[str], iterations: int, device: Any) -> Measured:
