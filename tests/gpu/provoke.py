@@ -214,6 +214,9 @@ def main(names: list[str]) -> int:
         return 2
     beside = Path(sys.executable).with_name("repro")
     command = str(beside) if beside.exists() else shutil.which("repro")
+    if shutil.which("nvidia-smi") is None:
+        print("needs a GPU, and here is no nvidia-smi")
+        return 2
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=False)
     gpus = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
     if command is None or gpus == 0:
