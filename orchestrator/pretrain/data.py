@@ -23,6 +23,15 @@ class Microbatch:
     position_ids: torch.Tensor
     labels: torch.Tensor
 
+    def copy(self) -> Microbatch:
+        """Return a microbatch in memory of its own."""
+        return Microbatch(self.tokens.clone(), self.position_ids.clone(), self.labels.clone())
+
+    def fill(self, other: Microbatch) -> None:
+        """Overwrite tokens and labels with those of another microbatch; all have the same positions."""
+        self.tokens.copy_(other.tokens)
+        self.labels.copy_(other.labels)
+
 
 class Batches:
     """This rank's microbatches of one global batch after the other; `draw` goes on to the next."""

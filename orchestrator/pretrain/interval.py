@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class IntervalSummary:
-    """One logged interval; `iteration` is its last and `elapsed_ms` the mean time of its iterations."""
+    """One logged interval; `iteration` is its last and `elapsed_ms` the mean time of its iterations.
+
+    `host_wait_ms` is the mean time per iteration for which a GPU waited for its host, the largest over all ranks; None
+    where it is not measured.
+    """
 
     iteration: int
     elapsed_ms: float
@@ -29,17 +34,31 @@ class IntervalSummary:
     grad_norm: float | None
     skipped: int
     nan: int
+    host_wait_ms: float | None = None
 
     def as_json(self) -> str:
         """One line with every digit; what is not finite is written as Python's json does: NaN, Infinity."""
         return json.dumps(asdict(self))
 
 
-class Interval:
-    """Gathers steps until the next log line. `largest` gives the largest of a number over all ranks."""
+class WaitTimer(Protocol):
+    """Measures the time in seconds for which the device waited for its host."""
 
-    def __init__(self, synchronize: Callable[[], None], largest: Callable[[float], float]) -> None:
-        self._synchronize, self._largest = synchronize, largest
+    def restart(self) -> None: ...
+
+    def finish(self) -> float: ...
+
+
+class Interval:
+    """Gathers steps until the next log line. `largest` returns the largest of a number over all ranks."""
+
+    def __init__(
+        self,
+        synchronize: Callable[[], None],
+        largest: Callable[[float], float],
+        host_wait: WaitTimer | None = None,
+    ) -> None:
+        self._synchronize, self._largest, self._host_wait = synchronize, largest, host_wait
         self.restart()
 
     def restart(self) -> None:
@@ -49,6 +68,8 @@ class Interval:
         self._grad_norm: float | None = None
         self._synchronize()
         self._largest(0.0)
+        if self._host_wait is not None:
+            self._host_wait.restart()
         self._start = time.perf_counter()
 
     def add(self, step: StepResult) -> None:
@@ -64,7 +85,9 @@ class Interval:
     def finish(self, iteration: int, loss_scale: float) -> IntervalSummary:
         """Sum up, with the elapsed time of the slowest rank; all ranks must call it."""
         self._synchronize()
-        elapsed_s = self._largest(time.perf_counter() - self._start)
+        elapsed_s = time.perf_counter() - self._start
+        host_wait_s = None if self._host_wait is None else self._largest(self._host_wait.finish())
+        elapsed_s = self._largest(elapsed_s)
         return IntervalSummary(
             iteration=iteration,
             elapsed_ms=elapsed_s * 1000 / self._iterations,
@@ -73,4 +96,5 @@ class Interval:
             grad_norm=self._grad_norm,
             skipped=self._skipped,
             nan=self._nan,
+            host_wait_ms=None if host_wait_s is None else host_wait_s * 1000 / self._iterations,
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.layout import Layout
 
 if TYPE_CHECKING:
     from orchestrator.pretrain.interval import IntervalSummary
+
+ExecutionMode = Literal["graph", "eager"]
 
 _TIME = "%Y-%m-%d %H:%M:%S.%f"
 
@@ -58,6 +60,11 @@ def software(torch_version: str, megatron_version: str, backend: str, device: st
     )
 
 
+def execution(mode: ExecutionMode) -> str:
+    """How the GPU gets its work: from CUDA graphs, or kernel by kernel (a line of ours: Megatron-LM prints none)."""
+    return f" > execution: {mode}"
+
+
 def moment(what: str, now: datetime) -> str:
     """A mark of progress with its time, such as `after training is done`."""
     return f"[{what}] datetime: {now.strftime(_TIME)} "
@@ -69,6 +76,7 @@ def iteration(summary: IntervalSummary, arguments: TrainingArguments, now: datet
         f" [{now.strftime(_TIME)}] iteration {summary.iteration:8d}/{arguments.train_iters:8d}",
         f"consumed samples: {summary.iteration * arguments.global_batch_size:12d}",
         f"elapsed time per iteration (ms): {summary.elapsed_ms:.1f}",
+        *([] if summary.host_wait_ms is None else [f"host wait per iteration (ms): {summary.host_wait_ms:.1f}"]),
         f"learning rate: {arguments.lr:.6E}",
         f"global batch size: {arguments.global_batch_size:5d}",
     ]

@@ -18,12 +18,15 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.build import Trainee, build, start_model_parallel
+from orchestrator.pretrain.chunk_graphs import ChunkGraphs, Exchange, GraphedPipeline, run_chunk
 from orchestrator.pretrain.data import Batches, Microbatch
 from orchestrator.pretrain.devices import device_name, synchronize
-from orchestrator.pretrain.graph import GraphedIteration, Losses, records_graph, use_own_stream
+from orchestrator.pretrain.graph import GraphedIteration, Losses, graph_scope, idle_graph_bytes, use_own_stream
+from orchestrator.pretrain.host_wait import HostWait
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.offload import Offload
+from orchestrator.pretrain.pipeline import microbatches_in_flight
 
 # Memory is printed with this many first log lines, after the first step and once optimizer states exist, and the last.
 _MEMORY_LINES = 2
@@ -33,7 +36,7 @@ _MIB = 2**20
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
     """Train once in the process group that is there; Megatron-Core's process groups last as long as the run."""
     layout = Layout.of(arguments, dist.get_world_size())
-    graphed = records_graph(arguments, device)
+    graphed = graph_scope(arguments, device) is not None
     if graphed:
         use_own_stream(device)
     start_model_parallel(layout, arguments.seed, recordable=graphed)
@@ -49,16 +52,15 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
 def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device: torch.device) -> None:
     """Run all iterations and print a line for each interval."""
     batches = Batches(arguments, layout, device)
-    forward_backward = _schedule(arguments, layout, trainee, batches)
-    if records_graph(arguments, device):
-        forward_backward = GraphedIteration(forward_backward)
+    forward_backward = passes_of_an_iteration(arguments, layout, trainee, batches, device)
     with ExitStack() as stack:
         record = None
         if arguments.record and _is_last_rank():
             arguments.record.parent.mkdir(parents=True, exist_ok=True)
             record = stack.enter_context(arguments.record.open("w"))
         _say_first(log_lines.moment("before the start of training step", datetime.now()))
-        interval = Interval(partial(synchronize, device), partial(_largest, device))
+        host_wait = stack.enter_context(HostWait(device)) if device.type == "cuda" else None
+        interval = Interval(partial(synchronize, device), partial(_largest, device), host_wait)
         lines = 0
         for iteration in range(1, arguments.train_iters + 1):
             batches.draw()
@@ -91,13 +93,45 @@ def train_step(trainee: Trainee, forward_backward: Callable[[], Losses]) -> Step
     )
 
 
-def _schedule(arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches) -> Callable[[], Losses]:
-    """Megatron-Core's schedule for this layout; a call runs one iteration and gives the microbatches' losses."""
+def passes_of_an_iteration(
+    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches, device: torch.device
+) -> Callable[[], Losses]:
+    """Return a function that runs one iteration's passes and returns the microbatches' losses."""
+    scope = graph_scope(arguments, device)
+    if scope == "chunk":
+        return _graphed_pipeline(arguments, layout, trainee, batches)
+    run = schedule(arguments, layout, trainee, batches, forward_step)
+    return GraphedIteration(run) if scope == "iteration" else run
+
+
+def _graphed_pipeline(
+    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches
+) -> GraphedPipeline:
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    example, exchange = next(batches.microbatches()), Exchange()
+    graphs = {
+        id(chunk): ChunkGraphs(chunk, in_flight, example, exchange)
+        for chunk, in_flight in zip(trainee.chunks, microbatches_in_flight(layout, stage), strict=True)
+    }
+
+    def step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+        return graphs[id(chunk)].run(next(data)), sum_of_losses
+
+    return GraphedPipeline(schedule(arguments, layout, trainee, batches, step), list(graphs.values()))
+
+
+ForwardStep = Callable[[Iterator[Microbatch], Any], tuple[torch.Tensor, Callable[[torch.Tensor], Any]]]
+
+
+def schedule(
+    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches, step: ForwardStep
+) -> Callable[[], Losses]:
+    """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
     data = [batches.microbatches() for _ in trainee.chunks]
     interleaved = len(trainee.chunks) > 1
     return partial(
         get_forward_backward_func(),
-        forward_step_func=forward_step,
+        forward_step_func=step,
         data_iterator=data if interleaved else data[0],
         model=trainee.chunks if interleaved else trainee.chunks[0],
         num_microbatches=layout.num_microbatches,
@@ -109,9 +143,7 @@ def _schedule(arguments: TrainingArguments, layout: Layout, trainee: Trainee, ba
 
 def forward_step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
     """Run one microbatch through one chunk; the schedule calls the loss function on the last stage."""
-    microbatch = next(data)
-    output = chunk(microbatch.tokens, microbatch.position_ids, None, labels=microbatch.labels)
-    return output, sum_of_losses
+    return run_chunk(chunk, next(data)), sum_of_losses
 
 
 def sum_of_losses(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -140,6 +172,7 @@ def _say_layout(arguments: TrainingArguments, layout: Layout, device: torch.devi
     _say_first(log_lines.world(layout))
     versions = torch.__version__, megatron.core.__version__
     _say_first(log_lines.software(*versions, dist.get_backend(), device_name(device)))
+    _say_first(log_lines.execution("eager" if graph_scope(arguments, device) is None else "graph"))
     _say_first(log_lines.vocabulary(arguments))
 
 
@@ -177,9 +210,11 @@ def _say_interval(
 
 
 def _memory_mb() -> dict[str, float]:
+    """Sizes in MiB. What graphs hold for their replays counts as allocated; torch itself counts it as free."""
+    allocated = torch.cuda.memory_allocated() + idle_graph_bytes()
     return {
-        "allocated": torch.cuda.memory_allocated() / _MIB,
-        "max allocated": torch.cuda.max_memory_allocated() / _MIB,
+        "allocated": allocated / _MIB,
+        "max allocated": max(allocated, torch.cuda.max_memory_allocated()) / _MIB,
         "reserved": torch.cuda.memory_reserved() / _MIB,
         "max reserved": torch.cuda.max_memory_reserved() / _MIB,
     }

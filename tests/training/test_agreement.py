@@ -130,6 +130,18 @@ DROPPING = {
     "dropout_tp2_sp_dp2": DROPOUT + TP2 + SP,
     "dropout_tp2_sp_dp2_two": DROPOUT + TP2 + SP + TWO,
 }
+# Pipelines whose chunks' passes are recorded, and the same runs without graphs. "Recorded" on a CPU is a stand-in.
+GRAPHED = {
+    "graphs_pp2_dp2": (PP2, "pp2_dp2"),
+    "graphs_pp2_dp2+untied": (PP2 + "--untie-embeddings-and-output-weights", "pp2_dp2+untied"),
+    "graphs_pp4_full": (PP4 + FULL, "pp4_full"),
+    "graphs_pp2_vpp2_dp2": (PP2 + VPP2, "pp2_vpp2_dp2"),
+    "graphs_tp2_pp2": (TP2 + PP2, "tp2_pp2"),
+    "graphs_tp2_sp_pp2_vpp2_full": (TP2 + SP + PP2 + VPP2 + FULL, "tp2_sp_pp2_vpp2_full"),
+    "graphs_cp2_pp2_vpp2_selective": (CP2 + PP2 + VPP2 + SELECTIVE, "cp2_pp2_vpp2_selective"),
+    "graphs_llama_pp4": (LLAMA + PP4, "llama_pp4"),
+    "graphs_llama_pp2_vpp2_dp2": (LLAMA + PP2 + VPP2, "llama_pp2_vpp2_dp2"),
+}
 FAULTY = {
     "batched_interleaved": PP2 + VPP2,
     "two_loss_outputs": CP2,
@@ -141,7 +153,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
     """All runs, by name: one process for the first, one group of four for the rest."""
     folder = tmp_path_factory.mktemp("agreement")
     _train(ONE_PROCESS, 1, folder)
-    of_four = FOUR_PROCESSES | DROPPING | FAULTY
+    of_four = FOUR_PROCESSES | DROPPING | FAULTY | {name: flags for name, (flags, _) in GRAPHED.items()}
     _train(of_four, 4, folder)
     return {name: read_record(folder / f"{name}.jsonl") for name in (*ONE_PROCESS, *of_four)}
 
@@ -150,7 +162,11 @@ def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
     """Train all runs in one group of processes; each leaves a record of its name in the folder."""
     plan = folder / f"runs_of_{world_size}.json"
     entries = {
-        name: {"flags": [*SMALL_MODEL, *flags.split()], "fault": name if name in FAULTY else None}
+        name: {
+            "flags": [*SMALL_MODEL, *flags.split()],
+            "fault": name if name in FAULTY else None,
+            "graphs": name in GRAPHED,
+        }
         for name, flags in runs.items()
     }
     plan.write_text(json.dumps(entries))
@@ -183,6 +199,13 @@ def _reference_of(name: str) -> str:
 @pytest.mark.parametrize("name", EXACTLY)
 def test_what_is_recomputed_or_offloaded_changes_no_digit(name: str, records: dict[str, list[Step]]) -> None:
     assert _numbers(records[name]) == _numbers(records[EXACTLY[name]])
+
+
+@pytest.mark.parametrize("name", GRAPHED)
+def test_recorded_passes_train_the_same_model_as_passes_that_are_not_recorded(
+    name: str, records: dict[str, list[Step]]
+) -> None:
+    assert max(_differences(records[name], records[GRAPHED[name][1]])) < TOLERANCE
 
 
 def _numbers(steps: list[Step]) -> list[tuple[float, float]]:

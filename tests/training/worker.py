@@ -1,7 +1,8 @@
 """One rank that trains one layout after another in the same processes: `python worker.py RUNS.json FOLDER`.
 
-RUNS.json maps a name to {"flags": [...], "fault": name or null}; each run leaves FOLDER/NAME.jsonl. Faults put back the
-settings that give wrong gradients, so that a test can see that it would notice them.
+RUNS.json maps a name to {"flags": [...], "fault": name or null, "graphs": bool}; each run leaves FOLDER/NAME.jsonl.
+Faults put back the settings that give wrong gradients, so that a test can see that it would notice them. A run with
+`graphs` records the passes of its pipeline's chunks with a stand-in for CUDA graphs, which calls what it recorded.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,7 +40,7 @@ def main(runs_file: str, folder: str) -> None:
         reasons = refusals(arguments, place.world_size, on_gpu=False)
         if reasons:
             raise SystemExit(f"{name}: {reasons}")
-        with _fault(run["fault"]), _groups_made_once(groups):
+        with _fault(run["fault"]), _graphs(run["graphs"]), _groups_made_once(groups):
             pretrain(arguments, device)
     stop_processes(device)
 
@@ -77,6 +79,33 @@ def _fault(name: str | None) -> Iterator[None]:
         assert name == "batched_interleaved"
         with mock.patch.object(model, "communication_options", _batched):
             yield
+
+
+@contextmanager
+def _graphs(is_on: bool) -> Iterator[None]:
+    """Record what a GPU would record; the graph scope and the graphs themselves are replaced, nothing else."""
+    from orchestrator.pretrain import train
+    from orchestrator.pretrain.chunk_graphs import GraphedPipeline
+
+    recorded: list[object] = []
+
+    def record(run: Callable[[], None], *, own_memory: bool = False) -> Callable[[], None]:  # noqa: ARG001
+        recorded.append(run)
+        return run
+
+    if not is_on:
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(train, "graph_scope", lambda *_: "chunk"))
+        pipeline = partial(GraphedPipeline, make_recorder=lambda: record)
+        stack.enter_context(mock.patch.object(train, "GraphedPipeline", pipeline))
+        stack.enter_context(mock.patch.object(train, "use_own_stream"))
+        start = train.start_model_parallel  # its random states for graphs need a GPU
+        plain = lambda layout, seed, recordable: start(layout, seed)  # noqa: ARG005, E731
+        stack.enter_context(mock.patch.object(train, "start_model_parallel", plain))
+        yield
+    assert recorded, "no pass was recorded"
 
 
 def _two_outputs(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
