@@ -8,6 +8,7 @@ attention, experts, other programs are not measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.megatron.layout import Layout
@@ -16,6 +17,11 @@ from orchestrator.megatron.training import Attention, Training
 
 _CHUNKS_HERE = 3
 """Chunks of which nothing is on the host: one computes, one is on its way out, one comes back."""
+
+
+MicrobatchSlots = Callable[[int, int, int, int], tuple[tuple[int, ...], ...]]
+"""For each chunk of a stage the slots of its microbatches; from pipeline-parallel size, virtual stages, microbatches and
+stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,9 @@ class MemoryFacts:
     """Whether the matrix product adds a weight's gradient to those before; not so in 2021."""
     keeps_gathered_keys: bool = False
     """Whether context parallelism keeps the keys and values of the whole sequence, not only the rank's own."""
+    microbatch_slots: MicrobatchSlots | None = None
+    """The memory slots of CUDA graphs of pipeline stages; None if the program records none. Not used with dropout or
+    offloading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,8 @@ def _estimate_stage(
         optimizer = adam * parameters
     layer = _LayerActivations.of(model, layout, training, facts)
     activations, working = _activations_of_stage(stage, model, layout, facts, layer, width)
+    if facts.microbatch_slots and layout.pipeline_parallel > 1 and not training.dropout and not training.offload:
+        activations, working = _graphs_of_stage(stage, model, layout, facts.microbatch_slots, layer, width)
     chunk = model.layers / (layout.pipeline_parallel * layout.virtual_stages) * layer.kept
     elsewhere = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_HERE)
     copies_gradients = width == 2 and facts.gradient_bytes == 2
@@ -145,6 +156,8 @@ class _LayerActivations:
     mask: float
     kept: float
     working: float
+    forward: float
+    """Alive beside `kept` while the layer runs forward."""
 
     @classmethod
     def of(cls, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> _LayerActivations:
@@ -177,7 +190,8 @@ class _LayerActivations:
             gradients += between  # the layer's output, computed again though nobody needs it
         if not facts.fuses_weight_gradients:
             gradients += width * model.hidden * model.ffn_hidden / t
-        return cls(between, mask, kept, full - kept + gradients)
+        forward = {"full": inner + wide + 2 * between + token, "ours": wide + between}.get(training.recompute, between)
+        return cls(between, mask, kept, full - kept + gradients, forward)
 
 
 def _activations_of_stage(
@@ -205,6 +219,42 @@ def _activations_of_stage(
             # In the end both gradients of the shared table, and their sum, when nothing else is kept.
             working = max(working, 3 * width * rows * model.hidden - kept)
     return kept, working
+
+
+_GRAPH_POOL_BYTES = 20 * 2**20
+"""Memory that torch's allocator maps at once for a pool of large tensors: each graph rounds up to it."""
+_GRAPH_GAPS = 0.075
+"""Gaps between the tensors that a forward graph keeps, of their bytes. Fitted on ten ranks of five runs of `pretrain`
+in two stages on H200 (tests/unit/megatron/test_memory.py), which the form meets within 0.8 %."""
+
+
+def _graphs_of_stage(
+    stage: int,
+    model: ModelShape,
+    layout: Layout,
+    microbatch_slots: MicrobatchSlots,
+    layer: _LayerActivations,
+    width: int,
+) -> tuple[float, float]:
+    """(held by the slots, shared by backward graphs and exchanged between stages) in bytes.
+
+    A slot holds the activations of one microbatch and what forward layers need for a moment, until the run ends.
+    Backward graphs share their memory.
+    """
+    p, t = layout.pipeline_parallel, layout.tensor_parallel
+    chunks = microbatch_slots(p, layout.virtual_stages, max(1, layout.microbatches), stage)
+    slots = len({slot for numbers in chunks for slot in numbers})
+    activations = model.layers / (p * layout.virtual_stages) * layer.kept
+    held = slots * (activations * (1 + _GRAPH_GAPS) + layer.forward + _GRAPH_POOL_BYTES)
+    rows = padded_vocabulary(model.vocab, t) / t
+    working = layer.working
+    if stage in (0, p - 1):  # the gradient of the embedding table
+        working = max(working, width * rows * model.hidden + 2 * layer.between)
+    if stage == p - 1:
+        tokens = layout.micro_batch_size * model.seq / layout.context_parallel
+        held += len(set(chunks[-1])) * (width * tokens * rows + 2 * layer.between)
+    exchanged = 3 * layer.between  # outgoing, incoming, returned
+    return held, working + exchanged
 
 
 def _width(training: Training) -> int:

@@ -65,7 +65,7 @@ def memory_of(case: Case) -> MemoryEstimate:
     traits = traits_of(case.workload)
     if traits.dialect == "kwai" and case.training.recompute in ("none", "ours"):
         return estimate_memory_atc24(case.model, case.layout, case.training)
-    estimate = estimate_memory(case.model, case.layout, case.training, traits.memory_of(case.training))
+    estimate = estimate_memory(case.model, case.layout, case.training, traits.memory_of(case))
     return replace(estimate, calibrated=traits.memory_measured and traits.dialect != "kwai")
 
 

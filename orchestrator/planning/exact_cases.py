@@ -29,7 +29,7 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
         if isinstance(found, str):
             results[i] = found
             continue
-        facts = traits_of(cases[i].workload).memory_of(cases[i].training)
+        facts = traits_of(cases[i].workload).memory_of(cases[i])
         worst = max(found.ranks, key=lambda rank: _total_bytes(rank, facts))
         results[i] = ExactCase(worst.parameters, worst.pipeline_rank, _total_bytes(worst, facts))
     return results
@@ -37,12 +37,14 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
 
 def exact_job(case: Case) -> ExactJob:
     """The case as our program would run it, less what the case's own program does not do."""
-    facts = traits_of(case.workload).memory_of(case.training)
+    facts = traits_of(case.workload).memory_of(case)
     arguments = [argument for argument in pretrain.arguments(case) if argument not in case.arguments]
     if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
         arguments.remove("--use-distributed-optimizer")
     if not facts.fuses_weight_gradients:  # as Megatron-LM of 2021, which fuses neither this nor the loss
         arguments += ["--no-gradient-accumulation-fusion", "--no-cross-entropy-fusion"]
+    if facts.microbatch_slots is None:
+        arguments += ["--cuda-graph-impl", "none"]
     return ExactJob(tuple(arguments), case.layout.gpus, facts.attention, facts.frees_outputs)
 
 

@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from types import ModuleType
 from typing import Any, ClassVar
@@ -39,15 +39,27 @@ _GPU = torch.device("cuda")  # only its name is used: the options that a GPU get
 _BLOCK_BYTES = 512  # what torch's CUDA allocator rounds a tensor up to
 
 
+@dataclass
+class Pool:
+    """Bytes of a pool's storages that exist now, and the most that existed at once."""
+
+    now: int = 0
+    peak: int = 0
+
+
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that operations made and that are still there, and the most there ever were."""
+    """Bytes of all storages that operations made and that still exist, and the most that existed at once.
+
+    Storages that are made while a CUDA graph would be recorded count for the pool of that graph, which holds its peak.
+    """
 
     counting: ClassVar[LiveBytes | None] = None
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
-        self.peak = 0
+        self._ordinary = Pool()
+        self._graphs: dict[int | None, Pool] = {}
+        self._current = self._ordinary
         self.compiled_depth = 0
         self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -60,10 +72,31 @@ class LiveBytes(TorchDispatchMode):
         LiveBytes.counting = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
+    @property
+    def now(self) -> int:
+        """Bytes that exist now."""
+        return self._ordinary.now + sum(pool.peak for pool in self._graphs.values())
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that a GPU needed at once."""
+        return max(self._ordinary.peak, self.now)
+
+    def restart(self) -> None:
+        """Forget the peak."""
+        self._ordinary.peak = self._ordinary.now
+
+    def record(self, run: Callable[[], None], *, slot: int | None = None) -> Callable[[], None]:
+        """Run what a GPU would record as a graph, and count its memory as the graph's (`pretrain.graph.Recorder`)."""
+        self._current = self._graphs.setdefault(slot, Pool())
+        run()
+        self._current = self._ordinary
+        return run
+
     def note_peak(self) -> None:
         """Take the present for the peak if it is higher; inside a compiled function it is not what a GPU holds."""
         if not self.compiled_depth:
-            self.peak = max(self.peak, self.now)
+            self._current.peak = max(self._current.peak, self._current.now)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
@@ -81,11 +114,12 @@ class LiveBytes(TorchDispatchMode):
         if storage not in self._known:
             size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
             self._known[storage] = size
-            self.now += size
-            weakref.finalize(storage, self._free, size)
+            self._current.now += size
+            weakref.finalize(storage, _free, self._current, size)
 
-    def _free(self, size: int) -> None:
-        self.now -= size
+
+def _free(pool: Pool, size: int) -> None:
+    pool.now -= size
 
 
 def _communicated(func: Any, args: Any) -> Any:
@@ -128,8 +162,9 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
         chunks = build._wrap(arguments, config, chunks)
         build._connect_overlap(arguments, config, chunks)
         gc.collect()
-        state = live.peak = live.now
-        _run(arguments, replace(layout, num_microbatches=_enough_microbatches(layout, stage)), chunks)
+        live.restart()
+        state = live.now
+        _run(arguments, replace(layout, num_microbatches=_enough_microbatches(layout, stage)), chunks, live)
     return RankMemory(
         rank=rank,
         pipeline_rank=stage,
@@ -140,24 +175,21 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     )
 
 
-def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any]) -> None:
-    """Forward and backward passes over the layout's microbatches in Megatron-Core's schedule."""
-    from megatron.core.pipeline_parallel import get_forward_backward_func
-
+def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any], live: LiveBytes) -> None:
+    """Run one iteration in Megatron-Core's schedule, and record the graphs that a GPU would record after it."""
     from orchestrator.pretrain.data import Batches
-    from orchestrator.pretrain.train import forward_step
+    from orchestrator.pretrain.graph import graph_scope
+    from orchestrator.pretrain.train import chunk_graphs, forward_step, graphed_step, schedule
 
     batches = Batches(arguments, layout, _META)
-    data = [batches.microbatches() for _ in chunks]
-    get_forward_backward_func()(
-        forward_step_func=forward_step,
-        data_iterator=data if len(chunks) > 1 else data[0],
-        model=chunks if len(chunks) > 1 else chunks[0],
-        num_microbatches=layout.num_microbatches,
-        seq_length=arguments.seq_length,
-        micro_batch_size=arguments.micro_batch_size,
-        forward_only=False,
-    )
+    if graph_scope(arguments, _GPU) != "chunk":
+        schedule(arguments, layout, chunks, batches, forward_step)()
+        return
+    graphs = chunk_graphs(layout, chunks, batches)
+    schedule(arguments, layout, chunks, batches, graphed_step(graphs))()
+    gc.collect()
+    for part in graphs:
+        part.record(live.record)
 
 
 def _enough_microbatches(layout: Layout, stage: int) -> int:

@@ -1,14 +1,14 @@
-"""CUDA graphs of a pipeline stage: a forward and a backward graph for each microbatch that a chunk holds at once.
+"""CUDA graphs of a pipeline stage: a forward and a backward graph for each chunk and memory slot.
 
 The schedule is Megatron-Core's. It calls a chunk's passes as before and sends and receives between the graphs. A slot
-holds the input and the activations of one microbatch from its forward to its backward pass. The schedule ends the
-microbatches of a chunk in the order in which they began, so the slots are used in turn.
+holds the input and the activations of one microbatch from its forward to its backward pass (`microbatch_slots`). The
+schedule ends the microbatches of a chunk in the order in which they began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,17 +52,17 @@ class Exchange:
     def __init__(self) -> None:
         self._tensors: dict[tuple[str, torch.Size], torch.Tensor] = {}
 
-    def tensor(self, role: str, like: torch.Tensor) -> torch.Tensor:
+    def tensor(self, role: str, like: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Return the tensor of a role, with the shape and type of `like`."""
         key = role, like.shape
         if key not in self._tensors:
-            self._tensors[key] = torch.zeros_like(like, requires_grad=False)
+            self._tensors[key] = torch.zeros_like(like, device=device)
         return self._tensors[key]
 
 
 @dataclass
-class _Slot:
-    """One microbatch in flight. `hidden` [s, b, h] is the input from the stage before; None on the first stage."""
+class _Passes:
+    """Both passes of a chunk in one slot. `hidden` [s, b, h] is the stage's input; None on the first stage."""
 
     microbatch: Microbatch
     hidden: torch.Tensor | None
@@ -71,102 +71,96 @@ class _Slot:
     backward: Graph | None = None
 
 
-@dataclass
 class ChunkGraphs:
-    """Graphs of one model chunk; `in_flight` is the largest number of microbatches that it holds at once.
+    """Graphs of one model chunk; `slots` has the slot of each microbatch of an iteration.
 
     `example` is a microbatch of the run's shapes. Until the passes are recorded, `run` calls the chunk itself.
     """
 
-    chunk: Any
-    in_flight: int
-    example: Microbatch
-    exchange: Exchange
-    _slots: list[_Slot] = field(default_factory=list)
-    _begun: int = 0
-    _ended: int = 0
-
-    def __post_init__(self) -> None:
-        self._gpt = get_attr_wrapped_model(self.chunk, "decoder", return_model_obj=True)
+    def __init__(self, chunk: Any, slots: Sequence[int], example: Microbatch, exchange: Exchange) -> None:
+        self.chunk, self._slots = chunk, slots
+        self._example, self._exchange = example, exchange
+        self._gpt = get_attr_wrapped_model(chunk, "decoder", return_model_obj=True)
         self._reads_data = bool(self._gpt.pre_process or self._gpt.post_process)
         # Autograd calls the backward pass of a function only if one of its inputs needs a gradient.
-        self._anchor = torch.zeros((), device=self.example.tokens.device, requires_grad=True)
+        self._anchor = torch.zeros((), device=example.tokens.device, requires_grad=True)
+        self._recorded: dict[int, _Passes] = {}
+        self._begun = self._ended = 0
 
     def run(self, microbatch: Microbatch) -> torch.Tensor:
         """Run the forward pass of the next microbatch; the hidden states come from Megatron-Core's set_input_tensor."""
         received: torch.Tensor | None = self._gpt.decoder.input_tensor
-        if not self._slots:
+        if not self._recorded:
             output = run_chunk(self.chunk, microbatch)
             self._hidden_like = None if received is None else torch.empty_like(received, device="meta")
             self._output_like = torch.empty_like(output, device="meta")
             return output
         source = self._anchor if received is None else received
-        replayed: torch.Tensor = _Passes.apply(source, self, microbatch)  # type: ignore[no-untyped-call]
+        replayed: torch.Tensor = _Replay.apply(source, self, microbatch)  # type: ignore[no-untyped-call]
         if received is not None:
             # The schedule holds the received tensor until the backward pass, for its gradient alone.
             received.untyped_storage().resize_(0)
         return replayed
 
     def record(self, recorder: Recorder) -> None:
-        """Record the passes of every slot. Call it after one iteration without graphs.
+        """Record both passes for every slot of the chunk. Call it after one iteration without graphs.
 
-        Each forward graph has memory of its own, in which the activations wait for the backward graph. Forward graphs
-        that share memory would overwrite them: another microbatch runs through its forward graph while they wait.
+        The activations wait for the backward graph in the memory of the slot. Forward graphs that share memory would
+        overwrite them: another microbatch runs through its forward graph while they wait.
         """
         device = self._anchor.device
-        self._outgoing = self.exchange.tensor("outgoing", torch.empty_like(self._output_like, device=device))
-        self._incoming = self.exchange.tensor("incoming", self._outgoing)
-        for _ in range(self.in_flight):
-            hidden = self._hidden_like
-            slot = _Slot(
-                microbatch=self.example.copy(),
-                hidden=None if hidden is None else torch.zeros_like(hidden, device=device, requires_grad=True),
-            )
-            if slot.hidden is not None:
-                self._returned = self.exchange.tensor("returned", slot.hidden)
-            slot.forward = recorder(partial(self._forward, slot), own_memory=True)
-            slot.backward = recorder(partial(self._backward, slot))
-            self._slots.append(slot)
+        self._outgoing = self._exchange.tensor("outgoing", self._output_like, device)
+        self._incoming = self._exchange.tensor("incoming", self._output_like, device)
+        for slot in sorted(set(self._slots)):
+            passes = _Passes(self._example.copy(), hidden=None)
+            if self._hidden_like is not None:
+                passes.hidden = self._exchange.tensor(f"hidden in slot {slot}", self._hidden_like, device)
+                passes.hidden.requires_grad_()
+                self._returned = self._exchange.tensor("returned", self._hidden_like, device)
+            passes.forward = recorder(partial(self._forward, passes), slot=slot)
+            passes.backward = recorder(partial(self._backward, passes))
+            self._recorded[slot] = passes
         self._gpt.decoder.input_tensor = None
 
     def replay_forward(self, microbatch: Microbatch, received: torch.Tensor) -> torch.Tensor:
-        """Run the next microbatch's forward pass from the slot whose turn it is."""
-        slot = self._slots[self._begun % self.in_flight]
-        assert self._begun - self._ended < self.in_flight and slot.forward is not None
+        """Run the next microbatch's forward pass in its slot."""
+        passes = self._recorded[self._slots[self._begun % len(self._slots)]]
         self._begun += 1
+        assert passes.forward is not None
         if self._reads_data:
-            slot.microbatch.fill(microbatch)
-        if slot.hidden is not None:
-            slot.hidden.detach().copy_(received)
-        slot.forward()
+            passes.microbatch.fill(microbatch)
+        if passes.hidden is not None:
+            passes.hidden.detach().copy_(received)
+        passes.forward()
         return self._outgoing.clone()
 
     def replay_backward(self, gradient: torch.Tensor) -> torch.Tensor | None:
         """Run the backward pass of the oldest microbatch in flight; returns the gradient of its input."""
-        slot = self._slots[self._ended % self.in_flight]
-        assert self._ended < self._begun and slot.backward is not None
+        assert self._ended < self._begun
+        passes = self._recorded[self._slots[self._ended % len(self._slots)]]
         self._ended += 1
+        assert passes.backward is not None
         self._incoming.copy_(gradient)
-        slot.backward()
-        return None if slot.hidden is None else self._returned.clone()
+        passes.backward()
+        return None if passes.hidden is None else self._returned.clone()
 
-    def _forward(self, slot: _Slot) -> None:
-        self._gpt.set_input_tensor(slot.hidden)
+    def _forward(self, passes: _Passes) -> None:
+        self._gpt.set_input_tensor(passes.hidden)
         with torch.enable_grad():
-            slot.output = run_chunk(self.chunk, slot.microbatch)
-        self._outgoing.copy_(slot.output.detach())
+            passes.output = run_chunk(self.chunk, passes.microbatch)
+        self._outgoing.copy_(passes.output.detach())
 
-    def _backward(self, slot: _Slot) -> None:
-        assert slot.output is not None
-        torch.autograd.backward([slot.output], [self._incoming])
-        slot.output = None
-        if slot.hidden is not None:
-            assert slot.hidden.grad is not None
-            self._returned.copy_(slot.hidden.grad)
-            slot.hidden.grad = None
+    def _backward(self, passes: _Passes) -> None:
+        assert passes.output is not None
+        torch.autograd.backward([passes.output], [self._incoming])
+        passes.output = None
+        if passes.hidden is not None:
+            assert passes.hidden.grad is not None
+            self._returned.copy_(passes.hidden.grad)
+            passes.hidden.grad = None
 
 
-class _Passes(torch.autograd.Function):
+class _Replay(torch.autograd.Function):
     """Puts the graphs of a chunk where Megatron-Core's schedule expects a differentiable function."""
 
     @staticmethod

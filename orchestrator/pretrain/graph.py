@@ -57,31 +57,33 @@ def use_own_stream(device: torch.device) -> None:
 class Recorder(Protocol):
     """Records the work that a function launches."""
 
-    def __call__(self, run: Callable[[], None], *, own_memory: bool = False) -> Graph: ...
+    def __call__(self, run: Callable[[], None], *, slot: int | None = None) -> Graph: ...
 
 
 class CudaRecorder:
     """Records CUDA graphs on the current stream.
 
-    Graphs of the shared memory pool use the same memory one after another: a later recording uses what an earlier one
-    has freed. That is safe if their replays do not overlap and no tensor of such a graph is needed after its replay. A
-    graph whose tensors are needed later, such as activations, is recorded with `own_memory`.
+    Graphs of one memory pool use the same memory one after another: a later recording uses what an earlier one has
+    freed. That is safe if their replays do not overlap and no tensor of such a graph is needed after its replay. A
+    graph whose tensors are needed later, such as activations, is recorded with a `slot`, which has a pool of its own;
+    graphs of one slot may replace each other's tensors.
     """
 
     def __init__(self) -> None:
         torch.cuda.synchronize()
         gc.collect()
         torch.cuda.empty_cache()
-        self._shared_pool = torch.cuda.graph_pool_handle()
+        self._pools: dict[int | None, tuple[int, int]] = {}
 
-    def __call__(self, run: Callable[[], None], *, own_memory: bool = False) -> Graph:
+    def __call__(self, run: Callable[[], None], *, slot: int | None = None) -> Graph:
         graph = torch.cuda.CUDAGraph()
         for state in get_all_rng_states().values():
             graph.register_generator_state(state)  # the regions of Megatron-Core's tracker switch between them
-        pool = torch.cuda.graph_pool_handle() if own_memory else self._shared_pool
+        if slot not in self._pools:
+            self._pools[slot] = torch.cuda.graph_pool_handle()
         with LAUNCHING:
             # Other threads, such as NCCL's watchdog, continue to call CUDA.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=self._pools[slot], capture_error_mode="thread_local")
             try:
                 run()
             finally:

@@ -18,23 +18,36 @@ def communication_options(layout: Layout, *, on_gpu: bool) -> dict[str, bool]:
     }
 
 
-def microbatches_in_flight(layout: Layout, stage: int) -> list[int]:
-    """Return, for each chunk of a stage, the most microbatches between their forward and their backward pass.
+def microbatch_slots(
+    pipeline_parallel: int, virtual_stages: int, num_microbatches: int, stage: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return, for each chunk of a stage, the memory slot of each microbatch of an iteration.
+
+    A slot holds the activations of one microbatch of one chunk from its forward to its backward pass. There are as many
+    slots as the stage ever needs at once. A chunk keeps to slots that it has used before, if one of them is free.
 
     Follows the order of Megatron-Core 0.16.1's schedules (pipeline_parallel/schedules.py). Interleaved, a stage runs
     groups of p microbatches through its v chunks in turn, and begins 2 (p - stage - 1) + (v - 1) p passes before its
     first backward pass; backward passes visit the chunks in reverse.
     """
-    p, v, m = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
-    if v == 1:
-        return [min(p - stage, m)]
+    p, v, m = pipeline_parallel, virtual_stages, num_microbatches
     order = [chunk for first in range(0, m, p) for chunk in range(v) for _ in range(first, min(first + p, m))]
-    ahead = min(2 * (p - stage - 1) + (v - 1) * p, len(order))
-    held, most = [0] * v, [0] * v
+    ahead = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * p
+    ahead = min(ahead, len(order))
+    slots: list[list[int]] = [[] for _ in range(v)]
+    ended = [0] * v
+    free: set[int] = set()
+    count = 0
     for begins, ends in zip(order + [None] * ahead, [None] * ahead + order, strict=True):
         if begins is not None:
-            held[begins] += 1
-            most[begins] = max(most[begins], held[begins])
+            if not free:
+                free.add(count)
+                count += 1
+            slot = min(free & set(slots[begins]) or free)
+            free.remove(slot)
+            slots[begins].append(slot)
         if ends is not None:
-            held[v - 1 - ends] -= 1
-    return most
+            chunk = v - 1 - ends
+            free.add(slots[chunk][ended[chunk]])
+            ended[chunk] += 1
+    return tuple(tuple(numbers) for numbers in slots)

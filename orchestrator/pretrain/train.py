@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -26,11 +26,13 @@ from orchestrator.pretrain.host_wait import HostWait
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.offload import Offload
-from orchestrator.pretrain.pipeline import microbatches_in_flight
+from orchestrator.pretrain.pipeline import microbatch_slots
 
 # Memory is printed with this many first log lines, after the first step and once optimizer states exist, and the last.
 _MEMORY_LINES = 2
 _MIB = 2**20
+
+ForwardStep = Callable[[Iterator[Microbatch], Any], tuple[torch.Tensor, Callable[[torch.Tensor], Any]]]
 
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
@@ -99,41 +101,44 @@ def passes_of_an_iteration(
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
     if scope == "chunk":
-        return _graphed_pipeline(arguments, layout, trainee, batches)
-    run = schedule(arguments, layout, trainee, batches, forward_step)
+        graphs = chunk_graphs(layout, trainee.chunks, batches)
+        return GraphedPipeline(schedule(arguments, layout, trainee.chunks, batches, graphed_step(graphs)), graphs)
+    run = schedule(arguments, layout, trainee.chunks, batches, forward_step)
     return GraphedIteration(run) if scope == "iteration" else run
 
 
-def _graphed_pipeline(
-    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches
-) -> GraphedPipeline:
+def chunk_graphs(layout: Layout, chunks: Sequence[Any], batches: Batches) -> list[ChunkGraphs]:
+    """Return the graphs of this stage's chunks, with nothing recorded yet."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
+    sizes = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
     example, exchange = next(batches.microbatches()), Exchange()
-    graphs = {
-        id(chunk): ChunkGraphs(chunk, in_flight, example, exchange)
-        for chunk, in_flight in zip(trainee.chunks, microbatches_in_flight(layout, stage), strict=True)
-    }
+    return [
+        ChunkGraphs(chunk, slots, example, exchange)
+        for chunk, slots in zip(chunks, microbatch_slots(*sizes, stage), strict=True)
+    ]
+
+
+def graphed_step(graphs: Sequence[ChunkGraphs]) -> ForwardStep:
+    """Return `forward_step` for chunks whose passes are recorded."""
+    by_chunk = {id(part.chunk): part for part in graphs}
 
     def step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
-        return graphs[id(chunk)].run(next(data)), sum_of_losses
+        return by_chunk[id(chunk)].run(next(data)), sum_of_losses
 
-    return GraphedPipeline(schedule(arguments, layout, trainee, batches, step), list(graphs.values()))
-
-
-ForwardStep = Callable[[Iterator[Microbatch], Any], tuple[torch.Tensor, Callable[[torch.Tensor], Any]]]
+    return step
 
 
 def schedule(
-    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches, step: ForwardStep
+    arguments: TrainingArguments, layout: Layout, chunks: Sequence[Any], batches: Batches, step: ForwardStep
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
-    data = [batches.microbatches() for _ in trainee.chunks]
-    interleaved = len(trainee.chunks) > 1
+    data = [batches.microbatches() for _ in chunks]
+    interleaved = len(chunks) > 1
     return partial(
         get_forward_backward_func(),
         forward_step_func=step,
         data_iterator=data if interleaved else data[0],
-        model=trainee.chunks if interleaved else trainee.chunks[0],
+        model=list(chunks) if interleaved else chunks[0],
         num_microbatches=layout.num_microbatches,
         seq_length=arguments.seq_length,
         micro_batch_size=arguments.micro_batch_size,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import Dialect
-from orchestrator.megatron.training import Training
+from orchestrator.pretrain.pipeline import microbatch_slots
 
 USABLE_SHARE = 0.9375
 """Share of a GPU's memory that tensors can have; the rest is the context, NCCL's buffers and fragments. ATC'24's
@@ -64,14 +66,22 @@ class Traits:
     usable_share: float = USABLE_SHARE
     tokens: Callable[[ModelShape, int], int | None] = _gpt2
 
-    def memory_of(self, training: Training) -> MemoryFacts:
-        """The program's habits with what a case decides itself laid over them."""
-        attention, shards = training.attention, training.distributed_optimizer
+    def memory_of(self, case: Case) -> MemoryFacts:
+        """Return how the program uses memory with the options of a case."""
+        attention, shards = case.training.attention, case.training.distributed_optimizer
         return replace(
             self.memory,
             attention=self.memory.attention if attention is None else attention,
             shards_optimizer=self.memory.shards_optimizer if shards is None else shards,
+            microbatch_slots=self.memory.microbatch_slots if _may_record(case.arguments) else None,
         )
+
+
+def _may_record(arguments: Sequence[str]) -> bool:
+    """Whether a pipeline of `pretrain` records CUDA graphs with these options (pretrain/graph.py)."""
+    return not {"--overlap-grad-reduce", "--overlap-param-gather"}.intersection(arguments) and (
+        ("--cuda-graph-impl", "none") not in pairwise(arguments)
+    )
 
 
 # Megatron-LM of 2021: scores are kept, gradients are of the weights' own 16 bits unless asked otherwise, the optimizer
@@ -87,7 +97,13 @@ _2021 = MemoryFacts(
 # Later ones run with flash attention and accumulate gradients in fp32; the optimizer is sharded where a case says so.
 _KWAI = MemoryFacts("flash", shards_optimizer=True)
 _CORE = MemoryFacts("flash", shards_optimizer=False)
-_PRETRAIN = MemoryFacts("flash", shards_optimizer=True, logit_bytes=2, keeps_gathered_keys=True)
+_PRETRAIN = MemoryFacts(
+    "flash",
+    shards_optimizer=True,
+    logit_bytes=2,
+    keeps_gathered_keys=True,
+    microbatch_slots=microbatch_slots,
+)
 
 _TRAITS: Mapping[str, Traits] = {
     "megatron-2021": Traits("2021", _2021),

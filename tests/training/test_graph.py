@@ -1,41 +1,43 @@
-"""Which runs become a CUDA graph, and what calls of a recorded iteration do, with a stand-in for the graph."""
+"""Which runs are recorded as CUDA graphs, and what a recorded iteration does, with a stand-in for the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 
 from orchestrator.pretrain import graph
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.graph import GraphedIteration, records_graph
+from orchestrator.pretrain.graph import CudaRecorder, GraphedIteration, graph_scope
 from tests.training.launching import SMALL_MODEL
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("flags", "device", "records"),
+    ("flags", "device", "scope"),
     [
-        ("", GPU, True),
-        ("--tensor-model-parallel-size 2 --sequence-parallel --recompute-granularity full", GPU, True),
-        ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", GPU, True),
-        ("--context-parallel-size 2 --recompute-norm", GPU, True),
-        ("--cuda-graph-impl none", GPU, False),
-        ("--hidden-dropout 0.1", GPU, False),
-        ("--attention-dropout 0.1", GPU, False),
-        ("--pipeline-model-parallel-size 2", GPU, False),
-        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", GPU, False),
-        ("--offload-activation-ratio 0.5", GPU, False),
-        ("", CPU, False),
+        ("", GPU, "iteration"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel --recompute-granularity full", GPU, "iteration"),
+        ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", GPU, "iteration"),
+        ("--context-parallel-size 2 --recompute-norm", GPU, "iteration"),
+        ("--pipeline-model-parallel-size 2", GPU, "chunk"),
+        ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2", GPU, "chunk"),
+        ("--pipeline-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel", GPU, "chunk"),
+        ("--pipeline-model-parallel-size 2 --overlap-grad-reduce", GPU, None),
+        ("--cuda-graph-impl none", GPU, None),
+        ("--hidden-dropout 0.1", GPU, None),
+        ("--attention-dropout 0.1", GPU, None),
+        ("--offload-activation-ratio 0.5", GPU, None),
+        ("", CPU, None),
     ],
 )
-def test_only_what_repeats_itself_on_one_gpu_becomes_a_graph(flags: str, device: torch.device, records: bool) -> None:
-    assert records_graph(parse_arguments([*SMALL_MODEL, *flags.split()]), device) is records
+def test_work_that_repeats_itself_is_recorded_and_nothing_else(
+    flags: str, device: torch.device, scope: str | None
+) -> None:
+    assert graph_scope(parse_arguments([*SMALL_MODEL, *flags.split()]), device) == scope
 
 
 class Gpu:
@@ -55,14 +57,24 @@ class StandInGraph:
     """A stand-in for torch.cuda.CUDAGraph."""
 
     made: list[StandInGraph] = []
+    gpu: Gpu
 
     def __init__(self) -> None:
         self.kernels: list[Callable[[], object]] = []
         self.states: list[object] = []
+        self.pool: object = None
         StandInGraph.made.append(self)
 
     def register_generator_state(self, state: object) -> None:
         self.states.append(state)
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        assert self.states == ["one", "other"], "every random state, before anything is recorded"
+        self.pool, self.gpu.recording = pool, self
+
+    def capture_end(self) -> None:
+        self.gpu.recording = None
 
     def replay(self) -> None:
         for kernel in self.kernels:
@@ -72,21 +84,33 @@ class StandInGraph:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
-
-    @contextmanager
-    def record(made: StandInGraph, **options: Any) -> Iterator[None]:
-        assert options == {"stream": "own stream", "capture_error_mode": "thread_local"}
-        assert made.states == ["one", "other"], "every random state, before anything is recorded"
-        gpu.recording = made
-        yield
-        gpu.recording = None
-
+    pools = iter(range(100))
     monkeypatch.setattr(StandInGraph, "made", [])
+    monkeypatch.setattr(StandInGraph, "gpu", gpu, raising=False)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", StandInGraph)
-    monkeypatch.setattr(torch.cuda, "graph", record)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "own stream")
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(graph, "get_all_rng_states", lambda: {"default": "one", "model-parallel-rng": "other"})
     return gpu
+
+
+def test_graphs_of_two_slots_share_no_memory(gpu: Gpu) -> None:
+    record = CudaRecorder()
+    for slot in (0, None, 1, None, 0):
+        record(lambda: gpu.launch(lambda: None), slot=slot)
+    first, shared, second, shared_again, first_again = (made.pool for made in StandInGraph.made)
+    assert (first, shared) == (first_again, shared_again)
+    assert len({first, second, shared}) == 3
+
+
+def test_a_recording_that_fails_is_ended_and_leaves_the_stream_to_others(gpu: Gpu) -> None:
+    def fail() -> None:
+        raise RuntimeError("no kernel image")
+
+    with pytest.raises(RuntimeError, match="no kernel image"):
+        CudaRecorder()(fail)
+    assert gpu.recording is None and not graph.LAUNCHING.locked()
 
 
 def test_the_first_call_runs_the_second_records_and_each_from_then_on_replays(gpu: Gpu) -> None:

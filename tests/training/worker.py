@@ -89,7 +89,7 @@ def _graphs(is_on: bool) -> Iterator[None]:
 
     recorded: list[object] = []
 
-    def record(run: Callable[[], None], *, own_memory: bool = False) -> Callable[[], None]:  # noqa: ARG001
+    def record(run: Callable[[], None], *, slot: int | None = None) -> Callable[[], None]:  # noqa: ARG001
         recorded.append(run)
         return run
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.planning.cost import memory_of
 from tests.unit.catalog.entries import find_case
 
-# 2026-11-21, `repro submit NAME --cluster local --scale quad` with megatron-core 0.16.1 and torch 2.11: the most that
-# torch.cuda.max_memory_allocated came to on any rank, in MiB as the log prints it. Since then the loss takes less:
-# these are cases whose first pipeline stage needs most, which has no logits.
+# 2026-11-21, `repro submit NAME --cluster local --scale quad` with megatron-core 0.16.1 and torch 2.11: the largest
+# torch.cuda.max_memory_allocated of all ranks, in MiB as the log prints it. Pipelines recorded no CUDA graphs then. The
+# loss takes less since: in these cases the first pipeline stage, which has no logits, needs most.
 MEASURED = [
     ("figure-12", "vp=1,gbs=20", 32511.60),
     ("figure-16", "mbs=2,gbs=32", 31239.30),
@@ -29,13 +31,16 @@ LLAMA = [
 def test_a_case_that_ran_held_what_was_predicted_within_a_percent(
     experiment: str, name: str, measured_mib: float
 ) -> None:
-    predicted = memory_of(find_case(experiment, name, "quad")).total_bytes
-    assert predicted == pytest.approx(measured_mib * 2**20, rel=0.01)
+    assert _without_graphs(experiment, name) == pytest.approx(measured_mib * 2**20, rel=0.01)
 
 
 @pytest.mark.parametrize(("experiment", "name", "measured_mib"), LLAMA)
 def test_llama_recomputing_and_offloading_is_within_two_and_a_half_percent(
     experiment: str, name: str, measured_mib: float
 ) -> None:
-    predicted = memory_of(find_case(experiment, name, "quad")).total_bytes
-    assert predicted == pytest.approx(measured_mib * 2**20, rel=0.025)
+    assert _without_graphs(experiment, name) == pytest.approx(measured_mib * 2**20, rel=0.025)
+
+
+def _without_graphs(experiment: str, name: str) -> float:
+    case = find_case(experiment, name, "quad")
+    return memory_of(replace(case, arguments=("--cuda-graph-impl", "none"))).total_bytes
