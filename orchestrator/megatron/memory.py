@@ -20,8 +20,8 @@ _CHUNKS_HERE = 3
 
 
 MicrobatchSlots = Callable[[int, int, int, int], tuple[tuple[int, ...], ...]]
-"""For each chunk of a stage the slots of its microbatches; from pipeline-parallel size, virtual stages, microbatches and
-stage."""
+"""For each chunk of a stage, the memory slot of each microbatch of an iteration; a function of pipeline-parallel size,
+virtual stages, microbatches and stage."""
 
 
 @dataclass(frozen=True, slots=True)

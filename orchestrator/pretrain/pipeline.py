@@ -24,7 +24,8 @@ def microbatch_slots(
     """Return, for each chunk of a stage, the memory slot of each microbatch of an iteration.
 
     A slot holds the activations of one microbatch of one chunk from its forward to its backward pass. There are as many
-    slots as the stage ever needs at once. A chunk keeps to slots that it has used before, if one of them is free.
+    slots as the stage ever needs at once. A chunk keeps to slots that it has used before, if one of them is free. The
+    chunk that computes the loss has its own: every slot that it used would need room for logits.
 
     Follows the order of Megatron-Core 0.16.1's schedules (pipeline_parallel/schedules.py). Interleaved, a stage runs
     groups of p microbatches through its v chunks in turn, and begins 2 (p - stage - 1) + (v - 1) p passes before its
@@ -36,18 +37,19 @@ def microbatch_slots(
     ahead = min(ahead, len(order))
     slots: list[list[int]] = [[] for _ in range(v)]
     ended = [0] * v
-    free: set[int] = set()
+    shared, with_logits = set[int](), set[int]()
+    free = [shared] * (v - 1) + [with_logits if stage == p - 1 else shared]
     count = 0
     for begins, ends in zip(order + [None] * ahead, [None] * ahead + order, strict=True):
         if begins is not None:
-            if not free:
-                free.add(count)
+            if not free[begins]:
+                free[begins].add(count)
                 count += 1
-            slot = min(free & set(slots[begins]) or free)
-            free.remove(slot)
+            slot = min(free[begins].intersection(slots[begins]) or free[begins])
+            free[begins].remove(slot)
             slots[begins].append(slot)
         if ends is not None:
             chunk = v - 1 - ends
-            free.add(slots[chunk][ended[chunk]])
+            free[chunk].add(slots[chunk][ended[chunk]])
             ended[chunk] += 1
     return tuple(tuple(numbers) for numbers in slots)
