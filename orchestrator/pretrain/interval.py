@@ -20,7 +20,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class IntervalSummary:
-    """One logged interval; `iteration` is its last and `elapsed_ms` the mean time of its iterations."""
+    """One logged interval. `iteration` is its last iteration, `elapsed_ms` the mean time of its iterations.
+
+    `host_wait_ms` is the mean time per iteration for which a GPU waited for the host, the largest over all ranks; None
+    where it is not measured, as on CPUs.
+    """
 
     iteration: int
     elapsed_ms: float
@@ -29,6 +33,7 @@ class IntervalSummary:
     grad_norm: float | None
     skipped: int
     nan: int
+    host_wait_ms: float | None = None
 
     def as_json(self) -> str:
         """One line with every digit; what is not finite is written as Python's json does: NaN, Infinity."""

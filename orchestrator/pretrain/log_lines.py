@@ -58,6 +58,14 @@ def software(torch_version: str, megatron_version: str, backend: str, device: st
     )
 
 
+def execution(mode: str) -> str:
+    """Return the line with the execution mode: `graph` (iterations run as CUDA graphs) or `eager`.
+
+    Megatron-LM prints no such line.
+    """
+    return f" > execution: {mode}"
+
+
 def moment(what: str, now: datetime) -> str:
     """A mark of progress with its time, such as `after training is done`."""
     return f"[{what}] datetime: {now.strftime(_TIME)} "
@@ -69,6 +77,7 @@ def iteration(summary: IntervalSummary, arguments: TrainingArguments, now: datet
         f" [{now.strftime(_TIME)}] iteration {summary.iteration:8d}/{arguments.train_iters:8d}",
         f"consumed samples: {summary.iteration * arguments.global_batch_size:12d}",
         f"elapsed time per iteration (ms): {summary.elapsed_ms:.1f}",
+        *([] if summary.host_wait_ms is None else [f"host wait per iteration (ms): {summary.host_wait_ms:.1f}"]),
         f"learning rate: {arguments.lr:.6E}",
         f"global batch size: {arguments.global_batch_size:5d}",
     ]

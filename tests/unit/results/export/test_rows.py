@@ -87,7 +87,7 @@ def test_every_axis_and_every_metric_has_a_column() -> None:
 def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path: Path) -> None:
     case = expand(shipped("atc-demo"))[0]
     ranks = {(t, p): 5 for t in range(case.layout.tensor_parallel) for p in range(case.layout.pipeline_parallel)}
-    line = MeasuredIteration(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0)
+    line = MeasuredIteration(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0, host_wait_ms=4.0)
     parts = {name: asdict(getattr(case, name)) for name in ("model", "layout", "training")}
     (tmp_path / "gpus.n1.csv").write_text(SAMPLE)
     facts = LogFacts(
