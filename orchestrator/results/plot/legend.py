@@ -107,7 +107,7 @@ def _measured(inside: style.Inside, marker: str, colour: str, bars: bool) -> Any
     if bars:
         look = bar_inside(inside, colour)
         return Patch(linewidth=1.1, **look | {"hatch": 2 * inside.hatch})
-    kind = {"linestyle": "none", "marker": marker, "markersize": MARKER, "markeredgewidth": 1.4}
+    kind: Any = {"linestyle": "none", "marker": marker, "markersize": MARKER, "markeredgewidth": 1.4}
     return Line2D([], [], markeredgecolor=colour, **marker_inside(inside, colour), **kind)
 
 

@@ -44,7 +44,7 @@ def test_cases_of_one_mode_that_did_not_wait_are_judged_as_cases_of_which_nothin
     unknown = judged(tmp_path, claim)
     assert unknown[0] == "holds"
     for mode in ("graph", "eager"):
-        how = {"modes": dict.fromkeys(RATES, mode), "waits": dict.fromkeys(RATES, HOST_BOUND_PERCENT)}
+        how: dict[str, Any] = {"modes": dict.fromkeys(RATES, mode), "waits": dict.fromkeys(RATES, HOST_BOUND_PERCENT)}
         (tmp_path / mode).mkdir()
         assert judged(tmp_path / mode, claim, **how) == unknown
 
@@ -152,7 +152,7 @@ def test_outcomes_and_losses_are_judged_whatever_the_wait_and_the_mode(tmp_path:
     how: dict[str, Any] = {"waits": dict.fromkeys(RATES, 50.0), "modes": {PP1: "graph", PP4: "eager"}}
     assert judged(tmp_path, {"kind": "outcome", "outcome": "ok"}, **how)[0] == "holds"
     curve = [(iteration, 10.0 - iteration) for iteration in range(1, 9)]
-    claim = {"kind": "loss curves", "of": {"pp": 4, "gbs": 4}, "over": {"pp": 1, "gbs": 4}}
+    claim: dict[str, Any] = {"kind": "loss curves", "of": {"pp": 4, "gbs": 4}, "over": {"pp": 1, "gbs": 4}}
     claim |= {"from_iteration": 2, "smoothed_over": 2, "tolerance": 0.05}
     (tmp_path / "losses").mkdir()
     assert judged(tmp_path / "losses", claim, losses={PP1: curve, PP4: curve}, **how)[0] == "holds"
