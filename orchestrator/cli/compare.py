@@ -99,7 +99,7 @@ def _with_published(now: Outcome, where: str | None, json: bool) -> None:
 
 
 def _print_talk(besides: Sequence[Beside], found: Sequence[Result]) -> None:
-    """How the rates were computed, how many numbers came out, and what is missing: a line for each kind."""
+    """How the rates were computed, how many numbers came out, which cases are host-bound, and what is missing."""
     from orchestrator.results.beside import equation
 
     measured = [result for result in found if result.metric("iteration_ms")]
@@ -114,6 +114,9 @@ def _print_talk(besides: Sequence[Beside], found: Sequence[Result]) -> None:
     for one in judged:
         if not one.within:
             say(f"outside: {one.metric} at {one.case} is {one.ratio:.3g} of the published, {_allowed(one)} allowed")
+    waited = [f"{result.case.name} ({result.host_bound})" for result in found if result.host_bound]
+    if waited:
+        say(f"host-bound: {counted(len(waited), 'case')}: {'; '.join(waited)}")
     for kind, cases in _missing(besides).items():
         say(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases)}")
 
@@ -167,6 +170,9 @@ def _plain(one: Beside, result: Result) -> dict[str, Any]:
         "interval_high": metric.interval_high if metric else None,
         "repeats": metric.repeats if metric else None,
         "gpu": result.gpu,
+        "execution": " and ".join(result.modes) or None,
+        "host_wait_percent": result.value("host_wait_percent"),
+        "host_bound": result.is_host_bound,
         "job": result.row.job_id if result.row else None,
         **{name: result.value(name) for name in _EFFICIENCY},
         "flops": equation(result.case),

@@ -67,6 +67,7 @@ def _as_row(attempt: PastAttempt) -> dict[str, Any]:
         "state": attempt.state,
         "verdict": attempt.verdict,
         "failure": attempt.failure,
+        "execution": attempt.execution,
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
         "submitted": shown_time(attempt.submitted_at),

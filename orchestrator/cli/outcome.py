@@ -11,6 +11,7 @@ from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.folders import Folders, find_folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.results.claims import Used
+from orchestrator.results.compare import Result
 from orchestrator.results.evidence import shown_number
 from orchestrator.results.export.rows import claim_rows
 
@@ -83,10 +84,20 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
                 metric: result.value(metric),
                 "percent_of_peak": result.value("percent_of_peak"),
                 "published": result.published.value if result.published else None,
-                "why": result.flag or (row.verdict_reason if row else None),
+                "execution": " and ".join(result.modes) or None,
+                "host_wait_percent": result.value("host_wait_percent"),
+                "host_bound": result.is_host_bound,
+                "why": _why(result),
             }
         )
     return rows
+
+
+def _why(result: Result) -> str | None:
+    """Return why a case has no number, or why its number cannot be compared."""
+    if result.flag or result.row is None:
+        return result.flag
+    return result.row.verdict_reason or (f"host-bound: {result.host_bound}" if result.host_bound else None)
 
 
 def print_cases(now: Outcome) -> None:

@@ -19,6 +19,7 @@ from orchestrator.ledger.tables import FAILED, IN_TURN, RUNNING, SUBMITTING, VER
 
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.measurements import MeasuredMetric
     from orchestrator.reading.progress import Progress
     from orchestrator.slurm.reasons import WaitReason
 
@@ -114,7 +115,8 @@ def stands(ledger: Ledger, jobs: Sequence[JobRow], at: datetime) -> list[dict[st
     rows = []
     for row in jobs:
         now, trouble = running_progress(row) if row.phase == RUNNING else (None, None)
-        measured = metrics.get(row.attempt_id, {}).get("tflops_per_gpu")
+        own = metrics.get(row.attempt_id, {})
+        measured = own.get("tflops_per_gpu")
         left_s, left_by = _left(row, now, at)
         rows.append(
             {
@@ -137,7 +139,7 @@ def stands(ledger: Ledger, jobs: Sequence[JobRow], at: datetime) -> list[dict[st
                 "left": _shown_left(row, left_s, left_by, at),
                 "id": row.scheduler_id,
                 "nodes": row.nodes,
-                "why": trouble or _why(row, now, at),
+                "why": trouble or _why(row, now, at) or _host_bound(own),
             }
         )
     return rows
@@ -237,6 +239,13 @@ def _why(row: JobRow, now: Progress | None, at: datetime) -> str | None:
         return row.reason
     mend = mend_for(reason, row) if can_never_start(row) else None
     return str(Problem(f"{row.reason}: {reason.meaning}", mend=mend))
+
+
+def _host_bound(metrics: Mapping[str, MeasuredMetric]) -> str | None:
+    from orchestrator.results.execution import host_bound_reason
+
+    reason = host_bound_reason(metrics)
+    return f"host-bound: {reason}" if reason else None
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:

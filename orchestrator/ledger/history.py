@@ -42,6 +42,7 @@ class PastAttempt:
     verdict: str | None
     verdict_reason: str | None
     failure: str | None
+    execution: str | None
     exit_code: int | None
     signal: int | None
     folder: str

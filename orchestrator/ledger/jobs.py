@@ -83,6 +83,7 @@ class JobRow:
     profile_file: str | None
     deciding_line: str | None
     deciding_rank: int | None
+    execution: str | None
 
     @property
     def label(self) -> str:
@@ -337,7 +338,7 @@ _ROW_COLUMNS = (
     *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),
     *(Attempt.verdict_reason, Attempt.failure, Attempt.starts_at, Attempt.ends_at, Attempt.seen_via),
     *(Attempt.unseen_since, Attempt.user, Attempt.is_requeued, Job.code, Job.repeat, Run.profile_file),
-    *(Attempt.deciding_line, Attempt.deciding_rank),
+    *(Attempt.deciding_line, Attempt.deciding_rank, Attempt.execution),
 )
 _WITHOUT_CONFIGURATION = tuple(
     sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS

@@ -33,6 +33,7 @@ class MeasuredIteration:
     reported_tokens_per_s_per_gpu: float | None = None
     power_w: float | None = None
     is_finite: bool = True
+    host_wait_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class MeasuredMetric:
 class Measurement:
     """What reading an attempt's log gave. `verdict` stays None while the attempt is under way; `failure` is the class
     of a failed one, `deciding_line` what of its log decided it (without secrets), `deciding_rank` who printed that.
+    `execution` is the execution mode that the log contains.
     """
 
     attempt_id: int
@@ -61,6 +63,7 @@ class Measurement:
     failure: str | None = None
     deciding_line: str | None = None
     deciding_rank: int | None = None
+    execution: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ def _update_attempts(
 ) -> None:
     """The attempts themselves, and an event where a verdict is new."""
     at = now()
-    columns = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank")
+    columns = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank", "execution")
     update = sa.update(rows_of(Attempt)).where(Attempt.id == sa.bindparam("of"))
     rows = [{"of": m.attempt_id, **{name: getattr(m, name) for name in columns}} for m in measurements]
     events = []

@@ -98,7 +98,8 @@ class Attempt(Table):
     `state` is the scheduler's word (or `IN_TURN` before it was asked, `SUBMITTING` until it has answered,
     `NEVER_SUBMITTED` when it never got it); `phase` is what that means: submitting, waiting, running, ended. `verdict`
     is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure, `deciding_line`
-    the line of the log that decided it, `deciding_rank` the rank it came from.
+    the line of the log that decided it, `deciding_rank` the rank it came from. `execution` is the execution mode that
+    the log contains, `graph` or `eager`; NULL where it contains none.
 
     `file` is what the scheduler is given, with the further words `options`; `array_index` the element of it that is
     this attempt. `is_requeued`: Slurm itself runs it again if it loses a node. `host` is where it was submitted, which
@@ -148,6 +149,7 @@ class Attempt(Table):
     failure: Mapped[str | None]
     deciding_line: Mapped[str | None]
     deciding_rank: Mapped[int | None]
+    execution: Mapped[str | None]
 
 
 class Metric(Table):
@@ -168,7 +170,7 @@ class Iteration(Table):
 
     A number that is NaN or infinite is kept as nothing, and `is_finite` is false then. `reported_...` and `power_w` are
     per GPU as the program prints them, in the versions that do: Megatron's TFLOP/s, Megatron-Kwai's tokens, Megatron's
-    `--log-energy`.
+    `--log-energy`. `host_wait_ms` is the time per iteration for which a GPU waited for the host.
     """
 
     __tablename__ = "iterations"
@@ -186,6 +188,7 @@ class Iteration(Table):
     reported_tokens_per_s_per_gpu: Mapped[float | None]
     power_w: Mapped[float | None]
     is_finite: Mapped[bool] = mapped_column(server_default=true())
+    host_wait_ms: Mapped[float | None]
 
 
 class Reading(Table):

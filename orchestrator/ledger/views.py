@@ -17,7 +17,7 @@ _ATTEMPTS = """
     SELECT asked.experiment, asked.scale, asked.cluster, asked.case_name, jobs.repeat, jobs.workload,
         jobs.id AS job_id, attempts.number AS attempt, attempts.id AS attempt_id, attempts.run_id,
         attempts.state, attempts.phase, attempts.verdict, attempts.failure, attempts.verdict_reason, attempts.reason,
-        attempts.deciding_line, attempts.deciding_rank, attempts.iteration, jobs.iterations,
+        attempts.deciding_line, attempts.deciding_rank, attempts.execution, attempts.iteration, jobs.iterations,
         jobs.gpus, attempts.nodes, attempts.created_at, attempts.submitted_at, attempts.started_at, attempts.ended_at,
         {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
         CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
@@ -31,7 +31,8 @@ _ATTEMPTS = """
 
 # Metrics that are a column of their own; of one there are also the spread and the count, which the others share.
 _METRICS = (
-    *("iteration_ms", "tflops_per_gpu", "percent_of_peak", "mfu_percent", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("iteration_ms", "host_wait_ms", "host_wait_percent"),
+    *("tflops_per_gpu", "percent_of_peak", "mfu_percent", "tokens_per_s", "tokens_per_s_per_gpu"),
     *("sequences_per_s", "aggregate_pflops", "reported_tflops_per_gpu", "max_memory_allocated_bytes"),
     *("max_memory_reserved_bytes", "gpu_memory_used_gb", "gpu_power_w", "gpu_clock_mhz", "gpu_slowed_percent"),
     *("parameters_billion",),
@@ -41,7 +42,7 @@ _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 # Of the jobs that a case ever was (its code and image change) that of the latest run, and of that its latest attempt.
 _RESULTS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
-        v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.gpus, v.nodes,
+        v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
         {layout},
         {metrics},
         v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image
@@ -72,7 +73,7 @@ _RESULTS = """
 _ITERATIONS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
         v.verdict, i.iteration, i.elapsed_ms, i.used, i.is_finite, i.loss, i.grad_norm, i.loss_scale, i.skipped, i.nan,
-        i.reported_tflops_per_gpu, i.reported_tokens_per_s_per_gpu, i.power_w
+        i.reported_tflops_per_gpu, i.reported_tokens_per_s_per_gpu, i.power_w, i.host_wait_ms
     FROM iterations AS i JOIN v_attempts AS v ON v.attempt_id = i.attempt_id
 """
 

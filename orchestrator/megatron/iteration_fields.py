@@ -1,7 +1,7 @@
 """The fields of Megatron-LM's iteration line, and the pattern for those that have them in the order printed.
 
-Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.20, and Megatron-Kwai's. Which
-fields a line has differs by version and by option; their order does not.
+Sources: the format strings of megatron/training.py at 6985e58938 (2021) to core_v0.20, of Megatron-Kwai and of
+`orchestrator.pretrain`. Which fields a line has differs by version and by option; their order does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 ITERATION_WORD = b"| elapsed time per iteration (ms)"
 """Stands once in every iteration line, and is quick to search for. Its bar is one of those that `telling` goes by."""
 
-ITERATION, PLANNED, ELAPSED, LOSS, GRAD_NORM, SKIPPED, NAN, SCALE, TFLOPS, TOKENS, POWER = range(11)
+ITERATION, PLANNED, ELAPSED, LOSS, GRAD_NORM, SKIPPED, NAN, SCALE, TFLOPS, TOKENS, POWER, HOST_WAIT = range(12)
 """Columns of `IterationLines`."""
 
 # Counts of at most 9 digits: they are kept in 32 bits.
@@ -27,6 +27,7 @@ FIELDS: tuple[tuple[bytes, bool, int | None], ...] = (
     (b"consumed samples", True, None),
     (b"skipped samples", False, None),
     (b"elapsed time per iteration (ms)", True, ELAPSED),
+    (b"host wait per iteration (ms)", False, HOST_WAIT),
     (b"throughput per GPU (TFLOP/s/GPU)", False, TFLOPS),
     (b"tokens per sec per gpu", False, TOKENS),
     (b"energy per GPU (J/iter/GPU)", False, None),

@@ -1,7 +1,7 @@
 """What Megatron-LM reports of its iterations: one line, and very many of them kept by column.
 
 A log of a gigabyte has some three million lines. As objects they would take many times the log's own memory; as
-columns of numbers they take 72 bytes each.
+columns of numbers they take 80 bytes each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class IterationLine:
     """One interval report: averages over the iterations since the line before it.
 
     `elapsed_ms` is of one iteration. The program's own rates are per GPU: TFLOP/s are Megatron's, whose count of FLOPs
-    differs from version to version; tokens/s are Megatron-Kwai's.
+    differs from version to version; tokens/s are Megatron-Kwai's. `host_wait_ms` is the time per iteration for which a
+    GPU waited for the host, as `orchestrator.pretrain` prints it.
     """
 
     iteration: int
@@ -42,6 +43,7 @@ class IterationLine:
     reported_tflops_per_gpu: float | None = None
     reported_tokens_per_s_per_gpu: float | None = None
     power_w: float | None = None
+    host_wait_ms: float | None = None
 
     @property
     def is_finite(self) -> bool:
@@ -69,7 +71,7 @@ class IterationLines(Sequence[IterationLine]):
 
     __slots__ = ("_columns",)
 
-    TYPES = "iidddiidddd"
+    TYPES = "iidddiiddddd"
     """Of the fields of `IterationLine`, in their order: counts of 32 bits, and numbers of 64."""
 
     def __init__(self, columns: Sequence[array[Any]] | None = None) -> None:

@@ -80,7 +80,7 @@ def _read_one(log: bytes, start: int, at: int, end: int) -> IterationLine | None
 def _line(groups: Sequence[bytes]) -> IterationLine:
     """From the groups of `IN_ORDER`; ValueError where something is no number."""
     iteration, planned, elapsed_ms, *others, skipped, nan = groups
-    tflops, tokens, power, loss, scale, norm = (float(value) if value else None for value in others)
+    host_wait_ms, tflops, tokens, power, loss, scale, norm = (float(value) if value else None for value in others)
     return IterationLine(
         int(iteration),
         int(planned),
@@ -93,6 +93,7 @@ def _line(groups: Sequence[bytes]) -> IterationLine:
         tflops,
         tokens,
         power,
+        host_wait_ms,
     )
 
 
@@ -126,6 +127,7 @@ def _read_loose(log: bytes, head: re.Match[bytes], at: int, end: int) -> Iterati
         reported_tflops_per_gpu=fields.get(b"throughput per GPU (TFLOP/s/GPU)"),
         reported_tokens_per_s_per_gpu=fields.get(b"tokens per sec per gpu"),
         power_w=fields.get(b"power per GPU (W/GPU)"),
+        host_wait_ms=fields.get(b"host wait per iteration (ms)"),
     )
 
 

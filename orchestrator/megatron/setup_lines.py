@@ -37,6 +37,7 @@ _VOCABULARY = re.compile(
     rb"padded vocab \(size: [0-9]{1,18}\) with [0-9]{1,18} dummy tokens \(new size: ([0-9]{1,18})\)"
 )
 _SOFTWARE = re.compile(rb" > software: (torch [^\r\n]{1,300})")
+_EXECUTION = re.compile(rb" > execution: (graph|eager)(?=[ \t\r\n]|$)")
 _COMMIT = re.compile(rb"git_hash=([0-9a-f]{7,40})(?![0-9a-f])")
 
 
@@ -119,6 +120,11 @@ def padded_vocabulary(log: bytes, start: int, end: int) -> int | None:
 def software(log: bytes, start: int, end: int) -> str | None:
     """What `orchestrator.pretrain` says that it ran with."""
     return _last(_SOFTWARE, b" > software: torch ", log, start, end)
+
+
+def execution(log: bytes, start: int, end: int) -> str | None:
+    """Return the execution mode that `orchestrator.pretrain` prints: `graph` or `eager`."""
+    return _last(_EXECUTION, b" > execution: ", log, start, end)
 
 
 def code_commit(log: bytes, start: int, end: int) -> str | None:

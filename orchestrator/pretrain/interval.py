@@ -21,10 +21,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class IntervalSummary:
-    """One logged interval; `iteration` is its last and `elapsed_ms` the mean time of its iterations.
+    """One logged interval. `iteration` is its last iteration, `elapsed_ms` the mean time of its iterations.
 
-    `host_wait_ms` is the mean time per iteration for which a GPU waited for its host, the largest over all ranks; None
-    where it is not measured.
+    `host_wait_ms` is the mean time per iteration for which a GPU waited for the host, the largest over all ranks; None
+    where it is not measured, as on CPUs.
     """
 
     iteration: int

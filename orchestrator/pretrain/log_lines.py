@@ -61,7 +61,10 @@ def software(torch_version: str, megatron_version: str, backend: str, device: st
 
 
 def execution(mode: ExecutionMode) -> str:
-    """How the GPU gets its work: from CUDA graphs, or kernel by kernel (a line of ours: Megatron-LM prints none)."""
+    """Return the line with the execution mode: `graph` (iterations run as CUDA graphs) or `eager`.
+
+    Megatron-LM prints no such line.
+    """
     return f" > execution: {mode}"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.megatron.alpa_lines import AlpaRow
 from orchestrator.megatron.setup_lines import WorldLine
 
-VERSION = 1
-"""Of the stored form, and of what is read: facts of another version are of another reading."""
+VERSION = 2
+"""Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class LogFacts:
     are of the GPU that used most; with `memory_is_of_all` the program has compared all of them, else those with
     data-parallel rank 0. `timers_ms` are the last ones of an iteration, the least and the most over the ranks.
     `says_done`, `validation_loss` and `timers_ms` are those with less than two iteration lines after them.
+    `execution` is the execution mode, `graph` or `eager`, None where the program does not print it.
     `restarts`: how often a program began anew in the log. `odd_lines`: iteration lines with a number that cannot be
     true, `first_odd` which.
     """
@@ -63,6 +64,7 @@ class LogFacts:
     first_odd: str | None = None
     code_commit: str | None = None
     software: str | None = None
+    execution: str | None = None
     alpa: AlpaRow | None = None
     unfinished: Unfinished = field(default_factory=Unfinished)
 
@@ -124,7 +126,7 @@ def together(facts: Sequence[LogFacts]) -> LogFacts:
         last_iteration=largest(facts, "last_iteration"),
         **{name: largest(memory, name) for name in sizes},
         **{name: first(name) for name in ("world", "padded_vocab", "theoretical_memory_bytes", "validation_loss")},
-        **{name: first(name) for name in ("first_odd", "code_commit", "software", "alpa")},
+        **{name: first(name) for name in ("first_odd", "code_commit", "software", "execution", "alpa")},
     )
 
 

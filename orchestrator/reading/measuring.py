@@ -45,6 +45,7 @@ def measured(row: JobRow, followed: Followed, stored: Sequence[MeasuredIteration
         failure=str(judgement.failure) if judgement and judgement.failure else None,
         deciding_line=masked(cause.line) if cause else None,
         deciding_rank=cause.rank if cause else None,
+        execution=followed.facts.execution,
     )
 
 
@@ -71,6 +72,7 @@ def _as_read(stored: MeasuredIteration, planned: int) -> IterationLine:
         reported_tflops_per_gpu=stored.reported_tflops_per_gpu,
         reported_tokens_per_s_per_gpu=stored.reported_tokens_per_s_per_gpu,
         power_w=stored.power_w,
+        host_wait_ms=stored.host_wait_ms,
     )
 
 
@@ -97,6 +99,7 @@ def _not_finite(line: IterationLine) -> MeasuredIteration:
         reported_tokens_per_s_per_gpu=line.reported_tokens_per_s_per_gpu,
         power_w=line.power_w,
         is_finite=False,
+        host_wait_ms=line.host_wait_ms,
     )
 
 

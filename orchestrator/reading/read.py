@@ -143,6 +143,7 @@ def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
         parameters=parameters,
         padded_vocab=_or(setup_lines.padded_vocabulary(log, 0, end), facts.padded_vocab),
         software=_or(setup_lines.software(log, 0, end), facts.software),
+        execution=_or(setup_lines.execution(log, 0, end), facts.execution),
         code_commit=_or(setup_lines.code_commit(log, 0, end), facts.code_commit),
         theoretical_memory_bytes=_or(memory_lines.theoretical_memory(log, 0, end), facts.theoretical_memory_bytes),
         alpa=_or(alpa_lines.printed_row(log, 0, end), facts.alpa),

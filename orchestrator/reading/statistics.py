@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.megatron.flops import flops_per_iteration, model_flops_utilization, tflops_per_gpu
-from orchestrator.megatron.log_lines import IterationLine
+from orchestrator.megatron.iterations import LONGEST_MS, IterationLine
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def measured_iterations(lines: Sequence[IterationLine], warmup_iterations: int) 
             reported_tflops_per_gpu=line.reported_tflops_per_gpu,
             reported_tokens_per_s_per_gpu=line.reported_tokens_per_s_per_gpu,
             power_w=line.power_w,
+            host_wait_ms=line.host_wait_ms,
         )
         for position, line in enumerate(lines)
         if math.isfinite(line.elapsed_ms)  # SQL has no such number
@@ -72,7 +73,8 @@ def metrics(
     used = [line for line in iterations if line.used]
     if not used:
         return []
-    found = [*_timing(sorted(line.elapsed_ms for line in used), configuration), *_reported(used)]
+    timing = _timing(sorted(line.elapsed_ms for line in used), configuration)
+    found = [*timing, *_host_wait(used), *_reported(used)]
     return [*found, *(_from_facts(facts, configuration) if facts is not None else ())]
 
 
@@ -104,6 +106,21 @@ def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Itera
         yield rate("percent_of_peak", 100 * tflops / peak, "%")
     if peak and model.family == "llama":
         yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
+
+
+def _host_wait(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
+    """Yield the time per iteration for which a GPU waited for the host, and its share of the median iteration time.
+
+    Yields nothing where the program measures no host wait. A garbled number counts as not measured.
+    """
+    printed = [line.host_wait_ms for line in used]
+    waits_ms = [wait for wait in printed if wait is not None and 0 <= wait <= LONGEST_MS]
+    if not waits_ms:
+        return
+    percent = 100 / statistics.median(line.elapsed_ms for line in used)
+    median, spread, count = statistics.median(waits_ms), _half_iqr(waits_ms), len(waits_ms)
+    yield MeasuredMetric("host_wait_ms", median, "ms", spread, count)
+    yield MeasuredMetric("host_wait_percent", median * percent, "%", spread * percent, count)
 
 
 def _reported(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:

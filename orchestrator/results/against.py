@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import FAILED, VERIFIED, Attempt, Run, RunJob, batched
+from orchestrator.results import execution
 from orchestrator.results.evidence import SMALLER_IS_BETTER
 from orchestrator.results.repeats import CaseMetric, Together, together
 
@@ -60,7 +61,8 @@ class Side:
 @dataclass(frozen=True, slots=True)
 class Against:
     """A case on both sides. `ratio` is B over A in the metric's own unit; `noise` is the relative difference that says
-    nothing. `because` has what else there is to know: why a side has no number, or why numbers are too noisy.
+    nothing. `because` has what else there is to know: why a side has no number, why numbers are too noisy, or why the
+    sides are not like with like.
     """
 
     experiment: str
@@ -183,10 +185,23 @@ def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> A
     faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
     change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
     noisy = [f"too noisy in {side}: {one.too_noisy}" for side, one in (("A", first), ("B", second)) if one.too_noisy]
-    because = "; ".join(noisy) or None
+    because = "; ".join([*_unlike(a, b, metric), *noisy]) or None
     if a and b and a.row.attempt_id == b.row.attempt_id:
         because = "the same attempt"
     return dataclasses.replace(row, ratio=ratio, noise=noise, change=change, because=because)
+
+
+def _unlike(a: Together | None, b: Together | None, metric: str) -> Iterator[str]:
+    """Yield what makes the two sides incomparable: other execution modes, and host-bound sides."""
+    if a is None or b is None:
+        return
+    modes = [" and ".join(execution.modes(side.rows)) or "unknown" for side in (a, b)]
+    if modes[0] != modes[1]:
+        yield f"not like with like: the execution mode is {modes[0]} in A, {modes[1]} in B"
+    for name, side in (("A", a), ("B", b)):
+        reason = execution.host_bound_reason(side.metrics) if metric not in execution.NOT_RATES else None
+        if reason:
+            yield f"host-bound in {name}: {reason}"
 
 
 def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Together | None) -> Change:

@@ -11,6 +11,7 @@ from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.tables import ENDED, FAILED
 from orchestrator.results.compare import Result, published_on
+from orchestrator.results.execution import NOT_RATES
 
 OUR_TOLERANCE = 0.1
 """What a measured number may be off where neither the source nor a claim of the experiment says it. Ours: the widest
@@ -109,6 +110,8 @@ def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
         return f"published for {result.instead_of}, and {result.case.workload} ran"
     if point.gpu and point.gpu not in (result.gpu or ""):
         return f"published for {point.gpu}, measured on {result.gpu or 'a GPU without a name'}"
+    if result.host_bound and point.metric not in NOT_RATES:
+        return f"host-bound: {result.host_bound}"
     return None
 
 

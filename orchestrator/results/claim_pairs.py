@@ -17,11 +17,14 @@ from orchestrator.results.evidence import (
     Finding,
     NotJudged,
     assigned,
+    comparable,
     in_order,
     may_be_missing,
     measured,
+    require_alike,
     speed,
     unique,
+    unlike,
     value_of,
     verified,
 )
@@ -47,11 +50,12 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
         sides = [_cases(evidence, side) for side in (claim.of, claim.over)]
         verified(unique(result for side in sides for result in side))
         sides = [measured(side, metric) for side in sides]
+        require_alike(unique(result for side in sides for result in side), metric)
         of, over = (max(side, key=lambda result: speed(result, metric)) for side in sides)
         pair = Pair(of, over, {})
         low, high, which = pair, pair, " best to best" if max(map(len, sides)) > 1 else ""
     else:
-        pairs = sorted(_measured_pairs(claim, evidence), key=lambda pair: pair.ratio(metric))
+        pairs = sorted(_like_pairs(claim, evidence), key=lambda pair: pair.ratio(metric))
         low, high, which = pairs[0], pairs[-1], ""
         if claim.pick != "each" and len(pairs) > 1:
             low = high = pairs[-1] if claim.pick == "largest" else pairs[0]
@@ -59,23 +63,39 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
     return _within(claim, low, high, which, metric)
 
 
+def _like_pairs(claim: RatioClaim, evidence: Evidence) -> list[Pair]:
+    """Return the pairs whose cases can be compared; NotJudged where the others could change the verdict."""
+    least, most = _bounds(claim)
+    one_is_enough = False
+    if claim.pick == "largest":  # at_least is a bound on this pair alone, at_most on every pair
+        least, one_is_enough = (least, True) if claim.at_most is None else (-math.inf, False)
+    elif claim.pick == "smallest":  # the other way round
+        most, one_is_enough = (most, True) if claim.at_least is None else (math.inf, False)
+    return comparable(
+        _measured_pairs(claim, evidence),
+        lambda pair: unlike([pair.of, pair.over], evidence.metric),
+        lambda pair: least <= pair.ratio(evidence.metric) <= most,
+        one_is_enough=one_is_enough,
+    )
+
+
+def _bounds(claim: RatioClaim) -> tuple[float, float]:
+    """Return the least and the largest ratio that the claim allows with its tolerance."""
+    least = -math.inf if claim.at_least is None else claim.at_least * (1 - claim.tolerance)
+    most = math.inf if claim.at_most is None else claim.at_most * (1 + claim.tolerance)
+    return least, most
+
+
 def _within(claim: RatioClaim, low: Pair, high: Pair, which: str, metric: str) -> Finding:
     """Whether the ratios from `low` to `high` are what the claim asks for, less its tolerance."""
-    asked: list[str] = []
-    right: list[bool] = []
-    if claim.at_least is not None:
-        least = claim.at_least * (1 - claim.tolerance)
-        asked.append(f"at least {least:.3f}")
-        right.append(low.ratio(metric) >= least)
-    if claim.at_most is not None:
-        most = claim.at_most * (1 + claim.tolerance)
-        asked.append(f"at most {most:.3f}")
-        right.append(high.ratio(metric) <= most)
+    least, most = _bounds(claim)
+    asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
+    asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
     ends = dict.fromkeys(f"{pair.ratio(metric):.3f}{_place(pair.shared)}" for pair in (low, high))
     said = (
         f"{assigned(claim.of)} over {assigned(claim.over)} is {' to '.join(ends)}{which}; {' and '.join(asked)} asked"
     )
-    return all(right), said
+    return least <= low.ratio(metric) and high.ratio(metric) <= most, said
 
 
 def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
@@ -84,22 +104,28 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
     for pair in _measured_pairs(claim, evidence):
         others = {axis: value for axis, value in pair.shared.items() if axis != claim.along}
         groups.setdefault(assigned(others), []).append(pair)
-    seen: list[str] = []
-    closes: list[bool] = []
+    ends: dict[str, tuple[Pair, Pair]] = {}
     for beside, pairs in groups.items():
         ordered = in_order(claim.along, [pair.of for pair in pairs])
         first, last = (next(pair for pair in pairs if pair.of is end) for end in (ordered[0], ordered[-1]))
-        if first.of.case.value(claim.along) == last.of.case.value(claim.along):
-            continue
-        closes.append(_gap(last, evidence.metric) < _gap(first, evidence.metric))
+        if first.of.case.value(claim.along) != last.of.case.value(claim.along):
+            ends[beside] = first, last
+    if not ends:
+        raise NotJudged(f"no two of its pairs differ in {claim.along}")
+
+    def closes(beside: str) -> bool:
+        first, last = ends[beside]
+        return _gap(last, evidence.metric) < _gap(first, evidence.metric)
+
+    counting = comparable(list(ends), lambda beside: unlike(_both(ends[beside]), evidence.metric), closes)
+    seen: list[str] = []
+    for beside in counting:
         said = " and ".join(
             f"{100 * _gap(pair, evidence.metric):.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
-            for pair in (first, last)
+            for pair in ends[beside]
         )
         seen.append(f"{beside}: gap {said}" if beside else f"gap {said}")
-    if not closes:
-        raise NotJudged(f"no two of its pairs differ in {claim.along}")
-    return all(closes), "; ".join(seen)
+    return all(map(closes, counting)), "; ".join(seen)
 
 
 def _gap(pair: Pair, metric: str) -> float:

@@ -27,11 +27,14 @@ from orchestrator.results.evidence import (
     Finding,
     NotJudged,
     assigned,
+    comparable,
     in_order,
     noise_of,
+    require_alike,
     shown_number,
     speed,
     unique,
+    unlike,
     value_of,
     verified,
 )
@@ -64,8 +67,9 @@ def judge_claims(entry: Entry, scale: str, found: Sequence[Result], gpus_per_nod
     """One verdict per claim.
 
     A claim over cases that are not all verified is not judged; those that run out of memory as published may be
-    missing. One whose verdict numbers that are too noisy could turn is not judged either. With another program than
-    the source's its shape is judged, its numbers and what fits in memory are not.
+    missing. One whose verdict numbers that are too noisy could turn is not judged either. Nor is one whose verdict
+    depends on a host-bound case, or on cases of different execution modes. With another program than the source's its
+    shape is judged, its numbers and what fits in memory are not.
     """
     return [_judge(entry, claim, scale, found, gpus_per_node) for claim in entry.experiment.claims]
 
@@ -130,17 +134,28 @@ def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
     wanted = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.given().items()}
     series = evidence.series(evidence.measured())
     peaks = {name: max(results, key=lambda result: speed(result, evidence.metric)) for name, results in series.items()}
-    right = [name for name, best in peaks.items() if wanted.items() <= best.case.settings.items()]
-    return len(right) == len(peaks), "; ".join(f"{name} peaks at {best.case.name}" for name, best in peaks.items())
+
+    def right(name: str) -> bool:
+        return wanted.items() <= peaks[name].case.settings.items()
+
+    names = comparable(list(peaks), lambda name: unlike(series[name], evidence.metric), right)
+    return all(map(right, names)), "; ".join(f"{name} peaks at {peaks[name].case.name}" for name in names)
 
 
 def _judge_spread(claim: SpreadClaim, evidence: Evidence) -> Finding:
+    needed = claim.at_least * (1 - claim.tolerance)
     ratios: dict[str, float] = {}
-    for name, results in evidence.series(evidence.measured()).items():
+    series = evidence.series(evidence.measured())
+    for name, results in series.items():
         values = [speed(result, evidence.metric) for result in results]
         ratios[name] = max(values) / min(values)
-    largest = max(ratios, key=lambda name: ratios[name])
-    needed = claim.at_least * (1 - claim.tolerance)
+    names = comparable(
+        list(ratios),
+        lambda name: unlike(series[name], evidence.metric),
+        lambda name: ratios[name] >= needed,
+        one_is_enough=True,
+    )
+    largest = max(names, key=lambda name: ratios[name])
     said = f"best over worst is {ratios[largest]:.2f} at {largest}, at least {needed:.2f} asked"
     return ratios[largest] >= needed, said
 
@@ -153,6 +168,7 @@ def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
     first, last = ordered[0], ordered[-1]
     if first is last:
         raise NotJudged(f"no two of its cases differ in {claim.along}")
+    require_alike([first, last], evidence.metric)
     ratio = speed(last, evidence.metric) / speed(first, evidence.metric)
     said = (
         f"at {claim.where_largest}={deepest}, {claim.along}={last.case.value(claim.along)} runs at "
@@ -178,12 +194,12 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
     named = evidence.lines_along(claim.along, evidence.measured())
     if not named:
         raise NotJudged(f"no two of its cases differ in {claim.along}")
-    wrong = [
-        f"{name}: {at(before)}, then {at(after)}"
-        for name, line in named.items()
-        for before, after in pairwise(line)
-        if not right(before, after)
-    ]
+    steps = comparable(
+        [(name, before, after) for name, line in named.items() for before, after in pairwise(line)],
+        lambda step: unlike(step[1:], evidence.metric),
+        lambda step: right(*step[1:]),
+    )
+    wrong = [f"{name}: {at(before)}, then {at(after)}" for name, before, after in steps if not right(before, after)]
     said = [f"{name}: {at(line[0])} to {at(line[-1])}" for name, line in named.items()]
     return not wrong, "; ".join(wrong or said)
 
@@ -199,11 +215,15 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
     if not points:
         raise NotJudged(f"none of its numbers was published for {evidence.found[0].gpu or 'a GPU without a name'}")
     there = {result.case.name for result in verified(unique(result for result, _ in points))}
-    off = [
-        (value_of(result, point.metric) - point.value, result, point)
-        for result, point in points
-        if result.case.name in there
-    ]
+    off = comparable(
+        [
+            (value_of(result, point.metric) - point.value, result, point)
+            for result, point in points
+            if result.case.name in there
+        ],
+        lambda one: unlike([one[1]], one[2].metric),
+        lambda one: abs(one[0]) <= claim.tolerance * one[2].value,
+    )
     farthest, result, point = max(off, key=lambda found: abs(found[0]) / found[2].value)
     measured, published = shown_number(value_of(result, point.metric)), shown_number(point.value)
     said = (

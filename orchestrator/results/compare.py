@@ -14,6 +14,7 @@ from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import VERIFIED
 from orchestrator.reading.outcome import ran_out_of_memory
+from orchestrator.results import execution
 from orchestrator.results.repeats import CaseMetric, together
 
 
@@ -67,6 +68,21 @@ class Result:
     def value(self, name: str) -> float | None:
         found = self.metric(name)
         return found.value if found else None
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The known execution modes of its jobs: one, or two where repeats ran in different modes."""
+        return execution.modes(self.rows)
+
+    @property
+    def is_host_bound(self) -> bool | None:
+        """Whether its GPUs waited too long for the host; None unless that was measured in a verified job."""
+        return execution.is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
+
+    @property
+    def host_bound(self) -> str | None:
+        """Why it is host-bound; None where it is not, or where nobody knows."""
+        return execution.host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
 def results(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.settings import Settings, Value
 from orchestrator.results.compare import Result, lines
+from orchestrator.results.execution import NOT_RATES
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
+
+_MOST_NAMED = 3
+"""Cases that a reason names; of more it gives the number."""
+
+T = TypeVar("T")
 
 Finding = tuple[bool, str]
 """Whether a claim holds, and what was seen."""
@@ -92,6 +98,61 @@ def verified(found: Sequence[Result]) -> list[Result]:
     return needed
 
 
+def unlike(found: Sequence[Result], metric: str) -> str | None:
+    """Return why these cases cannot be compared by this metric, None where they can.
+
+    A host-bound case has a rate of its host, not of its layout; memory does not depend on the wait. Graphs hold memory
+    of their own, so that modes must be the same for memory too. An unknown mode is compared with any mode of another
+    program; within one program it comes from a version that does not print the mode, and the mode may differ.
+    """
+    waiting = [result for result in found if result.is_host_bound] if metric not in NOT_RATES else []
+    if len(waiting) == 1:
+        return f"{waiting[0].case.name} is host-bound ({waiting[0].host_bound})"
+    if waiting:
+        percents = [result.value("host_wait_percent") or 0.0 for result in waiting]
+        ends = " to ".join(dict.fromkeys(f"{percent:.3g}" for percent in (min(percents), max(percents))))
+        return f"{_named(waiting)} are host-bound (their GPUs waited {ends} % of the time for the host)"
+    by_mode: dict[str, list[Result]] = {}
+    for result in found:
+        for mode in result.modes:
+            by_mode.setdefault(mode, []).append(result)
+    programs = {result.case.workload for results in by_mode.values() for result in results}
+    unknown = [result for result in found if not result.modes and result.case.workload in programs]
+    if unknown:
+        by_mode["an unknown mode"] = unknown
+    if len(by_mode) < 2:
+        return None
+    first, second, *_ = (f"{mode} ({_named(results)})" for mode, results in by_mode.items())
+    return f"it compares {first} with {second}"
+
+
+def require_alike(found: Sequence[Result], metric: str) -> None:
+    """Raise NotJudged unless these cases can be compared by this metric."""
+    reason = unlike(found, metric)
+    if reason is not None:
+        raise NotJudged(reason)
+
+
+def comparable(
+    parts: Sequence[T],
+    why_not: Callable[[T], str | None],
+    holds: Callable[[T], bool],
+    *,
+    one_is_enough: bool = False,
+) -> list[T]:
+    """Return the parts of a claim that count: those whose cases can be compared.
+
+    All parts must hold, or one of them with `one_is_enough`. Raise NotJudged, with the first reason, where a part that
+    does not count could change the verdict.
+    """
+    reasons = [why_not(part) for part in parts]
+    counting = [part for part, reason in zip(parts, reasons, strict=True) if reason is None]
+    first = next(filter(None, reasons), None)
+    if first is not None and not any(holds(part) is one_is_enough for part in counting):
+        raise NotJudged(first)
+    return counting
+
+
 def unique(found: Iterable[Result]) -> list[Result]:
     """Each case once."""
     return list({result.case.name: result for result in found}.values())
@@ -138,6 +199,13 @@ def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
 def shown_number(value: float) -> str:
     """Bytes to the last one, rates as far as they can be trusted."""
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
+
+
+def _named(found: Sequence[Result]) -> str:
+    """Return the names of the cases: `pp=2,tp=2,gbs=32; pp=4,tp=1,gbs=32 and 2 more`."""
+    names = [result.case.name for result in found]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return "; ".join(names[:_MOST_NAMED]) + more
 
 
 def _moved(result: Result, metrics: Sequence[str], way: Literal[-1, 1]) -> Result:

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.megatron.log_lines import iteration_lines
+from orchestrator.megatron.setup_lines import execution
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
@@ -156,6 +158,20 @@ def test_iteration_line_leaves_out_a_loss_that_is_none(loss: float | None) -> No
     line = log_lines.iteration(IntervalSummary(1, 1.0, loss, 1.0, None, 1, 1), _arguments(), NOW)
     assert "lm loss" not in line and "grad norm" not in line
     assert line.endswith("| number of skipped iterations:   1 | number of nan iterations:   1 |")
+
+
+def test_iteration_line_has_the_host_wait_directly_behind_the_time_where_it_was_measured() -> None:
+    summary = IntervalSummary(10, 3520.1234, 9.912345, 8192.0, 2.3104, 0, 0, host_wait_ms=12.34)
+    line = log_lines.iteration(summary, _arguments(), NOW)
+    assert " | elapsed time per iteration (ms): 3520.1 | host wait per iteration (ms): 12.3 | learning rate: " in line
+    assert [read.host_wait_ms for read in iteration_lines(line.encode())] == [12.3]
+
+
+@pytest.mark.parametrize("mode", ["graph", "eager"])
+def test_execution_line_is_read_back_by_the_parser(mode: str) -> None:
+    line = log_lines.execution(mode)
+    assert line == f" > execution: {mode}"
+    assert execution(line.encode(), 0, len(line)) == mode
 
 
 def test_memory_line_is_megatrons() -> None:

@@ -24,6 +24,7 @@ from orchestrator.results.bundle.extract import Extract, Row, job_row, read_extr
 from orchestrator.results.bundle.masking import given_out
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import results
+from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import claim_rows, export_rows
 
@@ -172,8 +173,11 @@ def _attempt_again(
     return [*found, *_of_metrics(where, metrics, measured), *_of_iterations(where, lines, measured)]
 
 
-_OF_ATTEMPT = ("verdict", "failure", "iteration")
-_LATER = ("loss_scale", "skipped", "nan", "reported_tflops_per_gpu", "reported_tokens_per_s_per_gpu", "power_w")
+_OF_ATTEMPT = ("verdict", "failure", "iteration", "execution")
+_LATER = (
+    *("loss_scale", "skipped", "nan", "reported_tflops_per_gpu", "reported_tokens_per_s_per_gpu", "power_w"),
+    "host_wait_ms",
+)
 
 
 def _is_of_older(attempt: Row, lines: Sequence[Row]) -> bool:
@@ -260,7 +264,9 @@ def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derive
         *_of_rows("case", stored["cases"], now["cases"]),
         *_of_rows("claim", stored["claims"], now["claims"]),
     ]
-    if text_of(folder, "results/cases.csv") != as_csv(stored["cases"]):
+    names = {column["name"] for column in stored["columns"]}
+    columns = [column for column in CASE_COLUMNS if column.name in names]  # an older bundle has fewer
+    if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
         differences.append("results/cases.csv: has other rows than results/results.json")
     what = f"{len(now['cases'])} cases and {len(now['claims'])} claims judged again"
     return Check("results", what, tuple(differences))

@@ -44,6 +44,11 @@ _PATHS: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"profile"}),
     "attempts": frozenset({"folder", "script", "file"}),
 }
+_ADDED: Mapping[str, frozenset[str]] = {
+    "attempts": frozenset({"execution"}),
+    "iterations": frozenset({"host_wait_ms"}),
+}
+"""Columns that the lines of older bundles lack. They are empty then."""
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_NAME = 100
 
@@ -176,24 +181,25 @@ def read_rows(folder: Path, table: str) -> Iterator[Row]:
     """One table's rows; times as datetimes, else as they stand."""
     name = f"ledger/{table}.jsonl"
     columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]
-    paths = _PATHS.get(table, frozenset())
+    paths, added = _PATHS.get(table, frozenset()), _ADDED.get(table, frozenset())
     try:
         with (folder / name).open("rb") as file:
             number = 0
             while line := file.readline(_LONGEST_LINE_BYTES):
                 number += 1
-                yield _row_of(line, columns, paths)
+                yield _row_of(line, columns, paths, added)
     except FileNotFoundError:
         raise ReproError(Problem(f"{name}: not there")) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise ReproError(Problem(f"{name}:{number}: no row of that table ({error})")) from None
 
 
-def _row_of(line: bytes, columns: list[Any], paths: frozenset[str]) -> Row:
-    row = json.loads(line, parse_constant=_refused)
-    if not isinstance(row, dict) or list(row) != [column.name for column in columns]:
+def _row_of(line: bytes, columns: list[Any], paths: frozenset[str], added: frozenset[str]) -> Row:
+    row, names = json.loads(line, parse_constant=_refused), [column.name for column in columns]
+    older = [name for name in names if name not in added]
+    if not isinstance(row, dict) or list(row) not in (names, older):
         raise ValueError("other columns")
-    return {column.name: _checked(row[column.name], column, column.name in paths) for column in columns}
+    return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
 
 
 def _refused(word: str) -> Any:

@@ -125,6 +125,8 @@ _OUTCOME = (
     Column("expected_outcome", "text", "`oom` where the source says that the case runs out of memory"),
     Column("flag", "text", "why its numbers cannot be right, and are not given out"),
     Column("noise", "text", "why its times scatter too much to be compared"),
+    Column("execution", "text", "execution mode: `graph` or `eager`; empty where the program does not print it"),
+    Column("host_bound", "boolean", "whether its GPUs waited too long for the host; empty where it was not measured"),
 )
 
 _TIMES = (
@@ -139,6 +141,8 @@ _TIMES = (
 
 METRICS = {
     "iteration_ms": ("ms", "time of an iteration"),
+    "host_wait_ms": ("ms", "time per iteration for which a GPU waited for the host, on the rank with most"),
+    "host_wait_percent": ("%", "the same, of the time of an iteration"),
     "tflops_per_gpu": ("TFLOP/s", "model FLOPs per second and GPU, by SC21's equation 3"),
     "percent_of_peak": ("%", "the same, of the GPU's dense peak"),
     "aggregate_pflops": ("PFLOP/s", "the same, of all GPUs together"),
@@ -225,6 +229,7 @@ ITERATION_COLUMNS: tuple[Column, ...] = (
     Column("reported_tokens_per_s_per_gpu", "number", "what the program itself prints", "1/s"),
     Column("power_w", "number", "power per GPU, as the program prints it", "W"),
     Column("is_finite", "boolean", "false where a number of the line was NaN or infinite, and is empty here"),
+    Column("host_wait_ms", "number", "time per iteration for which a GPU waited for the host", "ms"),
     Column("used", "boolean", "whether the metrics of the case stand on it"),
 )
 """One row per interval line of a log."""

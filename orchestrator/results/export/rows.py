@@ -93,6 +93,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, RunOrigin]) -> Row:
         known |= {"git_commit": run.git_commit, "git_dirty": run.git_dirty} if run else {}
         known |= {"gpu": result.gpu if known["device"] == "gpu" else None}
     known |= {"expected_outcome": case.expected.outcome if case.expected else None}
+    known |= {"execution": " and ".join(result.modes) or None, "host_bound": result.is_host_bound}
     known |= {"flag": result.flag, "noise": result.noise, "published_workload": result.instead_of}
     return {**known, **_numbers(entry, result), **_published(entry, result)}
 

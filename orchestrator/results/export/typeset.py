@@ -49,7 +49,8 @@ def telling(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> Tabl
 def _verdict(row: Row) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
-    more = row["failure"] or ("flagged" if row["flag"] else "noisy" if row["noise"] else None)
+    marks = {"flag": "flagged", "noise": "noisy", "host_bound": "host-bound"}
+    more = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
     return f"{row['verdict']}, {more}" if more else str(row["verdict"])
 
 

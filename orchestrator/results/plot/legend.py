@@ -7,7 +7,16 @@ from typing import Any
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.results.plot import style
-from orchestrator.results.plot.marks import AXIS_MARKER, INNER_MARKER, MARKER, PUBLISHED_MARKER, RING, TINT
+from orchestrator.results.plot.marks import (
+    AXIS_MARKER,
+    INNER_MARKER,
+    MARKER,
+    PUBLISHED_MARKER,
+    RING,
+    TINT,
+    bar_inside,
+    marker_inside,
+)
 from orchestrator.results.plot.panels import Line, Panel
 
 _LETTER, _HANDLE, _TEXT_LINE = 0.062, 0.5, 0.18
@@ -45,15 +54,14 @@ def _lines(lines: Sequence[Line], bars: bool) -> list[Entry_]:
 
 
 def _kinds(panels: Sequence[Panel], bars: bool, error_bars: str) -> list[Entry_]:
-    """Measured, well and too noisy; published, by how it is known."""
+    """Return the entries of measured numbers, by how far they can be compared, and of published ones, by source."""
     lines = panels[0].lines
     marker, colour = (lines[0].look.marker, lines[0].look.colour) if len(lines) == 1 else ("o", style.INK)
     spots = [spot for panel in panels for spot in panel.spots]
     found: list[Entry_] = []
-    for noisy, words in ((False, "measured"), (True, "measured, too noisy to compare")):
-        if any(spot.value is not None and spot.noisy == noisy for spot in spots):
-            inside = style.PAPER if noisy else colour
-            found.append((_bar(colour, inside) if bars else _marker(marker, colour, inside, MARKER, 1.4), words))
+    for words, inside in style.MEASURED.items():
+        if any(spot.value is not None and spot.kind == words for spot in spots):
+            found.append((_measured(inside, marker, colour, bars), words))
     if error_bars:
         found.append((_error_bar(style.INK if bars else colour), error_bars))
     points = [spot.published for spot in spots if spot.published]
@@ -90,6 +98,17 @@ def _marker(marker: str, colour: str, inside: Any, size: float, edge: float) -> 
 
     look = {"markerfacecolor": inside, "markeredgecolor": colour, "markersize": size, "markeredgewidth": edge}
     return Line2D([], [], linestyle="none", marker=marker, **look)
+
+
+def _measured(inside: style.Inside, marker: str, colour: str, bars: bool) -> Any:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    if bars:
+        look = bar_inside(inside, colour)
+        return Patch(linewidth=1.1, **look | {"hatch": 2 * inside.hatch})
+    kind: Any = {"linestyle": "none", "marker": marker, "markersize": MARKER, "markeredgewidth": 1.4}
+    return Line2D([], [], markeredgecolor=colour, **marker_inside(inside, colour), **kind)
 
 
 def _bar(colour: str, inside: Any = None, hatch: str = "", dashes: Any = "-") -> Any:

@@ -30,9 +30,9 @@ def draw_lines(axes: Any, panel: Panel) -> None:
             at = [spot.at for spot in line.spots]
             axes.plot(at, values, linestyle=line.look.dashes, linewidth=1.5, color=line.look.colour, zorder=3)
         _error_bars(axes, [(spot.at, spot) for spot in line.spots], line.look.colour)
-        for noisy in (False, True):
-            shown = [spot for spot in line.spots if spot.value is not None and spot.noisy == noisy]
-            measured_marker(axes, [spot.at for spot in shown], [spot.value for spot in shown], line.look, noisy)
+        for kind, inside in style.MEASURED.items():
+            shown = [spot for spot in line.spots if spot.value is not None and spot.kind == kind]
+            measured_marker(axes, [spot.at for spot in shown], [spot.value for spot in shown], line.look, inside)
     _axis_marks(axes, ((spot.at, spot, line) for line in panel.lines for spot in line.spots))
 
 
@@ -43,15 +43,29 @@ def draw_bars(axes: Any, panel: Panel) -> None:
         if bar.published is not None:
             published_bar(axes, bar.at, bar.published.value, bar.width, bar.published, bar.line.look)
         elif bar.spot.value is not None:
-            measured_bar(axes, bar.at, bar.spot.value, bar.width, bar.line.look, bar.spot.noisy)
+            measured_bar(axes, bar.at, bar.spot.value, bar.width, bar.line.look, style.MEASURED[bar.spot.kind])
             _error_bars(axes, [(bar.at, bar.spot)], style.INK)
     _axis_marks(axes, ((bar.at, bar.spot, bar.line) for bar in bars if bar.published is None))
 
 
-def measured_marker(axes: Any, at: Sequence[float], values: Sequence[Any], look: style.Look, noisy: bool) -> None:
-    inside = style.PAPER if noisy else look.colour
+def measured_marker(
+    axes: Any, at: Sequence[float], values: Sequence[Any], look: style.Look, inside: style.Inside
+) -> None:
     kind = {"linestyle": "none", "marker": look.marker, "markersize": MARKER, "markeredgewidth": 1.4}
-    axes.plot(at, values, markerfacecolor=inside, markeredgecolor=look.colour, zorder=5, **kind)
+    axes.plot(at, values, markeredgecolor=look.colour, zorder=5, **marker_inside(inside, look.colour), **kind)
+
+
+def marker_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
+    """Return how matplotlib fills such a marker."""
+    if inside.half:
+        return {"fillstyle": "left", "markerfacecolor": colour, "markerfacecoloralt": style.PAPER}
+    return {"markerfacecolor": colour if inside.filled else style.PAPER}
+
+
+def bar_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
+    """Return how matplotlib fills such a bar."""
+    is_open = inside.hatch or not inside.filled
+    return {"facecolor": style.PAPER if is_open else colour, "hatch": inside.hatch, "edgecolor": colour}
 
 
 def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Look) -> None:
@@ -73,9 +87,8 @@ def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Lo
         axes.plot([at], [point.value], linestyle="none", marker=how.inner, color=look.colour, **inner)
 
 
-def measured_bar(axes: Any, at: float, value: float, width: float, look: style.Look, noisy: bool) -> None:
-    inside = style.PAPER if noisy else look.colour
-    axes.bar(at, value, width, facecolor=inside, edgecolor=look.colour, linewidth=1.4, zorder=3)
+def measured_bar(axes: Any, at: float, value: float, width: float, look: style.Look, inside: style.Inside) -> None:
+    axes.bar(at, value, width, linewidth=1.4, zorder=3, **bar_inside(inside, look.colour))
 
 
 def published_bar(axes: Any, at: float, value: float, width: float, point: PublishedPoint, look: style.Look) -> None:

@@ -11,6 +11,7 @@ from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.compare import Result, lines, published_on
+from orchestrator.results.execution import NOT_RATES
 from orchestrator.results.plot import style
 
 
@@ -18,7 +19,8 @@ from orchestrator.results.plot import style
 class Spot:
     """A case: where it stands, what was measured with the ends of its error bar, what was published.
 
-    `marks` are words of `plot_style.AXIS_MARKS`: why it has no number, or that it is published to have none.
+    `marks` are words of `style.AXIS_MARKS`: why it has no number, or that it is published to have none. `kind` is one
+    of `style.MEASURED`.
     """
 
     at: float
@@ -27,7 +29,7 @@ class Spot:
     high: float
     published: PublishedPoint | None
     marks: tuple[str, ...]
-    noisy: bool = False
+    kind: str = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,13 @@ def _spot(entry: Entry, metric: str, result: Result, at: float) -> Spot:
     low, high = measured.value - spread, measured.value + spread
     if measured.interval_low is not None and measured.interval_high is not None:
         low, high = measured.interval_low, measured.interval_high
-    return Spot(at, measured.value, low, high, published, marks, noisy=result.noise is not None)
+    return Spot(at, measured.value, low, high, published, marks, _kind(result, metric))
+
+
+def _kind(result: Result, metric: str) -> str:
+    if result.host_bound and metric not in NOT_RATES:
+        return "measured, host-bound"
+    return "measured, too noisy to compare" if result.noise else "measured"
 
 
 def _marks(result: Result, has_number: bool) -> Iterator[str]:

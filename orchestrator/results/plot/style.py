@@ -69,6 +69,27 @@ HOW: dict[str, HowKnown] = {
     "derived": HowKnown("---", "_", False),
     "read off the plot": HowKnown("xxx", "x", False),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The inside of a measured marker or bar: whether it has the line's colour, and a bar's hatch.
+
+    A half marker has the colour on its left side only.
+    """
+
+    filled: bool
+    half: bool = False
+    hatch: str = ""
+
+
+MEASURED: dict[str, Inside] = {
+    "measured": Inside(filled=True),
+    "measured, host-bound": Inside(filled=True, half=True, hatch="///"),
+    "measured, too noisy to compare": Inside(filled=False),
+}
+"""Measured numbers by how far they can be compared, in the words and the order of the legend."""
+
 CONFIRMED, UNCONFIRMED = "-", (0, (2, 1.2))
 """The outline of a published number."""
 

@@ -41,8 +41,8 @@ class Counts:
 class CaseRow:
     """A case, or where the source has more than one number for it, one of its numbers.
 
-    The time of an iteration, and why there is no number, stand beside the figure's own. What there is not is an empty
-    text.
+    The time of an iteration, the execution mode, the host wait, and why there is no number, stand beside the figure's
+    own. What there is not is an empty text.
     """
 
     case: str
@@ -51,6 +51,9 @@ class CaseRow:
     metric: str
     measured: str
     iteration_ms: str
+    execution: str
+    host_wait: str
+    host_bound: Mark | None
     used: str
     published: str
     how: str
@@ -146,6 +149,9 @@ def _case_row(result: Result, beside: Beside, own: str) -> CaseRow:
         metric=beside.metric,
         measured=with_spread(beside.measured, beside.spread),
         iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
+        execution=" and ".join(result.modes) if beside.metric == own else "",
+        host_wait=_host_wait(result) if beside.metric == own else "",
+        host_bound=Mark("open", "host-bound") if beside.metric == own and result.host_bound else None,
         used=NOT_MEASURED if beside.missing == NOT_MEASURED else _used(result.metric(beside.metric)),
         published=shown_number(beside.published.value) if beside.published else "",
         how=_how(beside.published) if beside.published else "",
@@ -168,6 +174,12 @@ def _verdict(result: Result) -> Mark:
     if _has_failed(result):
         return Mark("bad", "failed")
     return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
+
+
+def _host_wait(result: Result) -> str:
+    """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
+    wait, percent = result.metric("host_wait_ms"), result.value("host_wait_percent")
+    return f"{shown_number(wait.value)}, {percent:.3g} %" if wait and percent is not None else ""
 
 
 def _used(metric: CaseMetric | None) -> str:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import Standing, record_run
 from orchestrator.ledger.tables import Attempt, Run
@@ -47,9 +47,12 @@ class MeasuredRuns:
         code: str = "6985e58938",
         repeat: int = 1,
         run_id: str | None = None,
+        mode: str | None = None,
+        wait_percent: float | None = None,
     ) -> str:
         """A run of these cases, by name, that ended so many days after the first of November; None for one that
-        failed. `iteration_ms` is 1000 over the number. Returns its id, which sorts as the days do.
+        failed. `iteration_ms` is 1000 over the number, `wait_percent` the share of it for which GPUs waited for the
+        host. Returns its id, which sorts as the days do.
         """
         entry = find_experiment(self.site.folders, experiment)
         cases = {case.name: case for case in expand(entry, scale)}
@@ -68,11 +71,16 @@ class MeasuredRuns:
             job = replace(new_job(name), id=identity, cluster=cluster, workload=cases[name].workload, code=code)
             jobs.append(replace(job, configuration=configuration, repeat=repeat))
         record_run(self.ledger, made, jobs, lambda _job, _latest: Standing.MISSING, attempts())
-        self._end(made.id, metric, numbers, spread, FIRST_DAY + timedelta(days=day))
+        self._end(made.id, FIRST_DAY + timedelta(days=day), numbers)
+        measured = [
+            _measured(row, metric, numbers[row.case_name], spread) for row in job_rows(self.ledger, run_id=made.id)
+        ]
+        measured = [replace(one, execution=mode, metrics=(*one.metrics, *_host_wait(wait_percent))) for one in measured]
+        record_measurements(self.ledger, measured)
         self.runs.append(made.id)
         return made.id
 
-    def _end(self, run_id: str, metric: str, numbers: Mapping[str, float | None], spread: float, at: datetime) -> None:
+    def _end(self, run_id: str, at: datetime, numbers: Mapping[str, float | None]) -> None:
         rows = job_rows(self.ledger, run_id=run_id)
         with self.ledger.writing() as session:
             session.execute(sa.update(Run).where(Run.id == run_id).values(created_at=at))
@@ -80,15 +88,16 @@ class MeasuredRuns:
                 state = "COMPLETED" if numbers[row.case_name] is not None else "FAILED"
                 ended: dict[str, Any] = {"state": state, "phase": "ended", "ended_at": at, "scheduler_id": "1"}
                 session.execute(sa.update(Attempt).where(Attempt.id == row.attempt_id).values(**ended))
-        record_measurements(
-            self.ledger, [_measured(row.attempt_id, metric, numbers[row.case_name], spread) for row in rows]
-        )
 
 
-def _measured(attempt_id: int, metric: str, number: float | None, spread: float) -> Measurement:
+def _host_wait(percent: float | None) -> list[MeasuredMetric]:
+    return [] if percent is None else [MeasuredMetric("host_wait_percent", percent, "%", 0.0, 6)]
+
+
+def _measured(row: JobRow, metric: str, number: float | None, spread: float) -> Measurement:
     if number is None:
-        return Measurement(attempt_id, 3, "failed", "FAILED with exit code 7", (), (), "crash")
+        return Measurement(row.attempt_id, 3, "failed", "FAILED with exit code 7", (), (), "crash")
     ms = 1000 / number
     numbers = {"iteration_ms": MeasuredMetric("iteration_ms", ms, "ms", ms * spread, 6)}
     numbers[metric] = MeasuredMetric(metric, number, "", number * spread, 6)
-    return Measurement(attempt_id, 8, "verified", None, (), tuple(numbers.values()))
+    return Measurement(row.attempt_id, 8, "verified", None, (), tuple(numbers.values()))

@@ -96,6 +96,28 @@ def test_what_scatters_too_much_is_said_to(repro: Caller, measured: MeasuredRuns
     assert "too noisy: 1 case: case=1.7B (spread 12 % of the median)" in done.stderr
 
 
+def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("table-1", {"case=1.7B": 50.0}, mode="eager", wait_percent=31.0)
+    done = repro("compare", "table-1")
+    assert done.returncode == 0 and "outside" not in done.stderr
+    assert "host-bound: 1 case: case=1.7B (its GPUs waited 31 % of the time for the host)" in done.stderr
+    first = rows(repro("compare", "table-1", "--json"))[0]
+    assert (first["execution"], first["host_wait_percent"], first["host_bound"]) == ("eager", 31.0, True)
+    shown = json.loads(repro("status", "--json").stdout)
+    assert [row["why"] for row in shown] == ["host-bound: its GPUs waited 31 % of the time for the host"]
+
+
+def test_two_measurements_of_other_execution_modes_say_so_beside_the_ratio(
+    repro: Caller, measured: MeasuredRuns
+) -> None:
+    measured.add("table-1", {"case=1.7B": 137.0}, cluster="selene", mode="graph")
+    measured.add("table-1", {"case=1.7B": 100.0}, cluster="eos", mode="eager")
+    line = line_with(repro("compare", "selene", "eos").stdout, "case=1.7B", "0.7299")
+    assert "not like with like: the execution mode is graph in A, eager in B" in line
+
+
 def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Caller) -> None:
     done = looking("compare", "figure-13")
     assert done.returncode == 0

@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from orchestrator.errors import ReproError
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.jobs import job_rows
-from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.measurements import iterations_of, losses_of, metrics_of
 from orchestrator.ledger.tables import VERIFIED, Table
 from tests.unit.ledger.making import make_old_ledger, opened, record
 
@@ -85,6 +85,8 @@ def check_migrated(ledger: Ledger) -> None:
     assert (queued.state, queued.phase, queued.repeat) == ("PENDING", "waiting", 1)
     assert losses_of(ledger, [verified.attempt_id]) == {verified.attempt_id: [(10, 10.25), (20, 9.875)]}
     assert metrics_of(ledger, [verified.attempt_id])[verified.attempt_id]["iteration_ms"].value == 800.1
+    assert verified.execution is None, "no older repro read the execution mode"
+    assert {line.host_wait_ms for line in iterations_of(ledger, verified.attempt_id)} == {None}
     again = record(ledger, "a", "b", "c")
     assert (again.done, again.under_way, again.to_submit) == (["a-id"], ["b-id"], {"c-id": 1})
     with ledger.engine.connect() as connection:

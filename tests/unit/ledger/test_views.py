@@ -95,6 +95,16 @@ def test_repeats_and_programs_are_results_of_their_own(ledger: Ledger) -> None:
     assert sorted(found) == [("megatron-2021", 1), ("pretrain", 1), ("pretrain", 2)]
 
 
+def test_the_execution_mode_and_the_host_wait_are_in_the_views(ledger: Ledger) -> None:
+    record(ledger, "a")
+    lines = (MeasuredIteration(2, 100.0, None, None, True, host_wait_ms=12.5),)
+    metrics = (MeasuredMetric("host_wait_ms", 12.5, "ms"), MeasuredMetric("host_wait_percent", 12.5, "%"))
+    record_measurements(ledger, [Measurement(1, 2, VERIFIED, None, lines, metrics, execution="graph")])
+    assert [row["execution"] for view in ("v_attempts", "v_results") for row in rows(ledger, view)] == ["graph"] * 2
+    (result,), (line,) = rows(ledger, "v_results"), rows(ledger, "v_iterations")
+    assert (result["host_wait_ms"], result["host_wait_percent"], line["host_wait_ms"]) == (12.5, 12.5, 12.5)
+
+
 def on_gpus(name: str) -> NewJob:
     return replace(new_job(name), gpus=8, configuration=CONFIGURATION | {"device": "gpu"})
 

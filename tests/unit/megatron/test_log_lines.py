@@ -30,6 +30,7 @@ NEWEST = (
     b" grad norm: 2.310 | num zeros: 12 | params norm: 812.345 | number of skipped iterations:   1 |"
     b" number of nan iterations:   0 |"
 )
+PRETRAIN = E2021.replace(b" learning rate", b" host wait per iteration (ms): 12.3 | learning rate")
 FIVE = IterationLine(5, 500, 3520.1, 10.42536, 4.157, 0, 0, loss_scale=8192.0)
 TEN = IterationLine(10, 500, 3520.1, 9.912345, 2.310, 0, 0, loss_scale=8192.0, reported_tflops_per_gpu=104.4)
 KWAI = E2021.replace(b" learning rate", b" tokens per sec per gpu: 3016.01234 | learning rate")
@@ -45,8 +46,14 @@ EXPERTS = E2021.replace(b" loss scale", b" load_balancing_loss: 1.000000E+00 | a
         (NEWEST, replace(TEN, skipped=1, reported_tflops_per_gpu=98.1, power_w=366.6)),
         (KWAI, replace(FIVE, reported_tokens_per_s_per_gpu=3016.01234)),
         (EXPERTS, FIVE),
+        (PRETRAIN, replace(FIVE, host_wait_ms=12.3)),
+        (PRETRAIN.replace(b"12.3", b"0.0"), replace(FIVE, host_wait_ms=0.0)),
+        (PRETRAIN.replace(b"| loss scale", b"| a new field: 7 | loss scale"), replace(FIVE, host_wait_ms=12.3)),
     ],
-    ids=["2021", "core_v0.5", "core_v0.6", "newest", "Megatron-Kwai", "mixture of experts"],
+    ids=[
+        *("2021", "core_v0.5", "core_v0.6", "newest", "Megatron-Kwai", "mixture of experts"),
+        *("pretrain", "no host wait", "pretrain with a field of a later version"),
+    ],
 )
 def test_the_iteration_line_of_every_era_is_read(line: bytes, expected: IterationLine) -> None:
     assert list(iteration_lines(line + b"\n")) == [expected]
@@ -100,6 +107,11 @@ def test_a_printed_nan_or_infinity_is_not_finite(word: bytes, number: bytes) -> 
 )
 def test_a_spoilt_number_makes_no_line_and_no_crash(line: bytes) -> None:
     assert list(iteration_lines(line)) == []
+
+
+@pytest.mark.parametrize("garbled", [b"1.2.3", b"12x", b"?", b""])
+def test_a_host_wait_that_is_garbled_is_not_measured_and_the_line_still_counts(garbled: bytes) -> None:
+    assert list(iteration_lines(PRETRAIN.replace(b"12.3", garbled))) == [FIVE]
 
 
 @pytest.mark.parametrize("garbled", [b"1.04.2", b"1.04x", b"?", b""])
@@ -170,6 +182,9 @@ OTHERS = st.sampled_from(
         E2021.replace(b" grad norm: 4.157 |", b"") + b"\n",
         NEWEST + b"\n",
         KWAI + b"\n",
+        PRETRAIN + b"\n",
+        PRETRAIN.replace(b"12.3", b"nan") + b"\n",
+        PRETRAIN.replace(b"12.3", b"1.2.3") + b"\n",
         E2021[:150] + b"\n",
         E2021 + E2021 + b"\n",
         b"node1:2:3 [0] NCCL INFO Connected all rings\n",

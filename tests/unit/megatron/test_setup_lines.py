@@ -11,6 +11,7 @@ from orchestrator.megatron.setup_lines import (
     WorldLine,
     code_commit,
     dump_borders,
+    execution,
     padded_vocabulary,
     parameters,
     settings,
@@ -91,6 +92,21 @@ def test_a_list_of_arguments_that_is_cut_goes_on_in_the_next_part() -> None:
     assert [(log[start:end], goes_on) for start, end, goes_on in found] == [(b"22", False), (b"44", True)]
     assert list(dump_borders(b"55" + DUMP_ENDS + b"6", 0, 100, is_open=True)) == [(0, 2, False)]
     assert list(dump_borders(b"6", 0, 1, is_open=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "mode"),
+    [
+        (b" > execution: graph\n", "graph"),
+        (b"0:  > execution: eager\r\n", "eager"),
+        (b" > execution: eager\n > execution: graph", "graph"),
+        (b" > execution: graph\n > execution: graphs\n", "graph"),
+        (b" > execution: \n > execution: lazy\n > execution: eagerly\nexecution: graph\n", None),
+    ],
+    ids=["graph", "label", "two starts", "an unknown word after it", "no mode"],
+)
+def test_the_execution_mode_is_read_and_no_other_word_is_one(log: bytes, mode: str | None) -> None:
+    assert execution(log, 0, len(log)) == mode
 
 
 def test_the_vocabulary_the_software_and_the_commit_are_read() -> None:

@@ -42,7 +42,7 @@ LINE = (
     " (ms): {ms:.1f} | learning rate: 1.000000E-04 | global batch size:     4 | lm loss: {loss} | loss scale: 1.0 |"
     " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
 )
-KEPT = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank")
+KEPT = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank", "execution")
 """What collecting says of the attempt itself."""
 DONE = "[after training is done] datetime: 2026-01-01 00:00:00 \n"
 
@@ -50,6 +50,14 @@ DONE = "[after training is done] datetime: 2026-01-01 00:00:00 \n"
 def log(upto: int, *, ms: float = 100.0, loss: str = "6.9E+00", begin: int = 1) -> str:
     lines = (LINE.format(n=n, ms=ms + n, loss=loss) for n in range(begin, upto + 1))
     return WORLD + "".join(lines) + (DONE if upto == 8 else "")
+
+
+EXECUTION = " > execution: graph\n"
+
+
+def waiting(text: str) -> str:
+    """The log of a program that measures for how long GPUs wait for the host."""
+    return EXECUTION + text.replace(" | learning", " | host wait per iteration (ms): 30.9 | learning")
 
 
 class Made:
@@ -293,6 +301,30 @@ def test_what_was_read_of_a_log_that_is_gone_still_counts(made: Made) -> None:
     assert made.row().verdict == "verified" and "iteration_ms" in metrics_of(made.ledger, [1])[1]
 
 
+def test_the_execution_mode_is_recorded_while_a_job_runs_and_the_host_wait_at_its_end(made: Made) -> None:
+    file = made.folder() / "log.txt"
+    file.write_text(waiting(log(5)))
+    collect(made.ledger)
+    assert (made.row().execution, made.row().verdict) == ("graph", None)
+    file.write_text(waiting(log(8)))
+    made.ends()
+    collect(made.ledger)
+    assert (made.row().execution, made.row().verdict) == ("graph", "verified")
+    assert {line.host_wait_ms for line in iterations_of(made.ledger, 1)} == {30.9}
+    found = metrics_of(made.ledger, [1])[1]
+    assert found["host_wait_ms"].value == 30.9
+    assert found["host_wait_percent"].value == pytest.approx(100 * 30.9 / found["iteration_ms"].value)
+    made.check_as_measured()
+
+
+def test_a_program_that_prints_no_execution_mode_has_an_unknown_one(made: Made) -> None:
+    (made.folder() / "log.txt").write_text(log(8))
+    made.ends()
+    collect(made.ledger)
+    assert made.row().execution is None
+    assert not {"host_wait_ms", "host_wait_percent"} & metrics_of(made.ledger, [1])[1].keys()
+
+
 def test_facts_of_another_version_are_not_gone_on_from(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
@@ -311,6 +343,8 @@ PIECES = (
     "",
     "noise\n",
     WORLD,
+    EXECUTION,
+    waiting(log(8)),
     log(8),
     log(3),
     log(6, begin=4),

@@ -31,6 +31,7 @@ FULL = LogFacts(
     first_odd="iteration 2: loss nan",
     code_commit="5e0f373",
     software="torch",
+    execution="graph",
     alpa=AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", math.inf, None, "1"),
     unfinished=Unfinished(4, True, {(0, 1, 2): 3}, 0, 1, None, 5, "optimizer"),
 )

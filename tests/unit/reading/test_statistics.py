@@ -50,6 +50,31 @@ def test_a_time_that_no_rate_follows_from_does_not_count() -> None:
         assert [line.used for line in measured_iterations(lines(9, none, 5), 0)] == [False, True]
 
 
+def waiting(*waits_ms: float | None) -> dict[str, MeasuredMetric]:
+    """The metrics of iterations of 200 ms with these host waits, of which the first two lines do not count."""
+    read = [replace(lines(200.0, first=n)[0], host_wait_ms=wait) for n, wait in enumerate(waits_ms, 1)]
+    return {metric.name: metric for metric in metrics(measured_iterations(read, 2), CONFIGURATION)}
+
+
+def test_the_host_wait_is_the_median_of_the_lines_that_count_and_its_share_is_of_the_median_time() -> None:
+    found = waiting(190.0, 150.0, 10.0, 20.0, 90.0)
+    wait, share = found["host_wait_ms"], found["host_wait_percent"]
+    assert (wait.value, wait.unit, wait.spread, wait.count) == (20.0, "ms", 20.0, 3)
+    assert (share.value, share.unit, share.spread, share.count) == (10.0, "%", 10.0, 3)
+
+
+@pytest.mark.parametrize("garbled", [math.nan, math.inf, -1.0, 1e12, None])
+def test_a_host_wait_that_cannot_be_or_was_not_printed_is_left_out(garbled: float | None) -> None:
+    assert waiting(None, None, garbled, 20.0, garbled)["host_wait_ms"] == MeasuredMetric(
+        "host_wait_ms", 20.0, "ms", 0.0, 1
+    )
+    assert not {"host_wait_ms", "host_wait_percent"} & waiting(5.0, 5.0, garbled, garbled).keys()
+
+
+def test_gpus_that_never_waited_have_a_host_wait_of_zero() -> None:
+    assert [waiting(9.0, 9.0, 0.0, 0.0)[name].value for name in ("host_wait_ms", "host_wait_percent")] == [0.0, 0.0]
+
+
 def test_tflops_are_those_of_equation_3_computed_by_hand() -> None:
     # F = 96 B s l h^2 (1 + s/6h + V/16lh), B=4 s=64 l=4 h=256 V=1024
     #   = 96 * 4 * 64 * 4 * 65536 * (1 + 1/24 + 1/16) = 6442450944 * 53/48 = 7113539584

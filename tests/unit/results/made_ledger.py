@@ -29,10 +29,14 @@ SCRIPT = "#!/bin/bash\n# {name}\nset -euo pipefail\nsrun python pretrain.py \\\n
 
 @dataclass(frozen=True)
 class Came:
-    """How a case came out: its number and spread, or the columns of an attempt that did not get that far."""
+    """How a case came out: its number and spread, or the columns of an attempt that did not get that far.
+
+    `host_wait_percent` is the share of the time for which its GPUs waited for the host.
+    """
 
     value: float | None = None
     spread: float = 0.5
+    host_wait_percent: float | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -149,6 +153,9 @@ def _let_come_out(ledger: Ledger, run_id: str, came: Mapping[str, Came], entry: 
 def _numbers(attempt_id: int, metric: str, came: Came) -> list[dict[str, Any]]:
     assert came.value is not None
     numbers = {metric: (came.value, came.spread), "iteration_ms": (1e5 / came.value, 12.5)}
+    if came.host_wait_percent is not None:
+        wait_ms = came.host_wait_percent / 100 * 1e5 / came.value
+        numbers |= {"host_wait_ms": (wait_ms, 0.0), "host_wait_percent": (came.host_wait_percent, 0.0)}
     return [
         {"attempt_id": attempt_id, "name": name, "value": value, "unit": "", "spread": spread, "count": 6}
         for name, (value, spread) in numbers.items()

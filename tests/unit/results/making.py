@@ -83,11 +83,14 @@ def measured(
     gpu: str | None = None,
     losses: Mapping[str, Sequence[tuple[int, float]]] | None = None,
     noise: Mapping[str, float] | None = None,
+    waits: Mapping[str, float] | None = None,
+    modes: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """Every case of the scale; those in `rates` (by name) with that many TFLOP/s, or whatever `metric` counts.
 
     Those in `failed` failed, those in `out_of_memory` of just that; `losses` are by name, too, and so is `noise`, the
-    spread as a share of the number, 1 % for all others.
+    spread as a share of the number, 1 % for all others. `waits` are the shares of the time for which GPUs waited for
+    the host, in percent, `modes` the execution modes, both by name.
     """
     base, cases = a_row(folder), expand(entry, scale)
     base = replace(base, configuration=base.configuration | {"gpu": gpu})
@@ -97,12 +100,22 @@ def measured(
     for number, case in enumerate(cases, 1):
         if case.name in rates or case.name in failed or case.name in out_of_memory:
             row = replace(base, case_name=case.name, scale=case.scale, job_id=f"job{number}", attempt_id=number)
+            row = replace(row, execution=(modes or {}).get(case.name))
             why = f"{OUT_OF_MEMORY} (rank 3)" if case.name in out_of_memory else 'exit 1, "oom"'
             bad = case.name in failed or case.name in out_of_memory
             rows.append(replace(row, state="FAILED", verdict="failed", verdict_reason=why) if bad else row)
             metrics[number] = _metrics(rates.get(case.name, 1.0), metric, (noise or {}).get(case.name, 0.01))
+            if waits and case.name in waits:
+                metrics[number] |= _host_wait(waits[case.name], metrics[number]["iteration_ms"].value)
             logged[number] = (losses or {}).get(case.name, ())
     return results(entry, cases, rows, metrics, logged)
+
+
+def _host_wait(percent: float, iteration_ms: float) -> dict[str, MeasuredMetric]:
+    return {
+        "host_wait_ms": MeasuredMetric("host_wait_ms", percent / 100 * iteration_ms, "ms", 0.0, 5),
+        "host_wait_percent": MeasuredMetric("host_wait_percent", percent, "%", 0.0, 5),
+    }
 
 
 def _metrics(rate: float, metric: str, noise: float) -> dict[str, MeasuredMetric]:

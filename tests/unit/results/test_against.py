@@ -208,6 +208,49 @@ def test_a_row_has_the_ratio_the_noise_and_what_makes_it_doubtful(base: JobRow) 
     assert against(base, [100.0], [None]).because == "in B: exit 1"
 
 
+@pytest.mark.parametrize(
+    ("modes", "waits", "metric", "because"),
+    [
+        (("graph", "graph"), (10.0, 0.0), "iteration_ms", None),
+        ((None, None), (None, None), "iteration_ms", None),
+        (
+            ("graph", "eager"),
+            (None, None),
+            "iteration_ms",
+            "not like with like: the execution mode is graph in A, eager in B",
+        ),
+        (
+            (None, "graph"),
+            (None, None),
+            "max_memory_allocated_bytes",
+            "not like with like: the execution mode is unknown in A, graph in B",
+        ),
+        (
+            ("eager", "eager"),
+            (5.0, 31.0),
+            "iteration_ms",
+            "host-bound in B: its GPUs waited 31 % of the time for the host",
+        ),
+        (("eager", "eager"), (31.0, 31.0), "max_memory_allocated_bytes", None),
+    ],
+)
+def test_sides_that_are_not_like_with_like_say_so_next_to_the_number(
+    base: JobRow,
+    modes: tuple[str | None, str | None],
+    waits: tuple[float | None, float | None],
+    metric: str,
+    because: str | None,
+) -> None:
+    sides: list[list[JobRow]] = []
+    metrics: dict[int, dict[str, MeasuredMetric]] = {}
+    for number, (mode, wait) in enumerate(zip(modes, waits, strict=True), 1):
+        sides.append([replace(base, job_id=f"j{number}", attempt_id=number, execution=mode)])
+        names = {"iteration_ms": 100.0, metric: 100.0} | ({} if wait is None else {"host_wait_percent": wait})
+        metrics[number] = {name: MeasuredMetric(name, value, "", 0.0, 6) for name, value in names.items()}
+    (row,) = compare_sides(sides[0], sides[1], metrics, lambda _: metric, by_cluster=False)
+    assert (row.change, row.ratio, row.because) == ("same within noise", 1.0, because)
+
+
 def test_cases_are_matched_by_experiment_scale_name_and_program_and_by_cluster_where_asked(base: JobRow) -> None:
     metrics = {number: {"iteration_ms": MeasuredMetric("iteration_ms", 1.0, "ms", 0.0, 6)} for number in (1, 2)}
     one = replace(base, attempt_id=1, cluster="selene")

@@ -101,6 +101,15 @@ def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -
     assert (none.measured, none.published, none.missing) == (10.0, None, "no published number")
 
 
+def test_a_rate_of_a_host_bound_case_is_shown_and_not_judged(tmp_path: Path, rows: Entry) -> None:
+    one = besides(tmp_path, rows, {THEIRS: 50.0}, waits={THEIRS: 31.0})[THEIRS, "tokens_per_s"]
+    assert (one.ratio, one.within) == (0.5, None)
+    assert one.because == "host-bound: its GPUs waited 31 % of the time for the host"
+    (tmp_path / "quick").mkdir()
+    one = besides(tmp_path / "quick", rows, {THEIRS: 50.0}, waits={THEIRS: 10.0})[THEIRS, "tokens_per_s"]
+    assert (one.within, one.because) == (False, None)
+
+
 def test_noise_that_could_turn_the_verdict_leaves_none(tmp_path: Path, rows: Entry) -> None:
     for rate, within, missing in ((100.0, None, "too noisy"), (150.0, False, None)):
         one = besides(tmp_path, rows, {THEIRS: rate}, noise={THEIRS: 0.08})[THEIRS, "tokens_per_s"]

@@ -69,6 +69,19 @@ def test_a_number_that_cannot_be_right_is_not_given_out_and_the_row_says_why(fou
     assert (row["flag"], row["noise"], row["tflops_per_gpu"]) == ("faster than its peak", "spread 12 %", None)
 
 
+def test_a_row_has_the_execution_mode_the_host_wait_and_whether_the_case_is_host_bound(tmp_path: Path) -> None:
+    rates = {VERIFIED: 12.5, FAILED: 99.0, ABSENT: 10.0}
+    how: dict[str, Any] = {"waits": {VERIFIED: 31.0, FAILED: 31.0}, "modes": {VERIFIED: "eager", FAILED: "graph"}}
+    rows = export_rows(figure_13(), measured(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), **how))
+    names = ("execution", "host_bound", "host_wait_ms", "host_wait_percent")
+    assert [row_of(rows, VERIFIED)[name] for name in names] == ["eager", True, 24.8, 31.0]
+    assert [row_of(rows, FAILED)[name] for name in names] == ["graph", None, None, None]
+    assert [row_of(rows, ABSENT)[name] for name in names] == [None] * 4
+    (tmp_path / "quick").mkdir()
+    quick = measured(tmp_path / "quick", figure_13(), "cpu", rates, waits={VERIFIED: 10.0})
+    assert row_of(export_rows(figure_13(), quick), VERIFIED)["host_bound"] is False
+
+
 def test_every_experiment_has_the_same_columns_in_the_same_order(found: list[Result], tmp_path: Path) -> None:
     other = entry_of(tmp_path, ROWS)
     rows = measured(tmp_path, other, "paper", {"case=ours": 130.0}, metric="tokens_per_s")
@@ -87,7 +100,7 @@ def test_every_axis_and_every_metric_has_a_column() -> None:
 def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path: Path) -> None:
     case = expand(shipped("atc-demo"))[0]
     ranks = {(t, p): 5 for t in range(case.layout.tensor_parallel) for p in range(case.layout.pipeline_parallel)}
-    line = MeasuredIteration(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0)
+    line = MeasuredIteration(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0, host_wait_ms=4.0)
     parts = {name: asdict(getattr(case, name)) for name in ("model", "layout", "training")}
     (tmp_path / "gpus.n1.csv").write_text(SAMPLE)
     facts = LogFacts(

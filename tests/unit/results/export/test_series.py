@@ -16,7 +16,7 @@ from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.series import iteration_rows
 from tests.unit.ledger.making import new_ledger, record
 
-GOOD = MeasuredIteration(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0)
+GOOD = MeasuredIteration(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0, host_wait_ms=12.5)
 BAD = MeasuredIteration(2, 800.1, float("nan"), float("inf"), True, is_finite=False)
 
 
@@ -36,7 +36,8 @@ def test_each_line_is_a_row_of_its_job_whatever_its_verdict(ledger: Ledger) -> N
     assert list(one) == list(two) == names
     assert (one["experiment"], one["scale"], one["cluster"], one["case"]) == ("sc21/figure-13", "cpu", "local", "a")
     assert (one["job"], one["attempt"], one["repeat"], one["verdict"]) == ("a-id", 1, 1, None)
-    assert [one[name] for name in names[-12:]] == [1, 812.5, 10.25, 0.5, 8192, 1, 0, 120.5, 3000, 399, True, False]
+    assert [one[name] for name in names[-13:-3]] == [1, 812.5, 10.25, 0.5, 8192, 1, 0, 120.5, 3000, 399]
+    assert [one[name] for name in names[-3:]] == [True, 12.5, False]
     assert (two["iteration"], two["used"], two["is_finite"]) == (2, True, False)
 
 

@@ -14,6 +14,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.results.compare import Result
 from orchestrator.results.export.rows import export_rows
 from orchestrator.results.export.typeset import Table, as_latex, as_markdown, latex_escaped, markdown_escaped, telling
+from orchestrator.results.repeats import CaseMetric
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, figure_13, measured
 
@@ -56,8 +57,15 @@ def test_a_verdict_says_what_is_wrong_with_it(found: list[Result]) -> None:
     assert bad.row is not None
     out_of_memory = replace(bad, row=replace(bad.row, failure="out of GPU memory"))
     flagged, noisy = replace(good, flag="too fast"), replace(good, noise="spread 12 %")
-    table = table_of(figure_13(), [out_of_memory, flagged, noisy])
-    assert [line[1] for line in table.body] == ["failed, out of GPU memory", "verified, flagged", "verified, noisy"]
+    wait = CaseMetric("host_wait_percent", 31.0, "%")
+    waited = replace(good, metrics={**good.metrics, "host_wait_percent": wait})
+    table = table_of(figure_13(), [out_of_memory, flagged, noisy, waited])
+    assert [line[1] for line in table.body] == [
+        "failed, out of GPU memory",
+        "verified, flagged",
+        "verified, noisy",
+        "verified, host-bound",
+    ]
 
 
 def test_a_figure_of_times_has_them_once(tmp_path: Path) -> None:

@@ -132,6 +132,17 @@ def test_what_error_bars_are_is_said_and_what_is_too_noisy_is_marked(tmp_path: P
     assert "measured" in noisy and "measured, too noisy to compare" in noisy
 
 
+@pytest.mark.parametrize("marks", ["lines", "bars"])
+def test_a_host_bound_case_is_marked_and_explained_in_the_legend(tmp_path: Path, marks: str) -> None:
+    rates = {"recompute=full,gbs=1": 5.0, "recompute=full,gbs=2": 6.0}
+    text = LINES.replace("axes:\n", f"axes:\n  marks: {marks}\n")
+    quick = draw_own(tmp_path, text, rates, waits=dict.fromkeys(rates, 10.0))
+    assert "measured" in quick and "measured, host-bound" not in quick
+    (tmp_path / "bound").mkdir()
+    bound = draw_own(tmp_path / "bound", text, rates, waits={"recompute=full,gbs=2": 31.0})
+    assert "measured" in bound and "measured, host-bound" in bound
+
+
 def test_a_dollar_or_a_tag_in_a_name_is_drawn_as_it_is(tmp_path: Path) -> None:
     found = measured(tmp_path, figure_13(), "cpu", {"pp=1,tp=4,gbs=4": 10.0})
     plot(figure_13(), "cpu", "a$b$_<i>&", found, tmp_path / "a.svg")

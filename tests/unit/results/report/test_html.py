@@ -29,12 +29,13 @@ from orchestrator.masking import masked
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report
 from orchestrator.results.report.page import Page, Reported, page_of
-from orchestrator.results.report.words import shown_hours, shown_number, visible, with_spread
+from orchestrator.results.report.words import Mark, shown_hours, shown_number, visible, with_spread
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import (
     OUT_OF_MEMORY,
     SCRIPT,
     START,
+    VERIFIED_COLUMNS,
     WAITING,
     Came,
     add_figure,
@@ -137,6 +138,29 @@ def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_know
     assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "142", "1.056")
     assert row.how == "read off the plot, unconfirmed, third-party reading of figure 13"
     assert row.within is not None and (row.within.word, row.tolerance) == ("not judged", "nobody confirmed the number")
+
+
+def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_host_bound(ledger: Ledger) -> None:
+    waits = {"pp=2,tp=32,gbs=32": 31.0, "pp=4,tp=16,gbs=32": 4.0}
+
+    def outcome(_place: int, case: Case) -> Came:
+        mode = VERIFIED_COLUMNS | {"execution": "eager" if case.name in waits else None}
+        return Came(100.0, host_wait_percent=waits.get(case.name), columns=mode)
+
+    page = page_of(ledger, [add_figure(ledger, figure_13(), "paper", outcome)])
+    rows = {row.case: row for row in page.figures[0].cases}
+    bound, quick, unknown = (rows[name] for name in (*waits, "pp=8,tp=8,gbs=32"))
+    assert (bound.execution, bound.host_wait, bound.host_bound) == ("eager", "310, 31 %", Mark("open", "host-bound"))
+    assert (quick.execution, quick.host_wait, quick.host_bound) == ("eager", "40, 4 %", None)
+    assert (unknown.execution, unknown.host_wait, unknown.host_bound) == ("", "", None)
+    text = Read(rendered(page, TEMPLATES)).text
+    assert "Mode Host wait, ms" in text and "eager 310, 31 % – host-bound" in text
+    assert "is host-bound (its GPUs waited 31 % of the time for the host)" in text
+
+
+def test_nothing_is_said_of_modes_and_waits_where_no_case_has_any(ledger: Ledger) -> None:
+    text = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says)).text
+    assert not any(word in text for word in ("Mode is", "Host wait", "host-bound"))
 
 
 def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger: Ledger) -> None:

@@ -1,0 +1,26 @@
+"""The table of cases at the end of a run: why a case has no number, or one that cannot be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.cli.outcome import case_rows
+from orchestrator.cli.scope import Outcome
+from tests.unit.results.making import figure_13, measured
+
+BOUND, QUICK, FAILED = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
+
+
+def test_a_host_bound_case_says_so_in_its_row(tmp_path: Path) -> None:
+    rates, waits = {BOUND: 1.0, QUICK: 1.0, FAILED: 1.0}, {BOUND: 31.0, QUICK: 4.0, FAILED: 31.0}
+    modes = dict.fromkeys(rates, "eager")
+    found = measured(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), waits=waits, modes=modes)
+    rows = {row["case"]: row for row in case_rows(Outcome(figure_13(), "cpu", "here", found, []))}
+    assert rows[BOUND]["why"] == "host-bound: its GPUs waited 31 % of the time for the host"
+    assert (rows[QUICK]["why"], rows[FAILED]["why"]) == (None, 'exit 1, "oom"')
+    names = ("execution", "host_wait_percent", "host_bound")
+    assert [[rows[case][name] for name in names] for case in (BOUND, QUICK, FAILED)] == [
+        ["eager", 31.0, True],
+        ["eager", 4.0, False],
+        ["eager", None, None],
+    ]
