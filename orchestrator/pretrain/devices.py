@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from datetime import timedelta
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -42,19 +43,31 @@ def stop_processes(device: torch.device) -> None:
 
 
 def prepare_megatron(device: torch.device) -> None:
-    """Import Megatron-Core with what it lacks on this device put in place; once for each process."""
+    """Put in place what Megatron-Core lacks on this device; must run before Megatron-Core is imported."""
+    _prepare_for(device.type)
+
+
+@cache
+def _prepare_for(device_type: str) -> None:
+    """Once for each process: a forked rank has what the launcher prepared."""
     for message in _EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    if device.type == "cpu":  # torch's CUDA build says from each process that it found a compiler and no GPU
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    if device.type == "cuda":
+    if device_type == "cuda":
         from orchestrator.pretrain import weight_gradient
 
         weight_gradient.install()
     else:
+        # torch's CUDA build says from each process that it found a compiler and no GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         from orchestrator.pretrain import cpu_shim
 
         cpu_shim.install()
+
+
+def import_megatron() -> None:
+    """Import the training loop with Megatron-Core, and on a GPU torch's compiler. CUDA is not initialised."""
+    prepare_megatron(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    from orchestrator.pretrain import train  # noqa: F401
 
 
 def synchronize(device: torch.device) -> None:
