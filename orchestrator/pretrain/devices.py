@@ -24,15 +24,23 @@ _EXPECTED_WARNINGS = (
 )
 
 
-def start_processes(place: Place) -> torch.device:
-    """Join the run's process group; returns the device that holds this process's share of the model."""
+def start_processes(place: Place, store_port: int | None = None) -> torch.device:
+    """Join the run's process group; return the device that holds this process's share of the model.
+
+    The ranks meet at the store of a launcher on this host if its port is given, else at MASTER_ADDR.
+    """
     if torch.cuda.is_available():
         # A task bound to one GPU sees that one alone, whatever its local rank.
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
         device = torch.device("cuda", torch.cuda.current_device())
     else:
         device = torch.device("cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if store_port is None:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    else:
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
+        dist.init_process_group(backend, timeout=_TIMEOUT, store=store, rank=place.rank, world_size=place.world_size)
     return device
 
 
@@ -62,12 +70,6 @@ def _prepare_for(device_type: str) -> None:
         from orchestrator.pretrain import cpu_shim
 
         cpu_shim.install()
-
-
-def import_megatron() -> None:
-    """Import the training loop with Megatron-Core, and on a GPU torch's compiler. CUDA is not initialised."""
-    prepare_megatron(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    from orchestrator.pretrain import train  # noqa: F401
 
 
 def synchronize(device: torch.device) -> None:

@@ -30,9 +30,15 @@ def is_refused(arguments: TrainingArguments, place: Place, *, prints: bool) -> b
     return bool(reasons)
 
 
-def train_rank(arguments: TrainingArguments, place: Place) -> None:
-    """Join the run's process group, train, and leave it."""
-    device = start_processes(place)
+def import_megatron() -> None:
+    """Import Megatron-Core with the training loop, and on a GPU torch's compiler. CUDA is not initialised."""
+    prepare_megatron(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    from orchestrator.pretrain import train  # noqa: F401
+
+
+def train_rank(arguments: TrainingArguments, place: Place, store_port: int | None = None) -> None:
+    """Join the run's process group, train, and leave it; `store_port` is the launcher's, which then has the store."""
+    device = start_processes(place, store_port)
     prepare_megatron(device)
     from orchestrator.pretrain.train import pretrain
 
