@@ -65,7 +65,8 @@ class SlurmFields(Strict):
 
     `requeue`: Slurm itself runs a job again that lost a node or gave way to another, and repro then does not.
 
-    `tasks`: a process for each GPU started by srun, or one for each node in which torchrun starts the others.
+    `tasks`: srun starts a process for each GPU, or a launcher on each node that starts the processes there: torchrun,
+    for `pretrain` its own.
     """
 
     project: Text | None = None

@@ -139,19 +139,20 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "time_limit_s": Line.of(str(seconds(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":
-        return engine.render("local.sh.j2", **shared, command=_torchrun(plan, cluster))
+        return engine.render("local.sh.j2", **shared, command=_all_ranks(plan, cluster))
     shared |= {
         "host_suffix": _rendezvous(cluster, "host_suffix"),
         "port": _rendezvous(cluster, "port"),
         "per_node": _processes_per_node(plan, cluster),
         "python": Line.of(plan.program.python, _origin(plan, cluster, plan.program.python)),
+        "launcher": Line.of(plan.program.launcher, f"workload {plan.program.workload}"),
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
     asked = [*directives(plan, cluster), directive("output", _pattern(output or folder / "batch.txt"))]
     shared |= {"directives": asked, "srun_options": srun_options(plan, cluster)}
     container = cluster.profile.container
-    words = plan.program.per_rank() if shared["per_node"] is None else _below_torchrun(plan)
+    words = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
     command = _command(plan, cluster, words)
     if container is None:
         return engine.render("sbatch.sh.j2", **shared, command=command)
@@ -216,22 +217,18 @@ def _rendezvous(cluster: Cluster, field: str) -> Line | None:
 
 
 def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
-    """How many processes torchrun starts on each node; None where the scheduler starts them all."""
+    """How many processes a launcher starts on each node; None where the scheduler starts them all."""
     slurm = cluster.profile.slurm
     if slurm is None or slurm.tasks != "per-node":
         return None
     return Line.of(str(plan.resources.tasks_per_node), cluster.layered.where(("slurm", "tasks")))
 
 
-def _torchrun(plan: Plan, cluster: Cluster) -> list[Line]:
-    """The launcher's own words, then the program's."""
-    words, below = plan.program.torchrun(plan.resources.tasks), _below_torchrun(plan)
-    return [*_command(plan, cluster, words[: -len(below)]), *_command(plan, cluster, below)]
-
-
-def _below_torchrun(plan: Plan) -> list[str]:
-    """What the launcher of a node is given: the program, without the interpreter that both run in."""
-    return [*plan.program.target, *plan.program.arguments]
+def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
+    """The command line of the launcher and its options, then that of the program."""
+    words, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
+    launcher = words[: len(words) - len(below)]
+    return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
 
 
 def _origin(plan: Plan, cluster: Cluster, word: str) -> str:

@@ -1,53 +1,30 @@
-"""`python -m orchestrator.pretrain`: refuse what cannot run with every reason, else train."""
+"""`python -m orchestrator.pretrain`: one rank, which another launcher such as srun has started."""
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from collections.abc import Sequence
 
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.layout import refusals
-from orchestrator.pretrain.place import find_place, gpu_lacking, set_environment
-
-EXIT_REFUSED = 2
+from orchestrator.pretrain.imports import quick_imports
+from orchestrator.pretrain.place import find_place, set_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code of the run: 0 trained, 2 refused. Errors while training are raised, for the launcher to see."""
+    """Return the exit code: 0 trained, 2 refused. Raise errors of the training, for the launcher to report."""
     place = find_place(os.environ)
-    with _silent_unless(place.rank == 0):
-        arguments = parse_arguments(argv)
+    arguments = parse_arguments(argv, prints=place.rank == 0)
     set_environment(os.environ, place)
-    # Imported only now: torch reads the environment, and a wrong flag is told without waiting for it.
-    import torch
+    with quick_imports():
+        # torch reads the environment when it is imported, and a wrong flag is refused without waiting for it.
+        from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, train_rank
 
-    from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
-
-    reasons = refusals(arguments, place.world_size, on_gpu=torch.cuda.is_available())
-    if reasons:
-        if place.rank == 0:
-            print("\n".join(f"pretrain: error: {reason}" for reason in reasons), file=sys.stderr, flush=True)
-        return EXIT_REFUSED
-    if lacking := gpu_lacking(place, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", "")):
-        print(f"pretrain: error: {lacking}", file=sys.stderr, flush=True)
-        return EXIT_REFUSED
-    device = start_processes(place)
-    prepare_megatron(device)
-    from orchestrator.pretrain.train import pretrain
-
-    pretrain(arguments, device)
-    stop_processes(device)
+        if is_refused(arguments, place, prints=place.rank == 0):
+            return EXIT_REFUSED
+        import_megatron()
+    train_rank(arguments, place)
     return 0
-
-
-@contextmanager
-def _silent_unless(speaks: bool) -> Iterator[None]:
-    """Drop what argparse says on all ranks but one, as it says the same on each."""
-    with nullcontext() if speaks else redirect_stderr(io.StringIO()):
-        yield
 
 
 if __name__ == "__main__":

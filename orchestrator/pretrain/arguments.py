@@ -7,7 +7,9 @@ Ours are `--record`, and what Megatron-LM has no flag for and the ATC'24 artifac
 from __future__ import annotations
 
 import argparse
+import io
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -115,9 +117,13 @@ class TrainingArguments:
         return -(-self.vocab_size // multiple) * multiple
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> TrainingArguments:
-    """Read the command line (`sys.argv` when `argv` is None); what argparse refuses ends the process, exit code 2."""
-    return TrainingArguments(**vars(_parser().parse_args(argv)))
+def parse_arguments(argv: Sequence[str] | None = None, *, prints: bool = True) -> TrainingArguments:
+    """Read the command line (`sys.argv` when `argv` is None); a wrong argument ends the process with exit code 2.
+
+    All ranks read the same arguments; one of them `prints` what is wrong.
+    """
+    with nullcontext() if prints else redirect_stderr(io.StringIO()):
+        return TrainingArguments(**vars(_parser().parse_args(argv)))
 
 
 def _parser() -> argparse.ArgumentParser:

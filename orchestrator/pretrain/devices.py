@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from datetime import timedelta
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -23,15 +24,23 @@ _EXPECTED_WARNINGS = (
 )
 
 
-def start_processes(place: Place) -> torch.device:
-    """Join the run's process group; returns the device that holds this process's share of the model."""
+def start_processes(place: Place, store_port: int | None = None) -> torch.device:
+    """Join the run's process group; return the device that holds this process's share of the model.
+
+    The ranks meet at the store of a launcher on this host if its port is given, else at MASTER_ADDR.
+    """
     if torch.cuda.is_available():
         # A task bound to one GPU sees that one alone, whatever its local rank.
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
         device = torch.device("cuda", torch.cuda.current_device())
     else:
         device = torch.device("cpu")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if store_port is None:
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    else:
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=False)
+        dist.init_process_group(backend, timeout=_TIMEOUT, store=store, rank=place.rank, world_size=place.world_size)
     return device
 
 
@@ -42,16 +51,22 @@ def stop_processes(device: torch.device) -> None:
 
 
 def prepare_megatron(device: torch.device) -> None:
-    """Import Megatron-Core with what it lacks on this device put in place; once for each process."""
+    """Put in place what Megatron-Core lacks on this device; must run before Megatron-Core is imported."""
+    _prepare_for(device.type)
+
+
+@cache
+def _prepare_for(device_type: str) -> None:
+    """Once for each process: a forked rank has what the launcher prepared."""
     for message in _EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    if device.type == "cpu":  # torch's CUDA build says from each process that it found a compiler and no GPU
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    if device.type == "cuda":
+    if device_type == "cuda":
         from orchestrator.pretrain import weight_gradient
 
         weight_gradient.install()
     else:
+        # torch's CUDA build says from each process that it found a compiler and no GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         from orchestrator.pretrain import cpu_shim
 
         cpu_shim.install()

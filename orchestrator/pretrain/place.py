@@ -9,6 +9,16 @@ from dataclasses import dataclass
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORT = 29500
 
+_NODE_DEFAULTS = {
+    # The overlap of tensor-parallel communication with compute relies on kernels starting in launch order.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    # NVLink multicast needs a fabric manager that not every node or container has; without it NCCL fails to start.
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -45,31 +55,24 @@ def gpu_lacking(place: Place, visible_gpus: int, named_gpus: str = "") -> str | 
 
 
 def set_environment(environ: MutableMapping[str, str], place: Place) -> None:
-    """Set what torch.distributed, NCCL, CUDA and gloo read when they start; what is set already stays.
+    """Set the variables of one rank, and those of its node. Values that are set already stay, but for the rank's own.
 
-    Must run before torch is imported: the CUDA allocator reads its settings then.
+    Must run before torch is imported, which reads some of them then.
     """
     environ.update(RANK=str(place.rank), WORLD_SIZE=str(place.world_size), LOCAL_RANK=str(place.local_rank))
-    for name, value in _defaults(environ).items():
-        environ.setdefault(name, value)
+    # srun's own host is the first node of a batch job, where rank 0 runs.
+    environ.setdefault("MASTER_ADDR", environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+    environ.setdefault("MASTER_PORT", str(_rendezvous_port(environ)))
     if environ["MASTER_ADDR"] in _LOOPBACK and sys.platform == "linux":
         # All ranks are on this host, whose name need not resolve quickly or at all.
         environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    set_node_environment(environ)
 
 
-def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        # srun's own host is the first node of a batch job, where rank 0 runs.
-        "MASTER_ADDR": environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"),
-        "MASTER_PORT": str(_rendezvous_port(environ)),
-        # The overlap of tensor-parallel communication with compute relies on kernels starting in launch order.
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        # NVLink multicast needs a fabric manager that not every node or container has; without it NCCL fails to start.
-        "NCCL_NVLS_ENABLE": "0",
-        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-        "NVSHMEM_DISABLE_NVLS": "1",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    }
+def set_node_environment(environ: MutableMapping[str, str]) -> None:
+    """Set the variables that are the same for all ranks of a node: of NCCL, CUDA and torch's allocator."""
+    for name, value in _NODE_DEFAULTS.items():
+        environ.setdefault(name, value)
 
 
 def _rendezvous_port(environ: Mapping[str, str]) -> int:

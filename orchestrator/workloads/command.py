@@ -15,6 +15,8 @@ from orchestrator.folders import Folders
 SYNTHETIC = "synthetic"
 """Data of a program that makes them up itself, without saying so in its arguments."""
 
+TORCHRUN = "torch.distributed.run"
+
 Site = TypeVar("Site", bound=CheckoutSite)
 
 
@@ -29,6 +31,8 @@ class Program:
     megatron/fused_kernels/build/lock; `warm_up` is the command of one process that does no more than that. Where no
     run can be verified, `unverifiable` says why. `site_values` has the words that come from the cluster's profile,
     each with its place there.
+
+    `launcher` is the module that starts all ranks of a node where the scheduler does not start each of them.
     """
 
     workload: str
@@ -47,6 +51,7 @@ class Program:
     warm_up: tuple[str, ...] = ()
     unverifiable: str | None = None
     site_values: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    launcher: str = TORCHRUN
 
     @property
     def checkout(self) -> str | None:
@@ -57,10 +62,15 @@ class Program:
         """The command of one rank that some launcher has already given its rank variables."""
         return [self.python, "-u", *self.target, *self.arguments]
 
-    def torchrun(self, processes: int) -> list[str]:
-        """The command that starts every rank of one machine."""
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        return [self.python, "-u", *launcher, *self.target, *self.arguments]
+    def all_ranks(self, processes: int) -> list[str]:
+        """The command that starts all ranks of a run on one machine."""
+        alone = ["--standalone"] if self.launcher == TORCHRUN else []
+        options = [*alone, f"--nproc-per-node={processes}"]
+        return [self.python, "-u", "-m", self.launcher, *options, *self.below_launcher()]
+
+    def below_launcher(self) -> list[str]:
+        """The words after the launcher's options. torchrun runs any program, every other launcher its own."""
+        return [*(self.target if self.launcher == TORCHRUN else ()), *self.arguments]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ def _pretrain(binding: Binding) -> Program:
         python_path=package,
         mounts=(package,),
         site_values=((named, ("workloads", "pretrain", "python")),) if named else (),
+        launcher="orchestrator.pretrain.launch",
     )
 
 

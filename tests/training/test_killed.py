@@ -1,4 +1,4 @@
-"""Real torchrun in a real queue: whoever is killed, no rank is left, the next job runs, and it is said what it was."""
+"""Real launchers in a real queue: whoever is killed, no rank is left, the next job runs, and the failure is classed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,11 @@ from orchestrator.megatron.log_causes import cause
 from orchestrator.reading.failure import failure_of
 from orchestrator.reading.log_files import log_bytes
 from orchestrator.reading.outcome import Ending
-from tests.training.launching import TIMEOUT_S, clean_environment
+from tests.training.launching import SMALL_MODEL, TIMEOUT_S, clean_environment
 from tests.unit.render.plans import TEMPLATES
 
 RANK = """import os, pathlib, sys, time
-pathlib.Path(sys.argv[1], f"rank.{os.environ['RANK']}").write_text(f"{os.getpid()} {os.getppid()}")
+pathlib.Path(sys.argv[1], "began").touch()
 time.sleep(300)
 """
 JOB = """#!/bin/bash
@@ -39,7 +41,6 @@ COMMAND >"$folder/log.txt" 2>&1
 
 
 def job(folder: Path, command: str) -> Script:
-    folder.mkdir()
     (folder / "job.sh").write_text(JOB.replace("COMMAND", command))
     return Script(folder / "job.sh", folder)
 
@@ -49,27 +50,52 @@ def is_alive(pid: int) -> bool:
     return status.exists() and "\nState:\tZ" not in status.read_text()
 
 
+def with_torchrun(folder: Path) -> str:
+    (folder / "rank.py").write_text(RANK)
+    return f"-m torch.distributed.run --standalone --nproc-per-node 2 {folder}/rank.py {folder}"
+
+
+def forked(folder: Path) -> str:
+    arguments = [*SMALL_MODEL, "--train-iters", "1000000", "--record", f"{folder}/began"]
+    return f"-u -m orchestrator.pretrain.launch --nproc-per-node 2 {' '.join(arguments)}"
+
+
+def launcher_and_ranks(folder: Path) -> tuple[int, list[int]]:
+    """Process ids, once both ranks run."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if words[0] == sys.executable and any(str(folder) in word for word in words):
+                parents[int(process.name)] = int((process / "stat").read_text().rpartition(") ")[2].split()[1])
+    launchers = [process for process, parent in parents.items() if parent not in parents]
+    ranks = [process for process, parent in parents.items() if parent in parents]
+    return (launchers or [0])[0], ranks if (folder / "began").exists() else []
+
+
+@pytest.mark.parametrize("command", [with_torchrun, forked])
 @pytest.mark.parametrize(("who", "failure"), [("rank", "killed"), ("launcher", "killed"), ("script", "node-fail")])
-def test_whoever_is_killed_no_rank_is_left_and_the_next_job_runs(tmp_path: Path, who: str, failure: str) -> None:
-    (tmp_path / "rank.py").write_text(RANK)
-    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 {tmp_path}/rank.py"
-    first = job(tmp_path / "a", f'timeout --foreground 300 {torchrun} "$folder"')
+def test_whoever_is_killed_no_rank_is_left_and_the_next_job_runs(
+    tmp_path: Path, command: Callable[[Path], str], who: str, failure: str
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    first = job(folder, f"timeout --foreground 300 {sys.executable} {command(folder)}")
     queue = tmp_path / "queue.sh"
+    (tmp_path / "b").mkdir()
     queue.write_text(render_queue([first, job(tmp_path / "b", "echo well")], tmp_path / "lock", TEMPLATES))
     with subprocess.Popen(["bash", str(queue)], start_new_session=True, env=clean_environment()) as process:
         until = time.monotonic() + TIMEOUT_S
-        while sum(len(file.read_text().split()) for file in first.folder.glob("rank.?")) < 4:
+        while len((found := launcher_and_ranks(folder))[1]) < 2:
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.05)
-        (one, launcher), (other, _) = (
-            [int(n) for n in file.read_text().split()] for file in first.folder.glob("rank.?")
-        )
-        start = read_record(first.folder / "start")
+        launcher, (one, other) = found
+        start = read_record(folder / "start")
         assert start is not None
         os.kill({"rank": one, "launcher": launcher, "script": start.pid}[who], signal.SIGKILL)
         assert process.wait(timeout=TIMEOUT_S) == 0
     assert not is_alive(one) and not is_alive(other)
     assert local_state(tmp_path / "b", None).state == "COMPLETED"
-    state, found = local_state(first.folder, None), cause(log_bytes(first.folder))
+    state, line = local_state(folder, None), cause(log_bytes(folder))
     ending = Ending("ended", state.state, state.exit_code, state.reason)
-    assert str(failure_of(ending, found.kind if found else None)) == failure
+    assert str(failure_of(ending, line.kind if line else None)) == failure

@@ -70,11 +70,27 @@ def _slurm_environments(tasks: int) -> list[dict[str, str]]:
     return [shared | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(tasks)]
 
 
-def test_torchrun_starts_it_and_lines_of_two_ranks_do_not_mix() -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    (finished,) = run_together([[*torchrun, *COMMAND]], [{}])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=2", *SMALL_MODEL, *PIPELINE],
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *COMMAND],
+    ],
+    ids=["forked", "torchrun"],
+)
+def test_lines_of_two_ranks_that_one_launcher_starts_do_not_mix(command: list[str]) -> None:
+    (finished,) = run_together([["-u", *command]], [{}])
     assert finished.exit_code == 0, finished.stderr
     _check_lines(finished.stdout)
+
+
+def test_the_launchers_of_two_nodes_start_one_run() -> None:
+    meeting_point = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    launcher = ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=1", *meeting_point]
+    commands = [[*launcher, f"--node-rank={node}", *SMALL_MODEL, *PIPELINE] for node in range(2)]
+    first, last = run_together(commands, [{}] * 2)
+    _check_ranks(first, last)
+    assert first.stderr == last.stderr == ""
 
 
 def test_log_interval_prints_every_nth_and_the_last_iteration() -> None:

@@ -28,6 +28,18 @@ def test_every_reason_is_told_once_by_rank_0_with_exit_code_2_and_no_traceback()
     assert first.stdout == last.stdout == last.stderr == ""
 
 
+def test_the_launcher_refuses_once_for_all_ranks() -> None:
+    command = ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=2", *SMALL_MODEL]
+    bad, unknown = ["--tensor-model-parallel-size", "2", "--vocab-size", "63"], ["--tensor-parallel", "2"]
+    refused, misspelled = run_together([[*command, *bad], [*command, *unknown]], [{}] * 2)
+    assert (refused.exit_code, refused.stdout) == (misspelled.exit_code, misspelled.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        "pretrain: error: vocabulary of 63 does not divide over tensor-model-parallel size 2"
+        " (--make-vocab-size-divisible-by pads it)",
+    ]
+    assert misspelled.stderr.count("unrecognized arguments: --tensor-parallel 2") == 1
+
+
 def test_an_unknown_flag_is_named_once_with_exit_code_2() -> None:
     command = ["-m", "orchestrator.pretrain", *SMALL_MODEL, "--tensor-parallel", "2"]
     first, last = run_together([command] * 2, plain_environments(2))

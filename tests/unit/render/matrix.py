@@ -64,6 +64,7 @@ container: {runtime: apptainer, mounts: [/data], images: {megatron-2026: /images
     ),
     "leonardo-own-layers": ("leonardo", "workloads: {megatron-2026: {transformer_engine: false}}\n", "megatron-2026"),
     "selene-torchrun": ("selene", "slurm: {tasks: per-node}\n", "megatron-2021"),
+    "selene-forked": ("selene", "slurm: {tasks: per-node}\n", "pretrain"),
 }
 
 MACHINE = Machine(cpus=8, gpus=8, gpu="NVIDIA A100-SXM4-80GB", gpu_memory_gb=80)

@@ -116,7 +116,7 @@ printf '%s\\0' "$0" "$@" >"$SEEN/argv"
 
 @cache
 def sited(kind: str) -> tuple[Cluster, Plan]:
-    """A site of this kind (a container's runtime, or torchrun, slurm, mpirun, local), and the plan of a job there."""
+    """A site of this kind (a container's runtime, or per-node, slurm, mpirun, local), and the plan of a job there."""
     with TemporaryDirectory() as text:
         folder = Path(text)
         if kind in RUNTIMES:
@@ -128,7 +128,7 @@ def sited(kind: str) -> tuple[Cluster, Plan]:
         else:
             cluster = plain_slurm(folder)
     plan = plans(cluster, "cpu" if kind == "local" else "quad")[0]
-    return (saying(cluster, slurm={"tasks": "per-node"}) if kind == "torchrun" else cluster), plan
+    return (saying(cluster, slurm={"tasks": "per-node"}) if kind == "per-node" else cluster), plan
 
 
 def saying(cluster: Cluster, **fields: Any) -> Cluster:

@@ -43,7 +43,7 @@ def test_the_explained_lines_are_the_script_and_each_has_an_origin(profile: str,
         assert [line.text for line in lines if line.text and not line.origins] == []
 
 
-@pytest.mark.parametrize("kind", ["local", "slurm", "torchrun", "mpirun", *RUNTIMES])
+@pytest.mark.parametrize("kind", ["local", "slurm", "per-node", "mpirun", *RUNTIMES])
 def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: str) -> None:
     cluster, plan = sited(kind)
     odd = "a\u2028b\x0bc\x85d"
@@ -114,7 +114,7 @@ def test_what_every_script_gets_is_said_to_be_ours() -> None:
     assert origins(lines, "set -euo").startswith("templates/job.sh.j2:")
 
 
-@pytest.mark.parametrize("kind", ["local", "mpirun", "slurm", "torchrun", *RUNTIMES])
+@pytest.mark.parametrize("kind", ["local", "mpirun", "slurm", "per-node", *RUNTIMES])
 def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ _ONLY: dict[str, dict[str, Any]] = {
 }
 SITES: dict[str, dict[str, Any]] = {
     "slurm": _SLURM,
-    "torchrun": {**_SLURM, "slurm": {**_SLURM["slurm"], "tasks": "per-node"}},
+    "per-node": {**_SLURM, "slurm": {**_SLURM["slurm"], "tasks": "per-node"}},
     "mpirun": {
         **_COMMON,
         "scheduler": "mpirun",

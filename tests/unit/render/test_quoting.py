@@ -88,9 +88,9 @@ def given_by_shell(values: Values) -> dict[str, str]:
     return {"P_PATH": "before", "U_GONE": "x", "F_SECRET": values.secret, "NCCL_OF_HOST": "1", "NOBODYS": "1"}
 
 
-def compare_program(stage: Stage, values: Values, before: str = "before", python: list[str] | None = None) -> None:
+def compare_program(stage: Stage, values: Values, before: str = "before", launcher: list[str] | None = None) -> None:
     """What every program must be given, whoever started it."""
-    expected = [*(python or ["-u"]), "-m", "orchestrator.pretrain", *values.arguments]
+    expected = [*(launcher or ["-u", "-m", "orchestrator.pretrain"]), *values.arguments]
     assert stage.seen() == [str(stage.base / "bin" / "python"), *expected]
     found = stage.environment()
     assert {name: found[name] for name in values.environment} == values.environment
@@ -109,17 +109,17 @@ def test_a_local_script_gives_its_program_exactly_what_the_profile_says(values: 
         stage = Stage.at(Path(base), values.folder)
         plan = with_words(plan, *values.arguments)
         stage.run_well(plan, saying(cluster, **common(values)), given_by_shell(values))
-        launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-        compare_program(stage, values, python=launcher)
+        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
+        compare_program(stage, values, launcher=launcher)
         assert sorted(path.name for path in stage.job.iterdir()) == ["claimed", "end", "log.txt", "start"]
 
 
 @few
-@given(values=VALUES, python=st.booleans())
-@example(values=BAD, python=False)
-@example(values=BAD, python=True)
-def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(values: Values, python: bool) -> None:
-    cluster, plan = sited("torchrun" if python else "slurm")
+@given(values=VALUES, per_node=st.booleans())
+@example(values=BAD, per_node=False)
+@example(values=BAD, per_node=True)
+def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(values: Values, per_node: bool) -> None:
+    cluster, plan = sited("per-node" if per_node else "slurm")
     with TemporaryDirectory() as base:
         stage = Stage.at(Path(base), values.folder)
         slurm = {"srun": [f"--mcs-label={values.free}"], "cpu_bind": values.free, "gpu_bind": values.free}
@@ -131,11 +131,10 @@ def test_a_batch_script_gives_srun_and_every_rank_exactly_what_the_profile_says(
         output = "--output=" + str(stage.job / "log.txt").replace("%", "%%")
         named = [f"--mcs-label={values.free}", f"--cpu-bind={values.free}", f"--gpu-bind={values.free}", output]
         assert all(word in words for word in named) and words[words.index("bash") - 1] == output
-        launcher = ["-u", "-m", "torch.distributed.run", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
-        compare_program(
-            stage, values, python=[*launcher, "--master-addr=node-1", "--master-port=22345"] if python else None
-        )
-        if not python:
+        launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nnodes=1", "--node-rank=0", "--nproc-per-node=4"]
+        launcher += ["--master-addr=node-1", "--master-port=22345"]
+        compare_program(stage, values, launcher=launcher if per_node else None)
+        if not per_node:
             ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
             assert [stage.environment()[name] for name in ranks] == ["5", "1", "4", "node-1", "22345"]
 

@@ -33,7 +33,7 @@ def texts(folder: Path) -> dict[str, str]:
         plan = plan_or_refusals(profile, workload)
         if isinstance(plan, Plan):
             found[f"{profile}-{workload}"] = render_job(plan, site(profile), job_folder(plan), TEMPLATES)
-    for kind in ("local", "slurm", "torchrun", "mpirun", *RUNTIMES):
+    for kind in ("local", "slurm", "per-node", "mpirun", *RUNTIMES):
         cluster, plan = sited(kind)
         odd = saying(cluster, **ODD, **({"container": {"pass_env": ["NCCL_*", "X"]}} if kind == "pyxis" else {}))
         found[f"odd-{kind}"] = render_job(plan, odd, folder / "a folder", TEMPLATES)

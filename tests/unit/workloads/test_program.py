@@ -48,20 +48,19 @@ def test_pretrain_runs_this_python_unless_the_site_names_another_or_there_is_an_
     assert found.python_path == str(CHECKOUT)
 
 
-def test_one_machines_ranks_are_started_by_torchrun_and_a_clusters_by_srun(tmp_path: Path) -> None:
+def test_the_ranks_of_one_machine_are_forked_by_the_launcher_of_pretrain(tmp_path: Path) -> None:
     found = program(cluster_of(tmp_path), "quad")
-    launcher = [
-        "-u",
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=4",
-        "-m",
-        "orchestrator.pretrain",
-    ]
-    assert found.torchrun(4)[1:8] == launcher
-    assert found.per_rank()[1:4] == ["-u", "-m", "orchestrator.pretrain"]
-    assert found.torchrun(4)[8:] == found.per_rank()[4:] == list(found.arguments)
+    launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
+    assert found.all_ranks(4)[1:] == [*launcher, *found.arguments]
+    assert found.below_launcher() == list(found.arguments)
+    assert found.per_rank()[1:] == ["-u", "-m", "orchestrator.pretrain", *found.arguments]
+
+
+def test_the_ranks_of_another_program_are_started_by_torchrun(tmp_path: Path) -> None:
+    found = program(selene(tmp_path))
+    launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    assert found.all_ranks(4)[1:] == [*launcher, *found.below_launcher()]
+    assert found.below_launcher() == ["/code/Megatron-LM/pretrain_gpt.py", *found.arguments]
 
 
 def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) -> None:

@@ -44,10 +44,8 @@ export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
 export CUDA_VISIBLE_DEVICES= # no GPU, on a machine that has some either
 
 timeout --foreground --kill-after=60 1800 \
-  /opt/venv/bin/python -u -m torch.distributed.run \
-  --standalone \
+  /opt/venv/bin/python -u -m orchestrator.pretrain.launch \
   --nproc-per-node=4 \
-  -m orchestrator.pretrain \
   --tensor-model-parallel-size 4 \
   --pipeline-model-parallel-size 1 \
   --micro-batch-size 1 \

@@ -58,10 +58,8 @@ nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --format=csv,nounits --loop=1 \
   >"$folder/gpus.$(hostname).csv" 2>&1 &
 sampler=$!
 timeout --foreground --kill-after=60 1800 \
-  /opt/venv/bin/python -u -m torch.distributed.run \
-  --standalone \
+  /opt/venv/bin/python -u -m orchestrator.pretrain.launch \
   --nproc-per-node=4 \
-  -m orchestrator.pretrain \
   --tensor-model-parallel-size 4 \
   --pipeline-model-parallel-size 1 \
   --micro-batch-size 1 \

@@ -51,10 +51,8 @@ CUDA_VISIBLE_DEVICES=$(IFS=, && echo "${gpus[*]:0:4}")
 export CUDA_VISIBLE_DEVICES
 
 timeout --foreground --kill-after=60 1800 \
-  /code/venv/bin/python -u -m torch.distributed.run \
-  --standalone \
+  /code/venv/bin/python -u -m orchestrator.pretrain.launch \
   --nproc-per-node=4 \
-  -m orchestrator.pretrain \
   --tensor-model-parallel-size 2 \
   --pipeline-model-parallel-size 2 \
   --micro-batch-size 1 \

@@ -1,0 +1,185 @@
+"""`python -m orchestrator.pretrain.launch`: import torch and Megatron-Core once, then fork the ranks of this node.
+
+It takes torchrun's options for one or several nodes, and then the arguments of the training program:
+
+    python -u -m orchestrator.pretrain.launch --nproc-per-node=4 --num-layers 32 ...
+
+When a rank fails, the others are ended, and torchrun's report says which rank failed first. torch's own agent
+(`elastic_launch` with the start method fork) is not used: it looks every 100 ms, and of all ranks that have failed by
+then it reports the lowest. That is often a rank that lost its connection to the one that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import active_children
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, NoReturn
+
+from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.imports import quick_imports
+from orchestrator.pretrain.place import Place, set_environment, set_node_environment
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
+
+_LOOPBACK = "127.0.0.1"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_MOMENT_S = 0.5
+"""Seconds between the failure of a rank and SIGTERM to the others."""
+_PATIENCE_S = 30.0
+"""Seconds between SIGTERM and SIGKILL, as torchrun's."""
+
+
+class _Signalled(Exception):
+    """A signal that ends the run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code: 0 trained, 1 a rank failed, 2 refused, 128 plus the number of the signal that ended it."""
+    options, words = _parser().parse_known_args(argv)
+    arguments = parse_arguments(words, prints=options.node_rank == 0)
+    ranks, world_size = options.nproc_per_node, options.nnodes * options.nproc_per_node
+    places = [Place(options.node_rank * ranks + local_rank, world_size, local_rank) for local_rank in range(ranks)]
+    set_node_environment(os.environ)
+    if ranks > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    # torch must ask NVML for the GPUs: once a process has asked CUDA, the processes that it forks cannot use them.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    with quick_imports():
+        from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, train_rank
+
+        if is_refused(arguments, places[-1], prints=options.node_rank == 0):
+            return EXIT_REFUSED
+        import_megatron()
+    store = _meet(options.master_addr, options.master_port)
+
+    def pretrain(local_rank: int) -> None:
+        place = places[local_rank]
+        set_environment(os.environ, place)
+        train_rank(arguments, place, None if store is None else store.port)
+
+    try:
+        failed = _fork(pretrain, ranks)
+    except _Signalled as signalled:
+        return 128 + signalled.number
+    if failed:
+        _report({places[local_rank].rank: (local_rank, process) for local_rank, process in failed.items()})
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.pretrain.launch", allow_abbrev=False, add_help=False)
+    parser.add_argument("--nproc-per-node", type=int, required=True)
+    parser.add_argument("--nnodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--master-addr", help="host of rank 0; without it all ranks are on this host")
+    parser.add_argument("--master-port")
+    return parser
+
+
+def _meet(address: str | None, port: str | None) -> TCPStore | None:
+    """Let the ranks meet at this address, which rank 0 serves; without one, at a store of this process."""
+    if address is not None and port is not None:
+        os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
+        return None
+    from torch.distributed import TCPStore
+
+    os.environ["MASTER_ADDR"] = _LOOPBACK
+    return TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)  # on a free port
+
+
+def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
+    """Run `train` in a process for each local rank; return the processes that failed, none if all have trained.
+
+    Raises _Signalled if a signal ends the run. No process is left in any case.
+    """
+    from torch.multiprocessing import start_processes
+
+    def run(local_rank: int) -> None:
+        for number in _SIGNALS:  # a rank inherits the launcher's handlers, which do not end it while it waits for a GPU
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            train(local_rank)
+        except Exception:
+            sys.excepthook(*sys.exc_info())  # torch's own names the rank
+            sys.exit(1)
+
+    try:
+        with _signals_raised():
+            # Each of them gets SIGINT when this process ends, also when SIGKILL ends it.
+            started = start_processes(run, nprocs=ranks, join=False, start_method="fork")
+            return _failures_of(started.processes)
+    finally:
+        _end(active_children())
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    def handle(number: int, _: object) -> NoReturn:
+        raise _Signalled(number)
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _failures_of(processes: Sequence[BaseProcess]) -> dict[int, BaseProcess]:
+    """Wait until a process fails, or all have ended; return by local rank those that failed, in their order.
+
+    The others have a moment to print what they fail of. Of processes that are seen to fail at once, the one that a
+    signal ended comes first: the others fail because it is gone.
+    """
+    running = {process.sentinel: rank for rank, process in enumerate(processes)}
+    failed: dict[int, BaseProcess] = {}
+    until = None
+    while running and (ended := wait(running, None if until is None else max(0.0, until - time.monotonic()))):
+        ranks = [running.pop(sentinel) for sentinel in ended if isinstance(sentinel, int)]
+        for rank in ranks:
+            processes[rank].join()
+        for rank in sorted(ranks, key=lambda rank: processes[rank].exitcode or 0):
+            if processes[rank].exitcode:
+                failed[rank] = processes[rank]
+        if failed and until is None:
+            until = time.monotonic() + _MOMENT_S
+    return failed
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    """End the processes that still run, with SIGTERM and then with SIGKILL."""
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + _PATIENCE_S
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+        process.kill()
+        process.join()
+
+
+def _report(failed: dict[int, tuple[int, BaseProcess]]) -> None:
+    """Print torchrun's report of the ranks that failed, the first of them as the root cause."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    failures = {
+        rank: ProcessFailure(local_rank, process.pid or 0, process.exitcode or 0, error_file="")
+        for rank, (local_rank, process) in failed.items()
+    }
+    print(ChildFailedError("pretrain", failures), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+#!/bin/bash
+#SBATCH --job-name=figure-13-pp2-tp2-gbs32
+#SBATCH --account=proj
+#SBATCH --partition=gpus
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --mem=0
+#SBATCH --time=0:30:00
+#SBATCH --exclusive
+#SBATCH --no-requeue
+#SBATCH --output=/runs/20261121-092041-bd57/pp2-tp2-gbs32/batch.txt
+# sc21/figure-13 pp=2,tp=2,gbs=32 at scale quad on selene-forked: job 000000000001
+# 4 GPUs: tensor-parallel 2, pipeline-parallel 2, data-parallel 1; 32 microbatches of 1
+# Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
+# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+set -euo pipefail
+umask 027
+
+folder=${1:-/runs/20261121-092041-bd57/pp2-tp2-gbs32}
+own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+mkdir -p "$folder"
+# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+if [ -e "$folder/cancelled" ]; then
+  echo 'repro: not started: it was cancelled, or given up, before' >&2
+  exit 143
+fi
+if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &&
+  [ "$(<"$folder/claimed")" != "$own" ] && { [ -n "${1:-}" ] || [ ! -e "$folder/end" ]; }; then
+  echo "repro: not started: job $(<"$folder/claimed") runs it already" >&2
+  exit 95
+fi
+
+# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+write_record() {
+  local exit_code=$?
+  printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
+    "scheduler_id=$own" "pid=$$" \
+    image=pretrain "inside_image=$(find "$folder" -maxdepth 1 -name 'inside.*' | wc -l)/1" \
+    >"$folder/.record.$$"
+}
+rm -f "$folder"/inside.* "$folder/end"
+write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
+trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+# Asked for while it was being started, when there was nobody to signal yet.
+[ ! -e "$folder/cancelled" ] || exit 143
+
+# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
+# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
+  SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
+unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
+
+# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+task='
+if ! [ -e /repro-job/start ]; then
+  echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2
+  exit 97
+fi
+[ "$SLURM_LOCALID" != 0 ] || : >/repro-job/"inside.$SLURM_NODEID"
+export MASTER_ADDR=$1 MASTER_PORT=$2
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export OMP_NUM_THREADS=1
+export PYTHONUNBUFFERED=1
+export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+shift 2
+exec python -u -m orchestrator.pretrain.launch --nnodes=1 --node-rank="$SLURM_NODEID" \
+  --nproc-per-node=4 --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "$@"'
+
+srun \
+  --nodes=1 \
+  --ntasks=1 \
+  --ntasks-per-node=1 \
+  --mpi=pmix \
+  --export=ALL \
+  --kill-on-bad-exit=1 \
+  --label \
+  --output="${folder//%/%%}/log.txt" \
+  --container-image=/images/pretrain.sqsh \
+  --container-mounts="$folder":/repro-job,/opt/repro:/opt/repro,/data:/data \
+  --no-container-mount-home \
+  bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
+  --tensor-model-parallel-size 2 \
+  --pipeline-model-parallel-size 2 \
+  --micro-batch-size 1 \
+  --global-batch-size 32 \
+  --num-layers 32 \
+  --hidden-size 4096 \
+  --num-attention-heads 32 \
+  --seq-length 2048 \
+  --vocab-size 51200 \
+  --train-iters 8 \
+  --log-interval 1 \
+  --hidden-dropout 0.0 \
+  --attention-dropout 0.0 \
+  --recompute-granularity full \
+  --bf16 \
+  --use-distributed-optimizer
