@@ -128,22 +128,20 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
 
     from orchestrator.pretrain import build, train
     from orchestrator.pretrain.data import Batches
-    from orchestrator.pretrain.graph import GraphedIteration, records_graph, use_own_stream
+    from orchestrator.pretrain.graph import graph_scope, use_own_stream
 
     if "graph" in without:
         arguments = replace(arguments, cuda_graph_impl="none")
     layout = Layout.of(arguments, dist.get_world_size())
     use_own_stream(device)
-    graphed = records_graph(arguments, device)
-    build.start_model_parallel(layout, arguments.seed, recordable=graphed)
+    build.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
     with ExitStack() as stack:
         stack.callback(parallel_state.destroy_model_parallel)
         for part in without:
             stack.enter_context(_parts()[part]())
         trainee = build.build(arguments, layout, device)
         batches = Batches(arguments, layout, device)
-        run: Any = train._schedule(arguments, layout, trainee, batches)
-        run = GraphedIteration(run) if graphed else run
+        run = train.passes_of_an_iteration(arguments, layout, trainee, batches, device)
         torch.cuda.reset_peak_memory_stats()
         times, losses = [], []
         for _ in range(iterations):

@@ -10,7 +10,7 @@ import gc
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from megatron.core.tensor_parallel.random import get_all_rng_states
@@ -73,7 +73,7 @@ class CudaRecorder:
         torch.cuda.synchronize()
         gc.collect()
         torch.cuda.empty_cache()
-        self._pools: dict[int | None, tuple[int, int]] = {}
+        self._pools: dict[int | None, Any] = {}
 
     def __call__(self, run: Callable[[], None], *, slot: int | None = None) -> Graph:
         graph = torch.cuda.CUDAGraph()
@@ -98,10 +98,10 @@ def _replay(graph: torch.cuda.CUDAGraph) -> None:
 
 def idle_graph_bytes() -> int:
     """Return the GPU memory that graphs hold for their replays and that torch does not count as allocated."""
-    segments = torch.cuda.memory_snapshot()
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     ordinary_pool = (0, 0)
     return sum(
-        segment["total_size"] - segment["allocated_size"]
+        int(segment["total_size"]) - int(segment["allocated_size"])
         for segment in segments
         if tuple(segment["segment_pool_id"]) != ordinary_pool
     )

@@ -28,7 +28,7 @@ from orchestrator.pretrain.imports import quick_imports
 from orchestrator.pretrain.place import Place, set_environment, set_node_environment
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -94,7 +94,7 @@ def _meet(address: str | None, port: str | None) -> TCPStore | None:
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
         return None
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     os.environ["MASTER_ADDR"] = _LOOPBACK
     return TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)  # on a free port
@@ -105,7 +105,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
 
     Raises _Signalled if a signal ends the run. No process is left in any case.
     """
-    from torch.multiprocessing import start_processes
+    from torch.multiprocessing.spawn import start_processes
 
     def run(local_rank: int) -> None:
         for number in _SIGNALS:  # a rank inherits the launcher's handlers, which do not end it while it waits for a GPU
@@ -119,7 +119,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
     try:
         with _signals_raised():
             # Each of them gets SIGINT when this process ends, also when SIGKILL ends it.
-            started = start_processes(run, nprocs=ranks, join=False, start_method="fork")
+            started = start_processes(run, nprocs=ranks, join=False, start_method="fork")  # type: ignore[no-untyped-call]
             return _failures_of(started.processes)
     finally:
         _end(active_children())

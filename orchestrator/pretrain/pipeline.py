@@ -40,7 +40,8 @@ def microbatch_slots(
     shared, with_logits = set[int](), set[int]()
     free = [shared] * (v - 1) + [with_logits if stage == p - 1 else shared]
     count = 0
-    for begins, ends in zip(order + [None] * ahead, [None] * ahead + order, strict=True):
+    pause: list[int | None] = [None] * ahead
+    for begins, ends in zip([*order, *pause], [*pause, *order], strict=True):
         if begins is not None:
             if not free[begins]:
                 free[begins].add(count)

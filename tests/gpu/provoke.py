@@ -10,7 +10,7 @@ a minute. Exit code 1 if anything came out otherwise than expected.
 few        figure 13 on 4 GPUs where fewer can be seen: refused with exit code 2, and nothing recorded
 busy       a process has all but 5 GB of GPU 0: a warning, then gpu-in-use; once it is gone the case is verified
 killed     SIGKILL to the last rank of a running case: killed, no rank is left, and the next case goes on
-launcher   the same to its torchrun, whose ranks have sessions of their own
+launcher   SIGKILL to the process that has forked the ranks: killed, no rank is left, and the next case goes on
 interface  NCCL_SOCKET_IFNAME names no interface, with two ranks: configuration, in NCCL's own words
 """
 
@@ -117,28 +117,27 @@ def busy(machine: Machine) -> Iterator[Compared]:
 
 
 def killed(machine: Machine) -> Iterator[Compared]:
-    ranks = min(machine.gpus, 2)
-    yield from kill_one(machine, ranks, lambda command, rank: "orchestrator.pretrain" in command and rank == ranks - 1)
+    yield from kill_one(machine, lambda launcher, ranks: ranks[-1] if ranks else launcher)
 
 
 def launcher(machine: Machine) -> Iterator[Compared]:
-    ranks = min(machine.gpus, 2)
-    yield from kill_one(machine, ranks, lambda command, rank: "torch.distributed.run" in command and rank is None)
+    yield from kill_one(machine, lambda launcher, _: launcher)
 
 
-def kill_one(machine: Machine, ranks: int, is_meant: Callable[[str, int | None], bool]) -> Iterator[Compared]:
-    machine.submit(ranks, "--repeat", "2", "--rerun")
-    row = machine.rows(ranks)[0]
+def kill_one(machine: Machine, choose: Callable[[int, list[int]], int]) -> Iterator[Compared]:
+    """Kill the process that `choose` picks from the launcher's id and those of its ranks."""
+    gpus = min(machine.gpus, 2)
+    machine.submit(gpus, "--repeat", "2", "--rerun")
+    row = machine.rows(gpus)[0]
     log = machine.log(row["job"])
     wait_until(lambda: log.exists() and b"iteration        1/" in log.read_bytes(), "the first iteration")
-    pids = [pid for pid, command, rank in processes_of(row["id"]) if is_meant(command, rank)]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    print(f"SIGKILL to {pids}", flush=True)
+    pid = choose(*launcher_and_ranks(row["id"]))
+    os.kill(pid, signal.SIGKILL)
+    print(f"SIGKILL to {pid}", flush=True)
     machine.repro("wait", FIGURE)
-    first, second = machine.rows(ranks)
+    first, second = machine.rows(gpus)
     yield from ended(first, "killed")
-    left = [pid for pid, *_ in processes_of(row["id"])]
+    left = list(processes_of(row["id"]))
     yield Compared("ranks left", "none", f"{left}" if left else "none")
     yield from ended(second, "verified")
 
@@ -174,20 +173,30 @@ def holding() -> Iterator[None]:
             holder.kill()
 
 
-def processes_of(local_id: str) -> list[tuple[int, str, int | None]]:
-    """Id, command line and rank of each process that a job of the local queue has started and that still runs."""
-    found = []
+def launcher_and_ranks(local_id: str) -> tuple[int, list[int]]:
+    """Return the id of the process that imports torch, and those of the ranks that it has forked, in their order."""
+    programs = {
+        pid: parent for pid, (parent, command) in processes_of(local_id).items() if "orchestrator.pretrain" in command
+    }
+    (root,) = (pid for pid, parent in programs.items() if parent not in programs)
+    return root, sorted(pid for pid, parent in programs.items() if parent == root)
+
+
+def processes_of(local_id: str) -> dict[int, tuple[int, str]]:
+    """Return parent and command line, by id, of each process of a job of the local queue that still runs."""
+    processes = {}
     for folder in Path("/proc").iterdir():
         try:
             variables = (folder / "environ").read_bytes().split(b"\0")
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
         if folder.name.isdecimal() and f"REPRO_LOCAL_ID={local_id}".encode() in variables:
-            rank = next((int(one[5:]) for one in variables if one.startswith(b"RANK=") and one[5:].isdigit()), None)
-            found.append((int(folder.name), command, rank))
-    # Of the launcher's command line the script and timeout have all in theirs as well.
-    return [one for one in found if Path(one[1].split(" ")[0]).name not in ("timeout", "bash", "setsid", "nvidia-smi")]
+            processes[int(folder.name)] = (parent, command)
+    # The command lines of the script and of timeout contain the program's.
+    others = ("timeout", "bash", "setsid", "nvidia-smi")
+    return {pid: one for pid, one in processes.items() if Path(one[1].split(" ")[0]).name not in others}
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:

@@ -168,7 +168,7 @@ def test_iteration_line_has_the_host_wait_directly_behind_the_time_where_it_was_
 
 
 @pytest.mark.parametrize("mode", ["graph", "eager"])
-def test_execution_line_is_read_back_by_the_parser(mode: str) -> None:
+def test_execution_line_is_read_back_by_the_parser(mode: log_lines.ExecutionMode) -> None:
     line = log_lines.execution(mode)
     assert line == f" > execution: {mode}"
     assert execution(line.encode(), 0, len(line)) == mode

@@ -101,11 +101,16 @@ def _graphs(is_on: bool) -> Iterator[None]:
         pipeline = partial(GraphedPipeline, make_recorder=lambda: record)
         stack.enter_context(mock.patch.object(train, "GraphedPipeline", pipeline))
         stack.enter_context(mock.patch.object(train, "use_own_stream"))
-        start = train.start_model_parallel  # its random states for graphs need a GPU
-        plain = lambda layout, seed, recordable: start(layout, seed)  # noqa: ARG005, E731
-        stack.enter_context(mock.patch.object(train, "start_model_parallel", plain))
+        stack.enter_context(mock.patch.object(train, "start_model_parallel", _start_without_graphs))
         yield
     assert recorded, "no pass was recorded"
+
+
+def _start_without_graphs(layout: Layout, seed: int, recordable: bool) -> None:  # noqa: ARG001
+    """Random states for graphs need a GPU."""
+    from orchestrator.pretrain.build import start_model_parallel
+
+    start_model_parallel(layout, seed)
 
 
 def _two_outputs(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
