@@ -17,6 +17,8 @@ _NODE_DEFAULTS = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    # Megatron-Core refuses CUDA graphs with such segments otherwise: NCCL may keep addresses that are no longer mapped.
+    "NCCL_GRAPH_REGISTER": "0",
 }
 
 
