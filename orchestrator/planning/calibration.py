@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.megatron.hardware import Hardware
+from orchestrator.workloads.traits import traits_of
 
 FittedGpu = Literal["A100", "H800", "H200"]
 
@@ -147,7 +148,7 @@ class Habits:
 _2021 = Habits("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False)
 _PRETRAIN = Habits(
     records_graph=True,  # pretrain/graph.py
-    skips_last_product=True,  # pretrain/checkpoint.py
+    skips_last_product=traits_of("pretrain").skips_last_product,
     keeps_keys=True,  # pretrain/attention.py
     sums_shared_embedding=True,
     # pretrain/loss.py: written 2, read for the sums 2, read and overwritten by their gradient 4, read by both products

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
@@ -55,7 +56,8 @@ class Traits:
     """`memory` holds where a case says nothing else; `memory_measured`: its closed form was held to measured bytes.
 
     `tokens` (of a model and a tensor-parallel size) is how many entries the vocabulary has that the program pads, None
-    where it takes the model's as it is.
+    where it takes the model's as it is. `skips_last_product`: full recomputation of a layer leaves out the layer's last
+    product, whose result nothing reads (`pretrain/checkpoint.py`).
     """
 
     dialect: Dialect
@@ -63,6 +65,7 @@ class Traits:
     memory_measured: bool = False
     usable_share: float = USABLE_SHARE
     tokens: Callable[[ModelShape, int], int | None] = _gpt2
+    skips_last_product: bool = False
 
     def memory_of(self, training: Training) -> MemoryFacts:
         """The program's habits with what a case decides itself laid over them."""
@@ -72,6 +75,15 @@ class Traits:
             attention=self.memory.attention if attention is None else attention,
             shards_optimizer=self.memory.shards_optimizer if shards is None else shards,
         )
+
+    def causal_attention(self, training: Training, arguments: Sequence[str]) -> bool:
+        """Return whether attention computes only the causal half of the scores.
+
+        Flash attention does. Unfused attention computes all scores, as do Megatron-LM's own layers, which the argument
+        `--transformer-impl local` asks for.
+        """
+        own_layers = ("--transformer-impl", "local") in pairwise(arguments)
+        return self.memory_of(training).attention == "flash" and not own_layers
 
 
 # Megatron-LM of 2021: scores are kept, gradients are of the weights' own 16 bits unless asked otherwise, the optimizer
@@ -98,7 +110,12 @@ _TRAITS: Mapping[str, Traits] = {
     "megatron-tutorial-fork": Traits("now", _CORE, usable_share=USABLE_SHARE_CORE),
     "megatron-2026": Traits("now", _CORE, tokens=_fitted),
     "pretrain": Traits(
-        "pretrain", _PRETRAIN, memory_measured=True, usable_share=USABLE_SHARE_PRETRAIN, tokens=_pretrain
+        "pretrain",
+        _PRETRAIN,
+        memory_measured=True,
+        usable_share=USABLE_SHARE_PRETRAIN,
+        tokens=_pretrain,
+        skips_last_product=True,
     ),
 }
 

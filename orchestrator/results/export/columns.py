@@ -139,10 +139,14 @@ _TIMES = (
 
 METRICS = {
     "iteration_ms": ("ms", "time of an iteration"),
-    "tflops_per_gpu": ("TFLOP/s", "model FLOPs per second and GPU, by SC21's equation 3"),
+    "tflops_per_gpu": ("TFLOP/s", "FLOPs per second and GPU, as SC21's equation 3 counts them"),
     "percent_of_peak": ("%", "the same, of the GPU's dense peak"),
-    "aggregate_pflops": ("PFLOP/s", "the same, of all GPUs together"),
-    "mfu_percent": ("%", "ATC'24's model FLOPs utilization"),
+    "percent_of_peak_computed": ("%", "the matrix products that the program computed, of the GPU's dense peak"),
+    "aggregate_pflops": ("PFLOP/s", "FLOPs per second of all GPUs together, as SC21's equation 3 counts them"),
+    "mfu_percent": (
+        "%",
+        "model FLOPs utilization: 6 FLOPs per matrix weight and token, and causal attention by half; no recomputation",
+    ),
     "sequences_per_s": ("1/s", "sequences per second"),
     "tokens_per_s": ("1/s", "tokens per second"),
     "tokens_per_s_per_gpu": ("1/s", "tokens per second and GPU"),

@@ -41,8 +41,8 @@ class Counts:
 class CaseRow:
     """A case, or where the source has more than one number for it, one of its numbers.
 
-    The time of an iteration, and why there is no number, stand beside the figure's own. What there is not is an empty
-    text.
+    The time of an iteration, and why there is no number, stand beside the figure's own. `shares` are those of the
+    GPU's peak, beside a rate in TFLOP/s. What there is not is an empty text.
     """
 
     case: str
@@ -51,6 +51,7 @@ class CaseRow:
     metric: str
     measured: str
     iteration_ms: str
+    shares: str
     used: str
     published: str
     how: str
@@ -146,6 +147,7 @@ def _case_row(result: Result, beside: Beside, own: str) -> CaseRow:
         metric=beside.metric,
         measured=with_spread(beside.measured, beside.spread),
         iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
+        shares=_shares(result) if beside.metric == "tflops_per_gpu" else "",
         used=NOT_MEASURED if beside.missing == NOT_MEASURED else _used(result.metric(beside.metric)),
         published=shown_number(beside.published.value) if beside.published else "",
         how=_how(beside.published) if beside.published else "",
@@ -168,6 +170,17 @@ def _verdict(result: Result) -> Mark:
     if _has_failed(result):
         return Mark("bad", "failed")
     return Mark("open", "not submitted" if result.row is None else result.row.state.lower().replace("_", " "))
+
+
+def _shares(result: Result) -> str:
+    """`62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`; a share that is not known is left out."""
+    shown = {
+        "percent_of_peak": "{} of the peak by equation 3",
+        "percent_of_peak_computed": "{} computed",
+        "mfu_percent": "MFU {}",
+    }
+    known = ((text, result.value(name)) for name, text in shown.items())
+    return ", ".join(text.format(f"{value:.1f} %") for text, value in known if value is not None)
 
 
 def _used(metric: CaseMetric | None) -> str:

@@ -26,6 +26,7 @@ from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
+from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report
 from orchestrator.results.report.page import Page, Reported, page_of
@@ -137,6 +138,20 @@ def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_know
     assert (row.measured, row.used, row.published, row.ratio) == ("150 ± 1", "6 iterations", "142", "1.056")
     assert row.how == "read off the plot, unconfirmed, third-party reading of figure 13"
     assert row.within is not None and (row.within.word, row.tolerance) == ("not judged", "nobody confirmed the number")
+
+
+def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_mfu(ledger: Ledger) -> None:
+    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(614.9, 1.5))
+
+    def shown(**shares: float) -> str:
+        known = {name: CaseMetric(name, value, "%") for name, value in shares.items()}
+        found = [replace(one, metrics={**one.metrics, **known}) for one in figure.found]
+        return page_of(ledger, [replace(figure, found=found)]).figures[0].cases[0].shares
+
+    assert shown() == ""
+    assert shown(percent_of_peak=62.17, mfu_percent=44.53) == "62.2 % of the peak by equation 3, MFU 44.5 %"
+    three = shown(percent_of_peak=62.17, percent_of_peak_computed=54.06, mfu_percent=44.53)
+    assert three == "62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %"
 
 
 def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger: Ledger) -> None:
