@@ -15,6 +15,9 @@ from orchestrator.results.compare import Result
 from orchestrator.results.evidence import shown_number
 from orchestrator.results.export.rows import claim_rows
 
+SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
+"""Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
+
 
 def outcome(ledger: Ledger, folders: Folders, entry: Entry, scale: str, cluster: str, workload: str, json: bool) -> int:
     """Print the table of cases and a line per claim; the exit code says whether all of it is well."""
@@ -82,7 +85,7 @@ def case_rows(now: Outcome) -> list[dict[str, object]]:
                 "used": timing.count if timing else None,
                 "repeats": timing.repeats if timing and timing.repeats > 1 else None,
                 metric: result.value(metric),
-                "percent_of_peak": result.value("percent_of_peak"),
+                **{name: result.value(name) for name in SHARES},
                 "published": result.published.value if result.published else None,
                 "execution": " and ".join(result.modes) or None,
                 "host_wait_percent": result.value("host_wait_percent"),
@@ -101,12 +104,12 @@ def _why(result: Result) -> str | None:
 
 
 def print_cases(now: Outcome) -> None:
-    rows = case_rows(now)
+    rows, metric = case_rows(now), now.entry.experiment.axes.y.metric
     there = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     repeats = [name for name in ("repeats",) if name in there]
-    optional = [name for name in ("percent_of_peak", "published", "why") if name in there]
+    optional = [name for name in (*SHARES, "published", "why") if name in there and name != metric]
     always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
-    table(rows, [*always, *repeats, now.entry.experiment.axes.y.metric, *optional])
+    table(rows, [*always, *repeats, metric, *optional])
 
 
 def print_claims(now: Outcome, to_stdout: bool, with_numbers: bool = False) -> None:

@@ -45,6 +45,7 @@ from orchestrator.masking import masked_tree, masked_words
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.limits import most_in_array
+from orchestrator.workloads.traits import traits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,7 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
 def configuration(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     """Everything a reader of the results needs to compute with, as plain values."""
     case, hardware = plan.case, cluster.hardware
+    traits, arguments = traits_of(case.workload), plan.program.arguments
     return {
         "point": dict(case.point),
         "settings": case.settings,
@@ -281,7 +283,11 @@ def configuration(plan: Plan, cluster: Cluster) -> dict[str, Any]:
         "layout": dataclasses.asdict(case.layout),
         "training": dataclasses.asdict(case.training),
         "resources": dataclasses.asdict(plan.resources),
-        "arguments": list(plan.program.arguments),
+        "arguments": list(arguments),
+        "computes": {
+            "causal_attention": traits.causal_attention(case.training, arguments),
+            "skips_last_product": traits.skips_last_product,
+        },
         "data": plan.program.data,
         "image_path": plan.program.image_path,
         "gpus_per_node": hardware.gpus_per_node,

@@ -32,7 +32,8 @@ _ATTEMPTS = """
 # Metrics that are a column of their own; of one there are also the spread and the count, which the others share.
 _METRICS = (
     *("iteration_ms", "host_wait_ms", "host_wait_percent"),
-    *("tflops_per_gpu", "percent_of_peak", "mfu_percent", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("tflops_per_gpu", "percent_of_peak", "percent_of_peak_computed", "mfu_percent"),
+    *("tokens_per_s", "tokens_per_s_per_gpu"),
     *("sequences_per_s", "aggregate_pflops", "reported_tflops_per_gpu", "max_memory_allocated_bytes"),
     *("max_memory_reserved_bytes", "gpu_memory_used_gb", "gpu_power_w", "gpu_clock_mhz", "gpu_slowed_percent"),
     *("parameters_billion",),

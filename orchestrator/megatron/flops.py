@@ -2,8 +2,9 @@
 
 | convention | attention | recomputation | function |
 |---|---|---|---|
-| SC21 eq. 3; Alpa's benchmark too | full | counted | `flops_per_iteration` |
-| ATC'24's MFU | causal, half | not counted | `model_flops_per_token` |
+| SC21 eq. 3; Alpa's benchmark too | full | counted, all of it | `flops_per_iteration` |
+| the products that a program computes | as computed | as computed | `computed_flops_per_iteration` |
+| MFU as ATC'24 counts it | causal, half | not counted | `model_flops_per_token` |
 | Megatron-LM's own log | full, then causal | not counted | `printed_flops_per_iteration` |
 
 All count the matrix products of the layers and of the output layer, 2 FLOPs per weight and token forward and twice
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Recompute
 
 SECONDS_PER_DAY = 86400
 
@@ -32,18 +34,53 @@ def flops_per_iteration(model: ModelShape, global_batch_size: int, recompute_all
     return global_batch_size * model.seq * (passes * model.layers * layers + 3 * _logit_flops_per_token(model))
 
 
-def model_flops_per_token(model: ModelShape) -> float:
-    """FLOPs that ATC'24's MFU credits to a token: causal attention, no recomputation.
+def computed_flops_per_iteration(
+    model: ModelShape,
+    global_batch_size: int,
+    recompute: Recompute,
+    *,
+    causal_attention: bool,
+    skips_last_product: bool,
+) -> float:
+    """Return the FLOPs of the products that a program computes in one iteration over `global_batch_size` sequences.
 
-    `6 (l (2h^2 + 2h h_kv + 3hf) + Vh) + 6 l h s` for the llama family. Inferred from the nine published pairs of
-    tokens/s and MFU; the authors' own definition is unconfirmed.
+    `full` recomputation computes each layer's products a second time, without its last one (the second feed-forward
+    matrix, 8 of the 24 B s h^2 FLOPs of an SC21 layer) where the program skips it. `selective` repeats attention;
+    `none` and `ours` repeat no product. `causal_attention` halves the score products.
+
+    For SC21's family with full recomputation, causal attention and the skip this is
+    `88 B s l h^2 + 8 B s^2 l h + 6 B s h V`; equation 3 counts `96 B s l h^2 + 16 B s^2 l h + 6 B s h V`.
+    The scores that a flash kernel computes again inside its backward pass are left out, as in every other count here:
+    they are at most one eighth of the attention term. Source: torch's FLOP counter over an iteration of `pretrain`
+    gives these numbers (tests/training/test_flops.py).
+    """
+    attention = _attention_flops_per_token(model) / (2 if causal_attention else 1)
+    weights = _weight_flops_per_token(model, _active_ffn_weights(model))
+    layer = 3 * (weights + attention)
+    if recompute == "full":
+        layer += weights + attention - (_last_product_flops_per_token(model) if skips_last_product else 0)
+    elif recompute == "selective":
+        layer += attention
+    return global_batch_size * model.seq * (model.layers * layer + 3 * _logit_flops_per_token(model))
+
+
+def model_flops_per_token(model: ModelShape) -> float:
+    """Return the FLOPs per token that count for MFU (model FLOPs utilization): `6 N + 6 l h s`.
+
+    N is the number of matrix weights that a token meets, with the output layer (also where it shares the embedding)
+    and without embedding, biases and norms: `N = l (2h^2 + 2h h_kv + 2hf) + Vh`, `3hf` for gated layers. Attention is
+    causal: half of the `12 l h s` of PaLM's appendix B. Recomputation never counts.
+
+    The definition is ATC'24's, inferred from the nine published pairs of tokens/s and MFU; the authors' own definition
+    is unconfirmed. PaLM's MFU, with attention in full, is `flops_per_iteration` without recomputation (SC21's 72 in
+    place of 96).
     """
     layer = _weight_flops_per_token(model, _active_ffn_weights(model)) + _attention_flops_per_token(model) / 2
     return 3 * (model.layers * layer + _logit_flops_per_token(model))
 
 
 def model_flops_utilization(model: ModelShape, tokens_per_s_per_gpu: float, peak_tflops: float) -> float:
-    """ATC'24's MFU: percent of a GPU's dense peak in TFLOP/s."""
+    """Return the MFU in percent. `peak_tflops` is the GPU's dense peak in TFLOP/s."""
     return 100 * tokens_per_s_per_gpu * model_flops_per_token(model) / (peak_tflops * 1e12)
 
 
@@ -102,8 +139,17 @@ def _logit_flops_per_token(model: ModelShape) -> int:
     return 2 * model.hidden * model.vocab
 
 
+def _last_product_flops_per_token(model: ModelShape) -> int:
+    """Forward FLOPs of one layer's last matrix, that of the feed-forward layer's output."""
+    return 2 * _active_experts(model) * model.hidden * model.ffn_hidden
+
+
 def _active_ffn_weights(model: ModelShape) -> int:
     """Feed-forward weights of one layer that a token meets."""
     matrices = 3 if model.family == "llama" else 2
-    experts = model.experts_per_token if model.experts else 1
-    return experts * matrices * model.hidden * model.ffn_hidden
+    return _active_experts(model) * matrices * model.hidden * model.ffn_hidden
+
+
+def _active_experts(model: ModelShape) -> int:
+    """Experts that a token meets; a dense feed-forward layer counts as one."""
+    return model.experts_per_token if model.experts else 1

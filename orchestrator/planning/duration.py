@@ -8,7 +8,7 @@ pipeline stage sets the pace (SC21 2.2). Times are milliseconds, rates are per m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
@@ -23,8 +23,9 @@ class Duration:
     """A prediction. The parts add up to `iteration_ms`; of communication they have only what compute does not hide.
 
     `compute_ms` is what the slowest pipeline stage computes, with the wait for offloaded activations and the optimizer
-    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. `calibrated` says whether the constants were fitted on
-    this kind of GPU and program, and on layers of this size.
+    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. It grows by what the iteration would take longer with
+    half of each bandwidth that is assumed. `calibrated` says whether the constants were fitted on this kind of GPU and
+    program, and on layers of this size.
     """
 
     iteration_ms: float
@@ -88,6 +89,22 @@ def predict_with(
     constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> Duration | None:
     """As `predict`, with other constants than the fitted ones."""
+    found = _predicted(constants, model, layout, training, hardware, program)
+    if found is None:
+        return None
+    slower = calibration.with_half_of_what_is_assumed(hardware)
+    if slower == hardware:
+        return found
+    slow = _predicted(constants, model, layout, training, slower, program)
+    assert slow is not None
+    longer = (slow.iteration_ms - found.iteration_ms) / found.iteration_ms
+    return replace(found, uncertainty=found.uncertainty + longer)
+
+
+def _predicted(
+    constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
+) -> Duration | None:
+    """Return the prediction with the uncertainty that it has where all bandwidths are known."""
     peak = hardware.peak_tflops.get(training.dtype)
     if peak is None:
         return None
@@ -108,13 +125,10 @@ def predict_with(
     total = compute + bubble + waiting
     gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
     fitted_size = _layer_flops(job) >= calibration.smallest_layer_flops(fit, job.graphed)
-    calibrated = fitted_size and fit is not None and gpu is not None
-    assumed = hardware.nvlink_gb_s is None or hardware.network_gb_s is None
+    calibrated = fitted_size and calibration.is_fitted(gpu, program)
     return Duration(
         iteration_ms=total,
-        # With half the bandwidth that is assumed, communication would take as long again.
-        uncertainty=calibration.uncertainty(gpu, program, calibrated, fitted_size)
-        + (waiting / total if assumed else 0.0),
+        uncertainty=calibration.uncertainty(gpu, program, calibrated, fitted_size),
         calibrated=calibrated,
         compute_ms=compute,
         tensor_parallel_ms=rounds * tensor,
@@ -140,10 +154,11 @@ def _passes(job: _Job) -> _Passes:
     attention, attention_backward = _attention(job)
     norms, activation, other = _element_wise(job)
     small = norms + activation + other
-    forward = products + attention + small
+    rotation, rotation_backward = _rotation(job)
+    forward = products + attention + small + rotation
     # Element-wise gradients read what went in beside what comes back: three words for two.
-    accumulated = job.habits.accumulated_bytes * _layer_weights(job) / job.machine.memory
-    backward = 2 * products + attention_backward + 1.5 * small + accumulated
+    accumulated = _accumulated_bytes(job) * _layer_weights(job) / job.machine.memory
+    backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
     full = forward - (_last_product(job) if job.habits.skips_last_product else 0.0)
     again = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
     return _Passes(forward, backward, again)
@@ -236,6 +251,22 @@ def _element_wise(job: _Job) -> tuple[float, float, float]:
     return scale * 8 * model.hidden / across, scale * activation, scale * rest
 
 
+def _rotation(job: _Job) -> tuple[float, float]:
+    """Rotary positions of queries and keys, forward and backward."""
+    model = job.model
+    if model.family != "llama":
+        return 0.0, 0.0
+    elements = job.tokens * (model.hidden + model.kv_hidden) / job.layout.tensor_parallel
+    scale = elements * job.word / 2 / job.machine.memory
+    forward, backward = job.habits.rotary_bytes
+    return forward * scale, backward * scale
+
+
+def _accumulated_bytes(job: _Job) -> float:
+    """Bytes that adding a weight's gradient to the sum moves, but for what its product hides."""
+    return job.habits.accumulated_bytes * job.machine.accumulated_share
+
+
 def _offload_wait(job: _Job, forward: float) -> float:
     """What moving a layer's activations to the host takes longer than its forward pass (ATC'24). None of the published
     layouts waits.
@@ -259,7 +290,7 @@ def _output_layer(job: _Job) -> float:
     logits, weights = job.tokens * job.model.vocab / t, _embedding(job)
     shared = habits.sums_shared_embedding and job.model.family == "gpt" and job.layout.pipeline_parallel == 1
     moved = (habits.logit_bytes + (habits.sharded_logit_bytes if t > 1 else 0)) * logits
-    moved += (habits.accumulated_bytes + (20 if shared else 0)) * weights
+    moved += (_accumulated_bytes(job) + (20 if shared else 0)) * weights
     return 6 * logits * job.model.hidden / job.machine.gemm + moved / job.machine.memory
 
 
@@ -267,13 +298,33 @@ def _tensor_parallel(job: _Job) -> float:
     """Exposed communication of one layer and microbatch: two all-reduces a pass, each a reduce-scatter and all-gather.
 
     With sequence parallelism the backward pass gathers the two inputs once more. Full recomputation repeats those of
-    the forward pass (SC21 3.2), but those of a product that is left out.
+    the forward pass (SC21 3.2), but those of a product that is left out. Four halves of the backward pass may run
+    beside products.
     """
     t = job.layout.tensor_parallel
     again = 4 if not job.habits.skips_last_product else 3 if job.layout.sequence_parallel else 2
-    halves = 8 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
+    halves = 4 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
     one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
-    return halves * one * _exposed(job)
+    if not job.habits.overlaps_backward_communication:
+        return (halves + 4) * one * _exposed(job)
+    return halves * one + _beside_products(job, one)
+
+
+def _beside_products(job: _Job, half: float) -> float:
+    """Exposed part of the backward communication of one layer's two split products, queries and keys with values and
+    the first of the feed-forward layer.
+
+    An all-reduce of the input's gradient runs beside the product of the weights' gradient. With sequence parallelism
+    the input is gathered beside the product of its gradient, which is scattered beside that of the weights' gradient.
+    """
+    model, machine, t = job.model, job.machine, job.layout.tensor_parallel
+    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
+    exposed = 0.0
+    for width in (model.hidden + 2 * model.kv_hidden, first):
+        product = 2 * job.tokens * model.hidden * width / t / machine.gemm
+        for sent in (half, half) if job.layout.sequence_parallel else (2 * half,):
+            exposed += max(0.0, sent - product) + machine.overlap_cost * min(sent, product)
+    return exposed
 
 
 def _context_parallel(job: _Job) -> float:
@@ -347,10 +398,11 @@ def _embedding(job: _Job) -> float:
 
 
 def _optimizer_step(job: _Job) -> float:
-    """Mixed-precision Adam."""
+    """Mixed-precision Adam, and where the host starts its kernels one by one the time for that."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if _distributed_optimizer(job) else 1
-    return job.habits.optimizer_bytes * _parameters(job) / max(1, shares) / job.machine.memory
+    started = job.machine.step_ms if job.habits.starts_step_by_host else 0.0
+    return job.habits.optimizer_bytes * _parameters(job) / max(1, shares) / job.machine.memory + started
 
 
 def _distributed_optimizer(job: _Job) -> bool:

@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
-from orchestrator.megatron.flops import flops_per_iteration, model_flops_utilization, tflops_per_gpu
+from orchestrator.megatron.flops import (
+    computed_flops_per_iteration,
+    flops_per_iteration,
+    model_flops_utilization,
+    tflops_per_gpu,
+)
 from orchestrator.megatron.iterations import LONGEST_MS, IterationLine
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 
@@ -79,10 +84,11 @@ def metrics(
 
 
 def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Iterator[MeasuredMetric]:
-    """The time of an iteration, and the rates that follow from it.
+    """Yield the time of an iteration and the rates that follow from it.
 
     TFLOP/s per GPU are SC21's eq. 3 over the elapsed time (without recomputation: its appendix' count), not what
-    Megatron prints, which counts other FLOPs in each version. MFU is ATC'24's, of its own family of models alone.
+    Megatron prints, which counts other FLOPs in each version. Eq. 3 counts products that some programs do not compute:
+    beside its share of the peak stand the share that was computed, where the job's record has `computes`, and the MFU.
     """
     model = ModelShape(**configuration["model"])
     layout, training = configuration["layout"], configuration["training"]
@@ -102,10 +108,13 @@ def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Itera
     yield rate("tokens_per_s", tokens_per_s, "1/s")
     yield rate("tokens_per_s_per_gpu", tokens_per_s / gpus, "1/s")
     yield rate("aggregate_pflops", tflops * gpus / 1e3, "PFLOP/s")
-    if peak:
-        yield rate("percent_of_peak", 100 * tflops / peak, "%")
-    if peak and model.family == "llama":
-        yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
+    if not peak:
+        return
+    yield rate("percent_of_peak", 100 * tflops / peak, "%")
+    if computes := configuration.get("computes"):
+        computed = computed_flops_per_iteration(model, batch, training["recompute"], **computes)
+        yield rate("percent_of_peak_computed", 100 * tflops_per_gpu(computed, median, gpus) / peak, "%")
+    yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
 
 
 def _host_wait(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:

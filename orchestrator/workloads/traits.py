@@ -57,7 +57,8 @@ class Traits:
     """`memory` holds where a case says nothing else; `memory_measured`: its closed form was held to measured bytes.
 
     `tokens` (of a model and a tensor-parallel size) is how many entries the vocabulary has that the program pads, None
-    where it takes the model's as it is.
+    where it takes the model's as it is. `skips_last_product`: full recomputation of a layer leaves out the layer's last
+    product, whose result nothing reads (`pretrain/checkpoint.py`).
     """
 
     dialect: Dialect
@@ -65,6 +66,7 @@ class Traits:
     memory_measured: bool = False
     usable_share: float = USABLE_SHARE
     tokens: Callable[[ModelShape, int], int | None] = _gpt2
+    skips_last_product: bool = False
 
     def memory_of(self, case: Case) -> MemoryFacts:
         """Return how the program uses memory with the options of a case."""
@@ -75,6 +77,15 @@ class Traits:
             shards_optimizer=self.memory.shards_optimizer if shards is None else shards,
             microbatch_slots=self.memory.microbatch_slots if _may_record(case.arguments) else None,
         )
+
+    def causal_attention(self, training: Training, arguments: Sequence[str]) -> bool:
+        """Return whether attention computes only the causal half of the scores.
+
+        Flash attention does. Unfused attention computes all scores, as do Megatron-LM's own layers, which the argument
+        `--transformer-impl local` asks for.
+        """
+        own_layers = ("--transformer-impl", "local") in pairwise(arguments)
+        return self.memory_of(training).attention == "flash" and not own_layers
 
 
 def _may_record(arguments: Sequence[str]) -> bool:
@@ -114,7 +125,12 @@ _TRAITS: Mapping[str, Traits] = {
     "megatron-tutorial-fork": Traits("now", _CORE, usable_share=USABLE_SHARE_CORE),
     "megatron-2026": Traits("now", _CORE, tokens=_fitted),
     "pretrain": Traits(
-        "pretrain", _PRETRAIN, memory_measured=True, usable_share=USABLE_SHARE_PRETRAIN, tokens=_pretrain
+        "pretrain",
+        _PRETRAIN,
+        memory_measured=True,
+        usable_share=USABLE_SHARE_PRETRAIN,
+        tokens=_pretrain,
+        skips_last_product=True,
     ),
 }
 

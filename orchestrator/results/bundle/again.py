@@ -152,6 +152,8 @@ def _attempt_again(
     if _is_of_older(attempt, lines):
         measured = _as_older(measured, attempt, metrics)
         derived.older += 1
+    elif "computes" not in row.configuration:
+        measured = _before_computes(measured, metrics)
     derived.read += 1
     derived.iterations += len(measured.iterations)
     derived.rows[row.attempt_id] = dataclasses.replace(
@@ -196,6 +198,12 @@ def _as_older(measured: Measurement, attempt: Row, metrics: Mapping[str, Row]) -
         metrics=tuple(metric for metric in measured.metrics if metric.name in metrics),
         failure=measured.failure if attempt["failure"] is not None else None,
     )
+
+
+def _before_computes(measured: Measurement, metrics: Mapping[str, Row]) -> Measurement:
+    """Return the measurement of a repro that recorded no `computes` with a job: it gave MFU for Llama models only."""
+    kept = tuple(metric for metric in measured.metrics if metric.name != "mfu_percent" or metric.name in metrics)
+    return dataclasses.replace(measured, metrics=kept)
 
 
 def _of_metrics(where: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:

@@ -10,6 +10,11 @@ from orchestrator.catalog.library import Entry
 from orchestrator.results.export.columns import Row
 
 _TIME, _NONE = "iteration_ms", "-"
+_SHARES = {
+    "percent_of_peak": "% of peak, eq. 3",
+    "percent_of_peak_computed": "% of peak, computed",
+    "mfu_percent": "MFU (%)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,19 @@ class Table:
 
 
 def telling(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> Table:
-    """Case, verdict, time and the figure's own metric with their spreads, and beside them what was published."""
+    """Return case, verdict, time and the figure's own metric with their spreads, shares of the peak, published numbers.
+
+    The shares stand beside a rate in TFLOP/s, where some case has them.
+    """
     y = entry.experiment.axes.y
     shown = {_TIME: "Iteration time (ms)"} | ({y.metric: y.label} if y.metric != _TIME else {})
     heading = ["Case", "Verdict", *shown.values()]
     cells = [[str(row["case"]), _verdict(row), *(_measured(row, name) for name in shown)] for row in rows]
+    shares = _SHARES if y.metric == "tflops_per_gpu" else {}
+    for name, label in shares.items():
+        if any(row[name] is not None for row in rows):
+            heading.append(label)
+            cells = [[*some, _number(row[name])] for some, row in zip(cells, rows, strict=True)]
     if any(row["published"] is not None for row in rows):
         heading += ["Published", "Ratio"]
         cells = [

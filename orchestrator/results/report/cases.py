@@ -42,7 +42,7 @@ class CaseRow:
     """A case, or where the source has more than one number for it, one of its numbers.
 
     The time of an iteration, the execution mode, the host wait, and why there is no number, stand beside the figure's
-    own. What there is not is an empty text.
+    own. `shares` are those of the GPU's peak, beside a rate in TFLOP/s. What is not known is an empty text.
     """
 
     case: str
@@ -54,6 +54,7 @@ class CaseRow:
     execution: str
     host_wait: str
     host_bound: Mark | None
+    shares: str
     used: str
     published: str
     how: str
@@ -152,6 +153,7 @@ def _case_row(result: Result, beside: Beside, own: str) -> CaseRow:
         execution=" and ".join(result.modes) if beside.metric == own else "",
         host_wait=_host_wait(result) if beside.metric == own else "",
         host_bound=Mark("open", "host-bound") if beside.metric == own and result.host_bound else None,
+        shares=_shares(result) if beside.metric == "tflops_per_gpu" else "",
         used=NOT_MEASURED if beside.missing == NOT_MEASURED else _used(result.metric(beside.metric)),
         published=shown_number(beside.published.value) if beside.published else "",
         how=_how(beside.published) if beside.published else "",
@@ -180,6 +182,17 @@ def _host_wait(result: Result) -> str:
     """Return `12.3, 4.1 %`: the host wait in ms, and its share of the iteration time."""
     wait, percent = result.metric("host_wait_ms"), result.value("host_wait_percent")
     return f"{shown_number(wait.value)}, {percent:.3g} %" if wait and percent is not None else ""
+
+
+def _shares(result: Result) -> str:
+    """`62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`; a share that is not known is left out."""
+    shown = {
+        "percent_of_peak": "{} of the peak by equation 3",
+        "percent_of_peak_computed": "{} computed",
+        "mfu_percent": "MFU {}",
+    }
+    known = ((text, result.value(name)) for name, text in shown.items())
+    return ", ".join(text.format(f"{value:.1f} %") for text, value in known if value is not None)
 
 
 def _used(metric: CaseMetric | None) -> str:

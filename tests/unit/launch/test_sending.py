@@ -89,6 +89,7 @@ def test_jobs_that_ask_for_the_same_are_one_submission_throttled_by_the_profile(
     assert [row.scheduler_id for row in rows] == [f"100_{n}" for n in range(6)]
     assert states(rows) == ["PENDING"] * 6 and {f"repro:{row.token}" for row in rows} == set(sender.slurm.taken())
     assert [row.configuration["point"]["gbs"] for row in rows] == [4, 4, 4, 16, 16, 16]
+    assert rows[0].configuration["computes"] == {"causal_attention": True, "skips_last_product": True}
 
 
 def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_array(sender: Sender) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.megatron.flops import (
     alpa_parameters,
+    computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_per_token,
     model_flops_utilization,
@@ -15,6 +16,7 @@ from orchestrator.megatron.flops import (
     tflops_per_gpu,
 )
 from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Recompute
 
 GPT_1T = ModelShape(layers=128, hidden=25600, heads=160, seq=2048, vocab=51200)
 LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
@@ -88,6 +90,42 @@ def test_mfu_counts_no_recomputation_and_half_the_attention() -> None:
     full = flops_per_iteration(LLAMA_7B, 1, recompute_all=False)
     attention = 12 * LLAMA_7B.layers * LLAMA_7B.hidden * LLAMA_7B.seq**2
     assert model_flops_per_token(LLAMA_7B) * LLAMA_7B.seq == pytest.approx(full - attention / 2)
+
+
+@pytest.mark.parametrize("model", [GPT_1T, LLAMA_7B, MIXTRAL], ids=["GPT", "Llama", "experts"])
+def test_a_program_that_skips_nothing_computes_what_equation_3_counts(model: ModelShape) -> None:
+    for recompute in ("full", "none"):
+        all_of_it = computed_flops_per_iteration(model, 8, recompute, causal_attention=False, skips_last_product=False)
+        assert all_of_it == flops_per_iteration(model, 8, recompute == "full")
+
+
+def test_computed_products_of_a_gpt_by_hand() -> None:
+    b, s, l, h, v = 16, 2048, 24, 2304, 51200  # noqa: E741  the papers' symbols
+    model = ModelShape(l, h, 24, s, v)
+
+    def computed(recompute: Recompute, **program: bool) -> float:
+        return computed_flops_per_iteration(model, b, recompute, **program)
+
+    causal, logits = 2 * b * s * s * l * h, 6 * b * s * h * v
+    pretrain = {"causal_attention": True, "skips_last_product": True}
+    assert computed("full", **pretrain) == 88 * b * s * l * h**2 + 4 * causal + logits
+    assert computed("none", **pretrain) == 72 * b * s * l * h**2 + 3 * causal + logits
+    assert computed("ours", **pretrain) == computed("none", **pretrain)
+    assert computed("selective", **pretrain) == computed("none", **pretrain) + causal
+    flash = {"causal_attention": True, "skips_last_product": False}
+    assert computed("full", **flash) - computed("full", **pretrain) == 8 * b * s * l * h**2
+
+
+def test_the_last_product_of_a_gated_layer_is_a_third_of_its_feed_forward_layer() -> None:
+    skipped = computed_flops_per_iteration(LLAMA_7B, 1, "full", causal_attention=True, skips_last_product=False)
+    skipped -= computed_flops_per_iteration(LLAMA_7B, 1, "full", causal_attention=True, skips_last_product=True)
+    assert skipped == 2 * LLAMA_7B.seq * 32 * 4096 * 11008
+
+
+def test_mfu_of_a_gpt_counts_its_output_layer_once_and_its_embedding_not() -> None:
+    model = ModelShape(24, 2304, 24, 2048, 51200)
+    matrices = 24 * 12 * 2304**2 + 51200 * 2304
+    assert model_flops_per_token(model) == 6 * matrices + 6 * 24 * 2304 * 2048
 
 
 @pytest.mark.parametrize("row", ALPA, ids=lambda row: f"{row[3]}-gpus")

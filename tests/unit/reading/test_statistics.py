@@ -135,9 +135,35 @@ def test_mfu_is_what_atc24_printed_beside_its_throughput(
     assert found["mfu_percent"].value == pytest.approx(published, abs=0.05)
 
 
-def test_mfu_is_given_for_no_other_family_and_no_unknown_peak() -> None:
-    assert "mfu_percent" not in computed(9, 9, 100, peak_tflops=2.0)
-    assert "mfu_percent" not in computed(9, 9, 100, **LLAMA_7B)
+def test_no_share_of_an_unknown_peak_is_given() -> None:
+    shares = {"percent_of_peak", "percent_of_peak_computed", "mfu_percent"}
+    assert shares.isdisjoint(computed(9, 9, 100, computes=SKIPS, **LLAMA_7B))
+
+
+# SC21 table 1, 1.7B, as `pretrain` ran it on one H200: 786.075 ms.
+SC21_1_7B: dict[str, Any] = {
+    "model": {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200},
+    "layout": {"gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 16},
+    "peak_tflops": 989,
+}
+SKIPS = {"causal_attention": True, "skips_last_product": True}
+
+
+def test_beside_equation_3_stand_the_computed_share_and_the_mfu() -> None:
+    found = computed(9, 9, 786.075, computes=SKIPS, **SC21_1_7B)
+    assert found["percent_of_peak"].value == pytest.approx(62.17, abs=0.005)
+    # s/6h = 0.14815 and V/16lh = 0.05787: of 96 (1 + 0.14815 + 0.05787) are computed 88 + 96 (0.07407 + 0.05787).
+    assert found["percent_of_peak_computed"].value == pytest.approx(62.17 * 100.667 / 115.778, abs=0.01)
+    assert found["mfu_percent"].value == pytest.approx(62.17 * (72 * 1.07407 + 96 * 0.05787) / 115.778, abs=0.01)
+    # The old program of 2021 computes all that equation 3 counts.
+    all_of_it = {"causal_attention": False, "skips_last_product": False}
+    found = computed(9, 9, 786.075, computes=all_of_it, **SC21_1_7B)
+    assert found["percent_of_peak_computed"].value == pytest.approx(found["percent_of_peak"].value)
+
+
+def test_a_job_whose_record_does_not_say_what_its_program_computes_has_no_computed_share() -> None:
+    found = computed(9, 9, 786.075, **SC21_1_7B)
+    assert "mfu_percent" in found and "percent_of_peak_computed" not in found
 
 
 @pytest.mark.parametrize("elapsed", [(), (5.0,), (5.0, 5.0)])

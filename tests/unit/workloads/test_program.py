@@ -13,6 +13,7 @@ from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
+from orchestrator.megatron.training import Attention, Training
 from orchestrator.workloads import traits
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from tests.unit.catalog.entries import CHECKOUT, shipped
@@ -23,6 +24,27 @@ from tests.unit.workloads.places import EVERYWHERE, FOLDERS
 def program(cluster: Cluster, scale: str = "paper") -> Program:
     entry = shipped()
     return program_for(expand(entry, scale)[0], entry.paper, cluster, FOLDERS)
+
+
+def test_only_pretrain_skips_the_last_product_that_full_recomputation_repeats() -> None:
+    assert [name for name in traits._TRAITS if traits.traits_of(name).skips_last_product] == ["pretrain"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "attention", "arguments", "causal"),
+    [
+        ("pretrain", None, (), True),
+        ("pretrain", "unfused", (), False),
+        ("megatron-2021", None, (), False),
+        ("megatron-kwai", None, (), True),
+        ("megatron-2026", None, ("--bf16", "--transformer-impl", "local"), False),
+        ("megatron-2026", None, ("--bf16", "--transformer-impl", "transformer_engine"), True),
+    ],
+)
+def test_only_flash_attention_counts_as_computing_half_of_the_scores(
+    workload: str, attention: Attention | None, arguments: tuple[str, ...], causal: bool
+) -> None:
+    assert traits.traits_of(workload).causal_attention(Training(attention=attention), arguments) is causal
 
 
 def test_megatron_runs_the_papers_commit_in_the_papers_image_from_the_sites_paths(tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
         device_used_bytes=3,
         theoretical_memory_bytes=4,
     )
-    printed = metrics([line], {**parts, "peak_tflops": 312.0}, facts)
+    computes = {"causal_attention": True, "skips_last_product": True}
+    printed = metrics([line], {**parts, "peak_tflops": 312.0, "computes": computes}, facts)
     units = {one.name: one.unit for one in [*printed, *sampled_metrics(tmp_path)]}
     assert units == {name: METRICS[name][0] for name in units}
     assert METRICS.keys() - units == {"training_days"}  # nobody measures it; a paper's figure may show it

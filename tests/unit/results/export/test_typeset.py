@@ -40,6 +40,18 @@ def test_the_telling_columns_stand_beside_what_was_published(found: list[Result]
     assert "not submitted" in {line[0] for line in lines.values()}
 
 
+def test_a_rate_stands_with_the_shares_of_the_peak_that_are_known(found: list[Result]) -> None:
+    rows = export_rows(figure_13(), found)
+    for row in rows:
+        if row["case"] == CASE:
+            row |= {"percent_of_peak": 62.17, "mfu_percent": 44.53}
+    table = telling(figure_13(), "paper", "selene", rows)
+    rate = "Achieved teraFLOP/s per GPU"
+    assert table.heading[3:] == (rate, "% of peak, eq. 3", "MFU (%)", "Published", "Ratio")
+    lines = {line[0]: line[1:] for line in table.body}
+    assert lines[CASE][3:5] == ("62.17", "44.53") and lines[BAD][3:5] == ("-", "-")
+
+
 def test_a_number_of_another_gpu_is_marked_and_has_no_ratio(tmp_path: Path) -> None:
     found = measured(tmp_path, figure_13(), "paper", {CASE: 71.25}, gpu="NVIDIA H200")
     lines = {line[0]: line for line in table_of(figure_13(), found).body}

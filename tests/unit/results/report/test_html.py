@@ -26,6 +26,7 @@ from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
+from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report
 from orchestrator.results.report.page import Page, Reported, page_of
@@ -161,6 +162,20 @@ def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_
 def test_nothing_is_said_of_modes_and_waits_where_no_case_has_any(ledger: Ledger) -> None:
     text = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says)).text
     assert not any(word in text for word in ("Mode is", "Host wait", "host-bound"))
+
+
+def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_mfu(ledger: Ledger) -> None:
+    figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(614.9, 1.5))
+
+    def shown(**shares: float) -> str:
+        known = {name: CaseMetric(name, value, "%") for name, value in shares.items()}
+        found = [replace(one, metrics={**one.metrics, **known}) for one in figure.found]
+        return page_of(ledger, [replace(figure, found=found)]).figures[0].cases[0].shares
+
+    assert shown() == ""
+    assert shown(percent_of_peak=62.17, mfu_percent=44.53) == "62.2 % of the peak by equation 3, MFU 44.5 %"
+    three = shown(percent_of_peak=62.17, percent_of_peak_computed=54.06, mfu_percent=44.53)
+    assert three == "62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %"
 
 
 def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger: Ledger) -> None:

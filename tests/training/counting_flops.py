@@ -1,0 +1,37 @@
+"""Count the FLOPs of one iteration of `pretrain` with torch's own counter: `python counting_flops.py RUNS.json`.
+
+RUNS.json maps a name to the arguments of a run; the counts go to stdout as JSON by the same names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
+from orchestrator.pretrain.place import find_place, set_environment
+
+
+def main(runs_file: str) -> None:
+    place = find_place(os.environ)
+    set_environment(os.environ, place)
+    device = start_processes(place)
+    prepare_megatron(device)
+    from orchestrator.pretrain.train import pretrain
+
+    counted = {}
+    for name, flags in json.loads(Path(runs_file).read_text()).items():
+        with FlopCounterMode(display=False) as counter:
+            pretrain(parse_arguments([*flags, "--train-iters", "1"]), device)
+        counted[name] = counter.get_total_flops()
+    print(json.dumps(counted))
+    stop_processes(device)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

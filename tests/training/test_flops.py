@@ -1,0 +1,58 @@
+"""The products that `pretrain` computes, as torch counts them, against the formula for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from orchestrator.megatron.flops import computed_flops_per_iteration
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Recompute
+from orchestrator.workloads.traits import traits_of
+from tests.training.launching import SMALL_MODEL, run_together
+
+MODELS = {
+    "gpt": (ModelShape(4, 32, 4, 16, 64), ""),
+    "llama": (
+        ModelShape(4, 32, 4, 16, 64, ffn=80, kv_groups=2, family="llama"),
+        "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
+        " --untie-embeddings-and-output-weights --group-query-attention --num-query-groups 2 --ffn-hidden-size 80",
+    ),
+}
+FLAGS: dict[Recompute, str] = {
+    "none": "",
+    "full": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    "selective": "--recompute-granularity selective",
+    "ours": "--recompute-norm --recompute-activation-func",
+}
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """FLOPs of an iteration by model and recomputation. Unfused attention computes all scores; torch counts them."""
+    runs = {
+        f"{model} {recompute}": [*SMALL_MODEL, "--attention-backend", "unfused", *f"{shape} {flags}".split()]
+        for model, (_, shape) in MODELS.items()
+        for recompute, flags in FLAGS.items()
+    }
+    file = tmp_path_factory.mktemp("flops") / "runs.json"
+    file.write_text(json.dumps(runs))
+    (done,) = run_together([[str(Path(__file__).with_name("counting_flops.py")), str(file)]], [{}])
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("recompute", get_args(Recompute))
+def test_the_products_of_an_iteration_are_those_of_the_formula(
+    counted: dict[str, int], model: str, recompute: Recompute
+) -> None:
+    skips = traits_of("pretrain").skips_last_product
+    expected = computed_flops_per_iteration(
+        MODELS[model][0], 8, recompute, causal_attention=False, skips_last_product=skips
+    )
+    assert counted[f"{model} {recompute}"] == expected
