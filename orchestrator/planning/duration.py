@@ -70,9 +70,8 @@ class _Job:
 
     @property
     def graphed(self) -> bool:
-        """Whether an iteration starts as one CUDA graph."""
-        alone = self.layout.pipeline_parallel == 1 and not self.training.offload
-        return self.habits.records_graph and alone and not self.training.dropout
+        """Return whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
+        return self.habits.records_graph and not self.training.offload and not self.training.dropout
 
     @property
     def layers(self) -> float:

@@ -11,6 +11,7 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules import Dialect
+from orchestrator.megatron.training import Training
 from orchestrator.pretrain.pipeline import microbatch_slots
 
 USABLE_SHARE = 0.9375
@@ -85,7 +86,7 @@ class Traits:
         `--transformer-impl local` asks for.
         """
         own_layers = ("--transformer-impl", "local") in pairwise(arguments)
-        return self.memory_of(training).attention == "flash" and not own_layers
+        return (training.attention or self.memory.attention) == "flash" and not own_layers
 
 
 def _may_record(arguments: Sequence[str]) -> bool:
