@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = places[local_rank]
         set_environment(os.environ, place)
         if not sees_gpu() and hasattr(os, "sched_setaffinity"):
-            # The threads of a rank wake each other some thousand times a second, which takes twice as long across cores.
+            # The threads of a rank wake each other a thousand times a second, which takes twice as long across cores.
             os.sched_setaffinity(0, cores_of(local_rank, ranks, sorted(os.sched_getaffinity(0))))
         train_rank(arguments, place, None if store is None else store.port)
 

@@ -91,7 +91,8 @@ def clean_environment() -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(of_launchers) and name not in ranks
     }
-    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    python_path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
 
 
 def free_port() -> int:

@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, chunks_in_flight, estimate_memory
+from orchestrator.megatron.memory import (
+    MemoryEstimate,
+    MemoryFacts,
+    _estimate_stage,
+    chunks_in_flight,
+    estimate_memory,
+)
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Dtype, Recompute, Training
+from orchestrator.pretrain.pipeline import microbatch_slots
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
 MEGATRON_2021 = MemoryFacts(
@@ -44,6 +51,19 @@ MEASURED = [
     (32, 4096, 32, 4, 1, 4, 2, 1, 32, "none", 45093033472),
     (32, 4096, 32, 4, 1, 2, 1, 1, 32, "none", 50175381504),
     (32, 4096, 32, 4, 1, 1, 1, 2, 64, "none", 79391008256),
+]
+
+# Stages whose passes are CUDA graphs, on two H200: 16 layers of hidden size 4096 in two stages, microbatch 1, bf16, as
+# printed by `pretrain`: allocated and held by graphs. Virtual stages, batch, recomputation, stage, bytes. The two
+# constants were fitted on the rows with one virtual stage and on others with four.
+MEASURED_GRAPHS: list[tuple[int, int, Recompute, int, int]] = [
+    (1, 16, "full", 0, 34250172662),
+    (1, 16, "full", 1, 33757462528),
+    (1, 16, "none", 0, 37977860342),
+    (1, 16, "none", 1, 35868240158),
+    (4, 2, "full", 0, 35479449764),
+    (4, 4, "full", 0, 35750328402),
+    (4, 6, "full", 0, 35788370739),
 ]
 
 # SC21 table 1, whose rows ran on 80 GB: layers, hidden, heads, GPUs, tensor, pipeline, virtual, microbatch, batch.
@@ -118,6 +138,28 @@ def test_a_measured_run_is_met_within_0_7_percent(
     )
     assert predicted.total_bytes == pytest.approx(measured, rel=0.007)
     assert predicted.stage == 0
+
+
+@pytest.mark.parametrize("row", MEASURED_GRAPHS, ids=lambda row: f"v{row[0]}-b{row[1]}-{row[2]}-stage{row[3]}")
+def test_a_measured_stage_with_graphs_is_met_within_0_6_percent(row: tuple[int, int, Recompute, int, int]) -> None:
+    virtual, batch, recompute, stage, measured = row
+    facts = replace(CORE, logit_bytes=2, keeps_gathered_keys=True, microbatch_slots=microbatch_slots)
+    layout = Layout(2, 1, 2, 1, batch, virtual_stages=virtual)
+    training = replace(TRAINING, recompute=recompute)
+    predicted = _estimate_stage(stage, replace(MODEL, layers=16), layout, training, facts)
+    assert predicted.total_bytes == pytest.approx(measured, rel=0.006)
+
+
+def test_graphs_need_more_memory_than_passes_that_share_it() -> None:
+    eager = estimate(facts=replace(CORE, logit_bytes=2))
+    graphed = estimate(facts=replace(CORE, logit_bytes=2, microbatch_slots=microbatch_slots))
+    assert 1.005 < graphed.total_bytes / eager.total_bytes < 1.1
+
+
+@pytest.mark.parametrize("training", [replace(TRAINING, dropout=0.1), replace(TRAINING, recompute="ours", offload=0.5)])
+def test_no_graphs_are_planned_with_dropout_or_offloading(training: Training) -> None:
+    with_slots = replace(CORE, microbatch_slots=microbatch_slots)
+    assert estimate(training=training, facts=with_slots) == estimate(training=training, facts=CORE)
 
 
 @pytest.mark.parametrize("row", TABLE_1, ids=lambda row: f"{row[1]}")
