@@ -21,14 +21,11 @@ from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.imports import quick_imports
 from orchestrator.pretrain.place import Place, cores_of, set_environment, set_node_environment
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = places[local_rank]
         set_environment(os.environ, place)
         if not sees_gpu() and hasattr(os, "sched_setaffinity"):
-            # The threads of a rank wake each other some thousand times a second, which takes twice as long across cores.
+            # The threads of a rank wake each other all the time, and across cores that takes twice as long.
             os.sched_setaffinity(0, cores_of(local_rank, ranks, sorted(os.sched_getaffinity(0))))
         train_rank(arguments, place, None if store is None else store.port)
 
@@ -92,12 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meet(address: str | None, port: str | None) -> TCPStore | None:
-    """Let the ranks meet at this address, which rank 0 serves; without one, at a store of this process."""
+def _meet(address: str | None, port: str | None) -> Any:
+    """Let the ranks meet at this address, which rank 0 serves; without one, return a store of this process."""
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
         return None
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     os.environ["MASTER_ADDR"] = _LOOPBACK
     return TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)  # on a free port
@@ -108,7 +105,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
 
     Raises _Signalled if a signal ends the run. No process is left in any case.
     """
-    from torch.multiprocessing import start_processes
+    from torch.multiprocessing.spawn import start_processes
 
     def run(local_rank: int) -> None:
         for number in _SIGNALS:  # a rank inherits the launcher's handlers, which do not end it while it waits for a GPU
@@ -122,7 +119,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
     try:
         with _signals_raised():
             # Each of them gets SIGINT when this process ends, also when SIGKILL ends it.
-            started = start_processes(run, nprocs=ranks, join=False, start_method="fork")
+            started = start_processes(run, nprocs=ranks, join=False, start_method="fork")  # type: ignore[no-untyped-call]
             return _failures_of(started.processes)
     finally:
         _end(active_children())

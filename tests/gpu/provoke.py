@@ -10,7 +10,7 @@ a minute. Exit code 1 if anything came out otherwise than expected.
 few        figure 13 on 4 GPUs where fewer can be seen: refused with exit code 2, and nothing recorded
 busy       a process has all but 5 GB of GPU 0: a warning, then gpu-in-use; once it is gone the case is verified
 killed     SIGKILL to the last rank of a running case: killed, no rank is left, and the next case goes on
-launcher   the same to its torchrun, whose ranks have sessions of their own
+launcher   the same to the launcher that forked the ranks
 interface  NCCL_SOCKET_IFNAME names no interface, with two ranks: configuration, in NCCL's own words
 """
 
@@ -33,6 +33,7 @@ from typing import Any
 FIGURE, SCALE, CLUSTER = "table-1", "pair", "local"
 CASES = {1: "1.7B", 2: "3.6B"}
 """The cases of table 1 that are run, by the GPUs that each takes."""
+LAUNCHER = "orchestrator.pretrain.launch"
 LEFT_BYTES = 5 * 10**9
 PATIENCE_S = 900
 
@@ -118,12 +119,12 @@ def busy(machine: Machine) -> Iterator[Compared]:
 
 def killed(machine: Machine) -> Iterator[Compared]:
     ranks = min(machine.gpus, 2)
-    yield from kill_one(machine, ranks, lambda command, rank: "orchestrator.pretrain" in command and rank == ranks - 1)
+    yield from kill_one(machine, ranks, lambda _, rank: rank == ranks - 1)
 
 
 def launcher(machine: Machine) -> Iterator[Compared]:
     ranks = min(machine.gpus, 2)
-    yield from kill_one(machine, ranks, lambda command, rank: "torch.distributed.run" in command and rank is None)
+    yield from kill_one(machine, ranks, lambda command, rank: LAUNCHER in command and rank is None)
 
 
 def kill_one(machine: Machine, ranks: int, is_meant: Callable[[str, int | None], bool]) -> Iterator[Compared]:
@@ -175,19 +176,26 @@ def holding() -> Iterator[None]:
 
 
 def processes_of(local_id: str) -> list[tuple[int, str, int | None]]:
-    """Id, command line and rank of each process that a job of the local queue has started and that still runs."""
-    found = []
+    """Id, command line and rank of each process that a job of the local queue has started and that still runs.
+
+    Ranks have the command line of the launcher that forked them, one after another.
+    """
+    commands: dict[int, str] = {}
+    parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         try:
             variables = (folder / "environ").read_bytes().split(b"\0")
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            parent = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
         except (OSError, ValueError):
             continue
-        if folder.name.isdecimal() and f"REPRO_LOCAL_ID={local_id}".encode() in variables:
-            rank = next((int(one[5:]) for one in variables if one.startswith(b"RANK=") and one[5:].isdigit()), None)
-            found.append((int(folder.name), command, rank))
-    # Of the launcher's command line the script and timeout have all in theirs as well.
-    return [one for one in found if Path(one[1].split(" ")[0]).name not in ("timeout", "bash", "setsid", "nvidia-smi")]
+        # The launcher's command line is part of the script's and of timeout's.
+        of_others = Path(command.split(" ")[0]).name in ("timeout", "bash", "setsid", "nvidia-smi")
+        if folder.name.isdecimal() and f"REPRO_LOCAL_ID={local_id}".encode() in variables and not of_others:
+            commands[int(folder.name)], parents[int(folder.name)] = command, parent
+    launchers = {pid for pid, command in commands.items() if LAUNCHER in command and parents[pid] not in commands}
+    ranks = [pid for pid in sorted(commands) if LAUNCHER in commands[pid] and parents[pid] in launchers]
+    return [(pid, command, ranks.index(pid) if pid in ranks else None) for pid, command in commands.items()]
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
