@@ -29,7 +29,7 @@ _WITHIN = re.compile(
 class Labelled:
     """A line without its labels, and the rank that it names.
 
-    `is_task`: the rank is only the number of a task of srun, which under torchrun is that of a node.
+    `is_task`: the rank is only the number of a task of srun, which is a node's where a launcher starts its ranks.
     """
 
     text: str

@@ -21,14 +21,11 @@ from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.imports import quick_imports
 from orchestrator.pretrain.place import Place, cores_of, set_environment, set_node_environment
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -69,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = places[local_rank]
         set_environment(os.environ, place)
         if not sees_gpu() and hasattr(os, "sched_setaffinity"):
-            # The threads of a rank wake each other a thousand times a second, which takes twice as long across cores.
+            # The threads of a rank wake each other all the time, and across cores that takes twice as long.
             os.sched_setaffinity(0, cores_of(local_rank, ranks, sorted(os.sched_getaffinity(0))))
         train_rank(arguments, place, None if store is None else store.port)
 
@@ -92,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meet(address: str | None, port: str | None) -> TCPStore | None:
-    """Let the ranks meet at this address, which rank 0 serves; without one, at a store of this process."""
+def _meet(address: str | None, port: str | None) -> Any:
+    """Let the ranks meet at this address, which rank 0 serves; without one, return a store of this process."""
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
         return None

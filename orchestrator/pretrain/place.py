@@ -1,4 +1,4 @@
-"""Which process of the run this one is, read from torchrun, srun or plain environment variables."""
+"""The place of a process in its run, from torchrun, srun or plain environment variables, and the variables it sets."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ FURTHER_OFF = [
     Measured(2, 16, 4096, 32, 1, 16, TENSOR_2, 33_700_000_000),
 ]
 
-# 2026-11-22, `repro submit figure-12` and `figure-13` at scale pair: stages with CUDA graphs, of which the log counts what
-# they hold. The graphs' memory is mapped in pieces of 20 MiB and has gaps, which are not planned.
+# 2026-11-22, `repro submit figure-12` and `figure-13` at scale pair: stages with CUDA graphs. The log counts the memory
+# that the graphs hold. It is mapped in pieces of 20 MiB and has gaps, which are not planned.
 GRAPHS = [
     Measured(2, 16, 4096, 32, 1, 16, f"{PIPELINE} 2 {FULL}", 34250172662),
     Measured(2, 16, 4096, 32, 1, 2, f"{PIPELINE} 2 --num-virtual-stages-per-pipeline-rank 4 {FULL}", 35479449764),

@@ -52,7 +52,7 @@ for ((i = 0; i < 1; i++)); do
     # Its own session: cancelling reaches everything it started, and 9>&- lets no straggler keep the lock.
     REPRO_LOCAL_ID=$own setsid --wait bash "${jobs[2 * i]}" "$folder" >"$folder/batch.txt" 2>&1 </dev/null 9>&-
     # A script or a launcher that was killed leaves workers behind: they would keep their GPUs, and disturb what runs next.
-    # Those of torchrun are not of the script's group; what they were started with says whose they are.
+    # The ranks of torchrun are not in the script's process group: the environment they were started with names the job.
     leader=$(sed -n 's/^pid=\([1-9][0-9]*\)$/\1/p' "$folder/start" 2>/dev/null | head -n 1)
     left=$(grep -slzxF -- "REPRO_LOCAL_ID=$own" /proc/[0-9]*/environ | cut -d / -f 3)
     [ "${leader:-1}" -le 1 ] || left+=" -$leader"
