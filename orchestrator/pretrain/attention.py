@@ -13,6 +13,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from orchestrator.pretrain.arguments import AttentionBackend
@@ -99,13 +100,6 @@ class CausalAttention(torch.nn.Module):
                 )
             )
         return torch.cat(contexts, 2)
-
-
-def causal_lower_right(queries: int, keys: int) -> Any:
-    """Mask of causal attention in which the last query sees the last key."""
-    from torch.nn.attention.bias import causal_lower_right  # imports torch's compiler, which takes a second
-
-    return causal_lower_right(queries, keys)
 
 
 def _heads_first(x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -54,6 +54,11 @@ def gpu_lacking(place: Place, visible_gpus: int, named_gpus: str = "") -> str | 
     if visible_gpus > 1 and place.local_rank >= visible_gpus:
         return f"local rank {place.local_rank} has no GPU: this process sees {visible_gpus}"
     return None
+
+
+def cores_of(local_rank: int, ranks: int, cores: Sequence[int]) -> list[int]:
+    """The share of a node's CPU cores that one of its ranks trains on: its own cores, or one that it shares."""
+    return list(cores[local_rank::ranks]) or [cores[local_rank % len(cores)]]
 
 
 def set_environment(environ: MutableMapping[str, str], place: Place) -> None:

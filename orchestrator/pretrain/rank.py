@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import torch
 
@@ -15,12 +16,17 @@ from orchestrator.pretrain.place import Place, gpu_lacking
 EXIT_REFUSED = 2
 
 
+def sees_gpu() -> bool:
+    """Whether the run trains on GPUs."""
+    return torch.cuda.is_available()
+
+
 def is_refused(arguments: TrainingArguments, place: Place, *, prints: bool) -> bool:
     """Whether the run cannot work in this place; with `prints` every reason goes to stderr.
 
     A missing GPU is always printed: it may be missing on one node only.
     """
-    reasons = refusals(arguments, place.world_size, on_gpu=torch.cuda.is_available())
+    reasons = refusals(arguments, place.world_size, on_gpu=sees_gpu())
     printed = reasons if prints else []
     if not reasons:
         lacking = gpu_lacking(place, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
@@ -31,9 +37,13 @@ def is_refused(arguments: TrainingArguments, place: Place, *, prints: bool) -> b
 
 
 def import_megatron() -> None:
-    """Import Megatron-Core with the training loop, and on a GPU torch's compiler. CUDA is not initialised."""
-    prepare_megatron(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    from orchestrator.pretrain import train  # noqa: F401
+    """Import Megatron-Core, the training loop and torch's compiler. CUDA is not initialised.
+
+    torch uses the compiler also where nothing is compiled: in its checkpoints and optimizers.
+    """
+    prepare_megatron(torch.device("cuda" if sees_gpu() else "cpu"))
+    import_module("torch._dynamo")
+    import_module("orchestrator.pretrain.train")
 
 
 def train_rank(arguments: TrainingArguments, place: Place, store_port: int | None = None) -> None:

@@ -18,7 +18,7 @@ from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.pipeline import communication_options
-from orchestrator.pretrain.place import Place, find_place, gpu_lacking, set_environment
+from orchestrator.pretrain.place import Place, cores_of, find_place, gpu_lacking, set_environment
 from orchestrator.pretrain.sequence import join_shares, take_share
 from orchestrator.pretrain.weight_gradient import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
@@ -69,6 +69,21 @@ def test_vocabulary_is_padded_as_megatron_pads_it(flags: str, padded: int) -> No
 )
 def test_rank_is_read_from_the_launcher_that_set_it(environ: dict[str, str], place: Place) -> None:
     assert find_place(environ) == place
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "shares"),
+    [
+        (4, [0, 1], [[0], [1], [0], [1]]),
+        (2, [0, 1], [[0], [1]]),
+        (2, [4, 5, 6, 7, 9], [[4, 6, 9], [5, 7]]),
+        (1, [0, 1], [[0, 1]]),
+    ],
+)
+def test_every_rank_has_cores_and_every_core_that_there_is_a_rank_for_is_used(
+    ranks: int, cores: list[int], shares: list[list[int]]
+) -> None:
+    assert [cores_of(local_rank, ranks, cores) for local_rank in range(ranks)] == shares
 
 
 def test_settings_of_the_user_win_over_our_defaults() -> None:
