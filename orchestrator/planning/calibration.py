@@ -104,7 +104,7 @@ CALIBRATED: dict[tuple[str, str], Fit] = {
     ("H200", "pretrain"): "GH100",
 }
 """Kinds of GPU and programs that were fitted. On H200 `pretrain` was measured on one, two and four GPUs of a node, in
-bf16 and without dropout. Not measured there, or only where the host set the time: pipelines of four stages at 2,048
+bf16 and without dropout. Not measured there, or only without graphs on a slow host: pipelines of four stages at 2,048
 tokens a microbatch, their virtual stages, context parallelism over more than two, several nodes, dropout."""
 SAME_CHIP: dict[tuple[str, str], Fit] = {("H100", "pretrain"): "GH100", ("H800", "pretrain"): "GH100"}
 """Kinds of GPU with the chip of a fitted one, its dense peak and its power limit (700 W). They share its constants;
@@ -124,8 +124,8 @@ SMALLEST_EAGER_LAYER_FLOPS = 1.6e12
 """The same where Python starts every kernel of `pretrain`. Such a layer takes 12 ms of an H200 for a microbatch, with
 its recomputation and backward pass. On the slowest host that was measured Python needs 6 to 9 ms to start it."""
 SMALLEST_GRAPHED_LAYER_FLOPS = 1.8e11
-"""The same where `pretrain` starts an iteration as one CUDA graph, without gaps between kernels: the smallest layer
-that was measured on H200 (hidden size 3840, tensor-parallel 4, a microbatch of one)."""
+"""The same where `pretrain` starts kernels by CUDA graphs, without gaps between them: the smallest layer that was
+measured on H200 (hidden size 3840, tensor-parallel 4, a microbatch of one, an iteration as one graph)."""
 SAME_GPU_UNCERTAINTY = 0.1
 """Another Megatron-LM on a fitted kind of GPU: within 7 % of ATC'24's published demo and table 8, A800 and H800."""
 OTHER_UNCERTAINTY = 0.4

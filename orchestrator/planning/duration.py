@@ -7,7 +7,6 @@ pipeline stage sets the pace (SC21 2.2). Times are milliseconds, rates are per m
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from orchestrator.megatron.hardware import Hardware
@@ -15,7 +14,16 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning import calibration
-from orchestrator.planning.calibration import FITTED, Constants, Habits, Rates
+from orchestrator.planning.calibration import FITTED, Constants
+from orchestrator.planning.communication import (
+    context_parallel,
+    expert_parallel,
+    gradients,
+    pipeline_transfers,
+    shared_embedding,
+    tensor_parallel,
+)
+from orchestrator.planning.timed_job import TimedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,45 +46,6 @@ class Duration:
     pipeline_bubble_ms: float
     pipeline_transfer_ms: float
     data_parallel_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Everything a formula needs; `tokens` are those of one microbatch on one GPU."""
-
-    model: ModelShape
-    layout: Layout
-    training: Training
-    habits: Habits
-    machine: Rates
-
-    @property
-    def tokens(self) -> float:
-        return self.layout.micro_batch_size * self.model.seq / self.layout.context_parallel
-
-    @property
-    def word(self) -> int:
-        """Bytes of an activation or a weight."""
-        return 4 if self.training.dtype == "fp32" else 2
-
-    @property
-    def hidden_bytes(self) -> float:
-        """Of one layer's output."""
-        return self.word * self.tokens * self.model.hidden
-
-    @property
-    def recomputes_all(self) -> bool:
-        return self.training.recompute == "full"
-
-    @property
-    def graphed(self) -> bool:
-        """Return whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
-        return self.habits.records_graph and not self.training.offload and not self.training.dropout
-
-    @property
-    def layers(self) -> float:
-        """Of one pipeline stage."""
-        return self.model.layers / self.layout.pipeline_parallel
 
 
 def predict(model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str) -> Duration | None:
@@ -109,21 +78,22 @@ def _predicted(
         return None
     fit = calibration.fit_of(hardware.gpu, program)
     machine = calibration.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
-    job = _Job(model, layout, training, calibration.habits_of(program), machine)
+    job = TimedJob(model, layout, training, calibration.habits_of(program), machine)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
-    tensor, context, expert = _tensor_parallel(job), _context_parallel(job), _expert_parallel(job)
+    tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     microbatches = max(1, layout.microbatches)
     rounds = microbatches * job.layers
     compute = rounds * layer + microbatches * _output_layer(job) + _optimizer_step(job)
     communication = tensor + context + expert
     bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
-    transfer = _pipeline_transfers(job, microbatches)
-    gradients = _gradients(job, passes) + _shared_embedding(job)
-    waiting = rounds * communication + transfer + gradients
+    transfer = pipeline_transfers(job, microbatches)
+    last_backward_ms = job.layers * (passes.backward + passes.again)
+    summed = gradients(job, last_backward_ms) + shared_embedding(job)
+    waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
     gpu = None if model.experts else hardware.gpu  # no published time with experts was compared with
-    fitted_size = _layer_flops(job) >= calibration.smallest_layer_flops(fit, job.graphed)
+    fitted_size = job.layer_flops >= calibration.smallest_layer_flops(fit, job.graphed)
     calibrated = fitted_size and calibration.is_fitted(gpu, program)
     return Duration(
         iteration_ms=total,
@@ -135,7 +105,7 @@ def _predicted(
         expert_parallel_ms=rounds * expert,
         pipeline_bubble_ms=bubble,
         pipeline_transfer_ms=transfer,
-        data_parallel_ms=gradients,
+        data_parallel_ms=summed,
     )
 
 
@@ -148,7 +118,7 @@ class _Passes:
     again: float
 
 
-def _passes(job: _Job) -> _Passes:
+def _passes(job: TimedJob) -> _Passes:
     products = _matrix_products(job)
     attention, attention_backward = _attention(job)
     norms, activation, other = _element_wise(job)
@@ -156,26 +126,26 @@ def _passes(job: _Job) -> _Passes:
     rotation, rotation_backward = _rotation(job)
     forward = products + attention + small + rotation
     # Element-wise gradients read what went in beside what comes back: three words for two.
-    accumulated = _accumulated_bytes(job) * _layer_weights(job) / job.machine.memory
+    accumulated = _accumulated_bytes(job) * job.layer_weights / job.machine.memory
     backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
     full = forward - (_last_product(job) if job.habits.skips_last_product else 0.0)
     again = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
     return _Passes(forward, backward, again)
 
 
-def _matrix_products(job: _Job) -> float:
+def _matrix_products(job: TimedJob) -> float:
     """One layer's weight matrices, forward: two FLOPs a weight and token, and operands and results through memory."""
     model, t = job.model, job.layout.tensor_parallel
     matrices = 3 if model.family == "llama" else 2
     copies = max(1, model.experts_per_token) if model.experts else 1
-    flops = _layer_flops(job)
+    flops = job.layer_flops
     whole = (2 + 2 * copies) * model.hidden
     split = (2 * model.hidden + 2 * model.kv_hidden + copies * matrices * model.ffn_hidden) / t
-    moved = job.word * (_layer_weights(job) + job.tokens * (whole + split))
+    moved = job.word * (job.layer_weights + job.tokens * (whole + split))
     return flops / job.machine.gemm + moved / job.machine.memory
 
 
-def _last_product(job: _Job) -> float:
+def _last_product(job: TimedJob) -> float:
     """That of the feed-forward layer's last matrix, forward."""
     model, machine = job.model, job.machine
     ffn = model.ffn_hidden / job.layout.tensor_parallel
@@ -183,24 +153,7 @@ def _last_product(job: _Job) -> float:
     return 2 * job.tokens * model.hidden * ffn / machine.gemm + moved / machine.memory
 
 
-def _layer_flops(job: _Job) -> float:
-    """FLOPs of one layer's weight matrices for one microbatch on one GPU, forward; of the experts a token meets."""
-    model = job.model
-    matrices = 3 if model.family == "llama" else 2
-    experts = max(1, model.experts_per_token) * matrices * model.hidden * model.ffn_hidden
-    active = experts if model.experts else model.ffn_weights()
-    return 2 * job.tokens * (model.attention_weights() + active) / job.layout.tensor_parallel
-
-
-def _layer_weights(job: _Job) -> float:
-    """Weights of one layer that one GPU holds."""
-    layout = job.layout
-    expert_split = (layout.expert_tensor_parallel or layout.tensor_parallel) * layout.expert_parallel
-    ffn_split = expert_split if job.model.experts else layout.tensor_parallel
-    return job.model.attention_weights() / layout.tensor_parallel + job.model.ffn_weights() / ffn_split
-
-
-def _attention(job: _Job) -> tuple[float, float]:
+def _attention(job: TimedJob) -> tuple[float, float]:
     """Attention proper, forward and backward.
 
     Unfused as in 2021: all of the s x s scores (SC21's 4 b s^2 h FLOPs), and 13 bytes a score through memory forward -
@@ -217,7 +170,7 @@ def _attention(job: _Job) -> tuple[float, float]:
     return flops / machine.gemm + 13 * scores / machine.memory, 2 * flops / machine.gemm + 17 * scores / machine.memory
 
 
-def _key_copies(job: _Job) -> tuple[float, float]:
+def _key_copies(job: TimedJob) -> tuple[float, float]:
     """Gathered keys and values put into the sequence's order, forward and backward: `pretrain`'s attention.py.
 
     Of all of them read and written 2 forward. Backward each of the two pieces of queries has a gradient in an array of
@@ -225,17 +178,11 @@ def _key_copies(job: _Job) -> tuple[float, float]:
     """
     if not job.habits.keeps_keys or job.layout.context_parallel == 1:
         return 0.0, 0.0
-    one = _gathered_keys(job) / job.machine.memory
+    one = job.gathered_key_bytes / job.machine.memory
     return 2 * one, 9 * one
 
 
-def _gathered_keys(job: _Job) -> float:
-    """Bytes of the keys and values of whole sequences on one GPU."""
-    layout = job.layout
-    return 2 * job.word * job.tokens * layout.context_parallel * job.model.kv_hidden / layout.tensor_parallel
-
-
-def _element_wise(job: _Job) -> tuple[float, float, float]:
+def _element_wise(job: TimedJob) -> tuple[float, float, float]:
     """Norms, activation function and the rest of one layer, forward, by the bytes they move.
 
     In 16-bit bytes a token: two norms 2 x 4h; two residual additions with dropout 2 x 7h; queries, keys and values
@@ -250,7 +197,7 @@ def _element_wise(job: _Job) -> tuple[float, float, float]:
     return scale * 8 * model.hidden / across, scale * activation, scale * rest
 
 
-def _rotation(job: _Job) -> tuple[float, float]:
+def _rotation(job: TimedJob) -> tuple[float, float]:
     """Rotary positions of queries and keys, forward and backward."""
     model = job.model
     if model.family != "llama":
@@ -261,12 +208,12 @@ def _rotation(job: _Job) -> tuple[float, float]:
     return forward * scale, backward * scale
 
 
-def _accumulated_bytes(job: _Job) -> float:
+def _accumulated_bytes(job: TimedJob) -> float:
     """Bytes that adding a weight's gradient to the sum moves, but for what its product hides."""
     return job.habits.accumulated_bytes * job.machine.accumulated_share
 
 
-def _offload_wait(job: _Job, forward: float) -> float:
+def _offload_wait(job: TimedJob, forward: float) -> float:
     """What moving a layer's activations to the host takes longer than its forward pass (ATC'24). None of the published
     layouts waits.
 
@@ -279,155 +226,23 @@ def _offload_wait(job: _Job, forward: float) -> float:
     return max(0.0, moved / job.machine.host - forward)
 
 
-def _output_layer(job: _Job) -> float:
+def _output_layer(job: TimedJob) -> float:
     """Logits and loss of one microbatch, on the last stage: 6 T h V FLOPs, and the bytes of a logit and a weight.
 
     Where the embedding is the same weights, its gradient is an array of its own: 2 bytes a weight written, 2 of zeros
     for the output layer's, both added 6, and the sum added to the fp32 one 10 (megatron-core 0.16.1).
     """
     habits, t = job.habits, job.layout.tensor_parallel
-    logits, weights = job.tokens * job.model.vocab / t, _embedding(job)
+    logits, weights = job.tokens * job.model.vocab / t, job.embedding_weights
     shared = habits.sums_shared_embedding and job.model.family == "gpt" and job.layout.pipeline_parallel == 1
     moved = (habits.logit_bytes + (habits.sharded_logit_bytes if t > 1 else 0)) * logits
     moved += (_accumulated_bytes(job) + (20 if shared else 0)) * weights
     return 6 * logits * job.model.hidden / job.machine.gemm + moved / job.machine.memory
 
 
-def _tensor_parallel(job: _Job) -> float:
-    """Exposed communication of one layer and microbatch: two all-reduces a pass, each a reduce-scatter and all-gather.
-
-    With sequence parallelism the backward pass gathers the two inputs once more. Full recomputation repeats those of
-    the forward pass (SC21 3.2), but those of a product that is left out. Four halves of the backward pass may run
-    beside products.
-    """
-    t = job.layout.tensor_parallel
-    again = 4 if not job.habits.skips_last_product else 3 if job.layout.sequence_parallel else 2
-    halves = 4 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
-    one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
-    if not job.habits.overlaps_backward_communication:
-        return (halves + 4) * one * _exposed(job)
-    return halves * one + _beside_products(job, one)
-
-
-def _beside_products(job: _Job, half: float) -> float:
-    """Exposed part of the backward communication of one layer's two split products, queries and keys with values and
-    the first of the feed-forward layer.
-
-    An all-reduce of the input's gradient runs beside the product of the weights' gradient. With sequence parallelism
-    the input is gathered beside the product of its gradient, which is scattered beside that of the weights' gradient.
-    """
-    model, machine, t = job.model, job.machine, job.layout.tensor_parallel
-    first = (2 if model.family == "llama" else 1) * model.ffn_hidden
-    exposed = 0.0
-    for width in (model.hidden + 2 * model.kv_hidden, first):
-        product = 2 * job.tokens * model.hidden * width / t / machine.gemm
-        for sent in (half, half) if job.layout.sequence_parallel else (2 * half,):
-            exposed += max(0.0, sent - product) + machine.overlap_cost * min(sent, product)
-    return exposed
-
-
-def _context_parallel(job: _Job) -> float:
-    """Keys and values of the whole sequence to every GPU, again in the backward pass unless they were kept, and their
-    gradients back."""
-    layout = job.layout
-    t, c = layout.tensor_parallel, layout.context_parallel
-    times = 3 - job.habits.keeps_keys + job.recomputes_all
-    return times * _collective(job.machine, _gathered_keys(job), c, _members(job.machine, t * c, t)) * _exposed(job)
-
-
-def _expert_parallel(job: _Job) -> float:
-    """Tokens to their experts and back, in both passes."""
-    layout = job.layout
-    t, e = layout.tensor_parallel, layout.expert_parallel
-    size = job.hidden_bytes * job.model.experts_per_token / t
-    times = 6 if job.recomputes_all else 4
-    return times * _collective(job.machine, size, e, _members(job.machine, t * e, t))
-
-
-def _exposed(job: _Job) -> float:
-    return job.machine.exposed_share if job.habits.hides_layer_communication else 1.0
-
-
-def _pipeline_transfers(job: _Job, microbatches: int) -> float:
-    """Activations to the next stage and gradients back: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
-
-    Filling and draining the pipeline always waits for them; the microbatches between do unless an interleaving program
-    sends while it computes.
-    """
-    layout, machine = job.layout, job.machine
-    if layout.pipeline_parallel == 1:
-        return 0.0
-    divided = layout.sequence_parallel or job.training.scatter_gather
-    size = job.hidden_bytes / (layout.tensor_parallel if divided else 1)
-    # The slowest hop sets the pace: any pipeline over several nodes has one between nodes.
-    link = machine.nvlink if layout.gpus == machine.node else min(machine.network, machine.nvlink)
-    hidden = job.habits.hides_interleaved_transfers and layout.virtual_stages > 1
-    hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
-    return hops * (size / link + calibration.COLLECTIVE_MS)
-
-
-def _gradients(job: _Job, passes: _Passes) -> float:
-    """Gradients summed over the data- and context-parallel GPUs, and with a distributed optimizer the weights back."""
-    layout = job.layout
-    group = layout.data_parallel * layout.context_parallel
-    members = _members(job.machine, layout.gpus // layout.pipeline_parallel, layout.tensor_parallel)
-    gradient = 4 if job.habits.fp32_gradients else job.word
-    if _distributed_optimizer(job):
-        return _collective(job.machine, (gradient + job.word) * _parameters(job), group, members)
-    exposed = 2 * _collective(job.machine, gradient * _parameters(job), group, members)
-    if job.training.ddp == "torch" and layout.pipeline_parallel == 1:
-        # PyTorch's own DDP reduces during the last microbatch's backward pass.
-        exposed = max(0.0, exposed - job.layers * (passes.backward + passes.again))
-    return exposed
-
-
-def _shared_embedding(job: _Job) -> float:
-    """The gradients of the embedding that a pipeline's first and last stage share, summed by an all-reduce."""
-    layout = job.layout
-    if not job.habits.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
-        return 0.0
-    gradient = 4 if job.habits.fp32_gradients else job.word
-    members = 2 if layout.gpus == job.machine.node else 1
-    return 2 * _collective(job.machine, gradient * _embedding(job), 2, members)
-
-
-def _embedding(job: _Job) -> float:
-    """Weights of the embedding, or of the output layer, that one GPU holds."""
-    return job.model.vocab * job.model.hidden / job.layout.tensor_parallel
-
-
-def _optimizer_step(job: _Job) -> float:
+def _optimizer_step(job: TimedJob) -> float:
     """Mixed-precision Adam, and where the host starts its kernels one by one the time for that."""
     layout = job.layout
-    shares = layout.data_parallel * layout.context_parallel if _distributed_optimizer(job) else 1
+    shares = layout.data_parallel * layout.context_parallel if job.shards_optimizer else 1
     started = job.machine.step_ms if job.habits.starts_step_by_host else 0.0
-    return job.habits.optimizer_bytes * _parameters(job) / max(1, shares) / job.machine.memory + started
-
-
-def _distributed_optimizer(job: _Job) -> bool:
-    asked = job.training.distributed_optimizer
-    return job.habits.distributed_optimizer if asked is None else asked
-
-
-def _parameters(job: _Job) -> float:
-    """Of the GPU that holds most: a stage's layers and one embedding."""
-    return job.layers * _layer_weights(job) + _embedding(job)
-
-
-def _members(machine: Rates, block: int, tensor_parallel: int) -> int:
-    """How many of a group's GPUs share a node, where they are fewest.
-
-    Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that is no
-    whole number of nodes starts or ends inside one, and the ring is as narrow as there.
-    """
-    return max(1, math.gcd(block, machine.node) // tensor_parallel)
-
-
-def _collective(machine: Rates, size: float, group: int, members: int) -> float:
-    """An all-gather or reduce-scatter of `size` bytes as a ring; between nodes it has one network card per member."""
-    if group <= 1:
-        return 0.0
-    nodes = -(-group // members)
-    link = machine.nvlink if nodes == 1 else min(machine.nvlink, members * machine.network)
-    steps = (nodes - 1) * calibration.NETWORK_STEP_MS + (group - nodes) * calibration.NVLINK_STEP_MS
-    return (group - 1) / group * size / link + steps + calibration.COLLECTIVE_MS
+    return job.habits.optimizer_bytes * job.parameters / max(1, shares) / job.machine.memory + started
