@@ -82,7 +82,7 @@ class Row:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the time lies inside the uncertainty that `repro plan` prints around its prediction."""
+        """Return whether the time lies inside the uncertainty that `repro plan` prints around its prediction."""
         predicted = self.predicted(FITTED)
         return abs(self.actual_ms - predicted.iteration_ms) <= predicted.uncertainty * predicted.iteration_ms
 

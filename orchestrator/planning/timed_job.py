@@ -84,6 +84,6 @@ class TimedJob:
 
     @property
     def shards_optimizer(self) -> bool:
-        """Whether the data-parallel GPUs share the optimizer's state."""
+        """Return whether the data-parallel GPUs share the optimizer's state."""
         asked = self.training.distributed_optimizer
         return self.habits.distributed_optimizer if asked is None else asked

@@ -217,7 +217,7 @@ def _add_kernels(group: argparse._ArgumentGroup) -> None:
         "--cuda-graph-impl",
         choices=["none", "local"],
         default="local",
-        help="local, on a GPU: without a pipeline, dropout and offloading an iteration's passes are one CUDA graph",
+        help="local, on a GPU, without dropout and offloading: CUDA graphs of an iteration, or of a pipeline's passes",
     )
 
 

@@ -61,7 +61,7 @@ class HostWait:
                 self._last_s = now_s
 
     def _is_empty(self) -> bool:
-        """Whether the GPU has finished all launched work and no graph is being launched."""
+        """Return whether the GPU has finished all launched work and no graph is being launched."""
         if not LAUNCHING.acquire(blocking=False):
             return False
         try:

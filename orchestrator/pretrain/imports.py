@@ -45,7 +45,7 @@ def _keep_bytecode() -> None:
 
 
 def _is_kept(package: str) -> bool:
-    """Whether the compiled files of this package exist, or Python can write them beside the sources."""
+    """Return whether the compiled files of this package exist, or Python can write them beside the sources."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return True

@@ -17,12 +17,12 @@ EXIT_REFUSED = 2
 
 
 def sees_gpu() -> bool:
-    """Whether the run trains on GPUs."""
+    """Return whether the run trains on GPUs."""
     return torch.cuda.is_available()
 
 
 def is_refused(arguments: TrainingArguments, place: Place, *, prints: bool) -> bool:
-    """Whether the run cannot work in this place; with `prints` every reason goes to stderr.
+    """Return whether the run cannot work in this place; with `prints` every reason goes to stderr.
 
     A missing GPU is always printed: it may be missing on one node only.
     """

@@ -76,7 +76,7 @@ class Result:
 
     @property
     def is_host_bound(self) -> bool | None:
-        """Whether its GPUs waited too long for the host; None unless that was measured in a verified job."""
+        """Return whether its GPUs waited too long for the host; None unless that was measured in a verified job."""
         return execution.is_host_bound(self.metrics) if self.metric("host_wait_percent") else None
 
     @property

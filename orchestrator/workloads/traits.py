@@ -90,7 +90,7 @@ class Traits:
 
 
 def _may_record(arguments: Sequence[str]) -> bool:
-    """Whether a pipeline of `pretrain` records CUDA graphs with these options (pretrain/graph.py)."""
+    """Return whether a pipeline of `pretrain` records CUDA graphs with these options (pretrain/graph.py)."""
     return not {"--overlap-grad-reduce", "--overlap-param-gather"}.intersection(arguments) and (
         ("--cuda-graph-impl", "none") not in pairwise(arguments)
     )
