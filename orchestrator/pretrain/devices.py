@@ -39,7 +39,7 @@ def start_processes(place: Place, store_port: int | None = None) -> torch.device
     if store_port is None:
         dist.init_process_group(backend, timeout=_TIMEOUT)
     else:
-        store = dist.TCPStore("127.0.0.1", store_port, is_master=False)  # type: ignore[attr-defined]
+        store = dist.TCPStore("127.0.0.1", store_port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=_TIMEOUT, store=store, rank=place.rank, world_size=place.world_size)
     return device
 

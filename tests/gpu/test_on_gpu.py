@@ -148,8 +148,16 @@ def test_full_recomputation_has_the_losses_of_none(flags: str, tmp_path: Path) -
     assert with_it == pytest.approx(without, rel=2e-3)
 
 
-def _losses(flags: str, record: Path) -> list[float]:
-    command = [sys.executable, "-m", "orchestrator.pretrain", *f"{MODEL} {flags} --record {record}".split()]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": "0"}
+def test_forked_ranks_can_use_their_gpus_and_have_the_losses_of_one_rank(tmp_path: Path) -> None:
+    """They could not if the launcher had initialised CUDA."""
+    ranks = next(ranks for ranks in (4, 2, 1) if ranks <= torch.cuda.device_count())
+    forked = _losses("", tmp_path / "forked", f"launch --nproc-per-node={ranks}", ",".join(map(str, range(ranks))))
+    assert forked == pytest.approx(_losses("", tmp_path / "alone"), rel=2e-3)
+
+
+def _losses(flags: str, record: Path, launcher: str = "", gpus: str = "0") -> list[float]:
+    program = f"orchestrator.pretrain.{launcher}".rstrip(".")
+    command = [sys.executable, "-m", *f"{program} {MODEL} {flags} --record {record}".split()]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "CUDA_VISIBLE_DEVICES": gpus}
     subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, timeout=300)
     return [json.loads(line)["loss"] for line in record.read_text().splitlines()]
