@@ -189,6 +189,23 @@ def test_full_recomputation_has_the_losses_of_none(records: dict[str, list[Step]
     assert full == pytest.approx(none, rel=1e-5)
 
 
+def test_ranks_forked_by_the_launcher_train_as_one_rank_does(records: dict[str, list[Step]], tmp_path: Path) -> None:
+    """They could not use their GPUs if the launcher had initialised CUDA."""
+    ranks, record = min(2, torch.cuda.device_count()), tmp_path / "forked.jsonl"
+    command = [
+        "-m",
+        "orchestrator.pretrain.launch",
+        f"--nproc-per-node={ranks}",
+        *MODEL.split(),
+        "--record",
+        str(record),
+    ]
+    (launched,) = run_together([command], [{}])
+    assert launched.exit_code == 0, launched.stderr
+    alone = [step.loss for step in records["alone"]]
+    assert [step.loss for step in read_record(record)] == pytest.approx(alone, rel=1e-5)
+
+
 LARGE = (
     "--num-layers 8 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --vocab-size 51200 --bf16"
     " --micro-batch-size 1 --global-batch-size 8 --train-iters 8 --hidden-dropout 0 --attention-dropout 0"
