@@ -315,6 +315,14 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
         replace(r"ledger/attempts\.jsonl", b'"verdict": "verified"', b'"verdict": "failed"'),
         [r"verdict is failed in the ledger, verified from its log"],
     ),
+    "an execution mode": (
+        replace(r"ledger/attempts\.jsonl", b'"execution": null', b'"execution": "graph"'),
+        [r"execution is graph in the ledger, nothing from its log"],
+    ),
+    "a host wait in a log": (
+        replace(LOG, MS, MS + b" | host wait per iteration (ms): 390.0"),
+        [rf"{WHERE}: iteration 1: host_wait_ms is nothing in the ledger, 390\.0 in its log"],
+    ),
     "a row's number": (
         replace(r"results/results\.json", b'"iteration_ms": 420.0', b'"iteration_ms": 42.0'),
         [rf"{CASE}: iteration_ms is 42\.0, and 420\.0 by its logs", r"results/cases\.csv: has other rows"],
