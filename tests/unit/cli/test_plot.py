@@ -22,7 +22,7 @@ def test_the_picture_is_where_stdout_says_and_is_drawn_again_over_its_earlier_se
         done = looking("plot", "figure-13")
         assert (done.returncode, done.stdout) == (0, f"{DRAWN}\n"), done.stderr
         assert file.read_bytes().startswith(PNG)
-    assert done.stderr.count("holds") == 2  # the claims are talk
+    assert done.stderr.count("holds") == 1  # the claims are talk
     assert done.stderr.splitlines()[-1].startswith("next: repro collect --export csv")
 
 
