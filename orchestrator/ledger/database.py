@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.ledger.locking import require_locks, require_rollback_journal
 
-SCHEMA = "0005"
+SCHEMA = "0006"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0

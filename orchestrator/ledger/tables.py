@@ -65,7 +65,10 @@ class Run(Table):
 
 
 class Job(Table):
-    """What is run. `id` is the hash of its non-default configuration, image and code, and of which repeat it is."""
+    """What is run. `id` is the hash of its non-default configuration, image and code, and of which repeat it is.
+
+    `image_digest` is the digest of an image that was imported; NULL where the digest is not recorded.
+    """
 
     __tablename__ = "jobs"
 
@@ -74,6 +77,7 @@ class Job(Table):
     workload: Mapped[str]
     code: Mapped[str]
     image: Mapped[str | None]
+    image_digest: Mapped[str | None]
     configuration: Mapped[dict[str, Any]] = mapped_column(JSON)
     gpus: Mapped[int]
     iterations: Mapped[int]
@@ -103,7 +107,9 @@ class Attempt(Table):
 
     `file` is what the scheduler is given, with the further words `options`; `array_index` the element of it that is
     this attempt. `is_requeued`: Slurm itself runs it again if it loses a node. `host` is where it was submitted, which
-    for a local job is where it runs; `user` and `pid` are who did it. `seen_via` is who said so last: squeue, sacct,
+    for a local job is where it runs; `user` and `pid` are who did it. `pid_start_ticks` is the start time of process
+    `pid` in clock ticks since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is
+    the cluster that the attempt was submitted to, as `name@controller`. `seen_via` is who said so last: squeue, sacct,
     scontrol, the job's own record. `starts_at` and `ends_at` are the scheduler's expectation; `unseen_since` is since
     when everybody was asked and nobody knew it.
     """
@@ -119,6 +125,9 @@ class Attempt(Table):
     host: Mapped[str]
     user: Mapped[str | None]
     pid: Mapped[int | None]
+    pid_start_ticks: Mapped[int | None] = mapped_column(BigInteger)
+    machine: Mapped[str | None]
+    slurm_cluster: Mapped[str | None]
     file: Mapped[str | None]
     options: Mapped[list[str] | None] = mapped_column(JSON)
     is_requeued: Mapped[bool | None]
