@@ -30,16 +30,15 @@ def cancel(
     from orchestrator.cli.scope import chosen_rows, submitted_ledger
     from orchestrator.folders import find_folders
     from orchestrator.launch.cancel import cancel as cancel_jobs
+    from orchestrator.launch.cancel import may_have_jobs
     from orchestrator.launch.refresh import refresh
-    from orchestrator.ledger.tables import OPEN, SUBMITTING
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
     chosen_rows(ledger, folders, targets, where, scale, workload)  # refused before the scheduler is asked
     for complaint in refresh(ledger).complaints:
         say(f"note: {complaint}")
-    rows = chosen_rows(ledger, folders, targets, where, scale, workload)
-    live = [row for row in rows if row.phase in OPEN and row.phase != SUBMITTING]
+    live = may_have_jobs(ledger, chosen_rows(ledger, folders, targets, where, scale, workload))
     if not live:
         say("nothing to cancel: no such job is under way")
         next_command("repro status", "how they stand")
@@ -53,7 +52,11 @@ def cancel(
         data(f"{row.job_id}  {row.label}  {row.scheduler_id or '-'}")
     for problem in done.refused:
         say(f"repro: {problem}")
-    say(f"{counted(len(done.asked), 'job')} asked to end" + (f", {len(done.refused)} refused" if done.refused else ""))
+    if not done.asked and not done.refused:
+        say("nothing to cancel: the scheduler has no such job any more")
+    else:
+        refused = f", {len(done.refused)} refused" if done.refused else ""
+        say(f"{counted(len(done.asked), 'job')} asked to end{refused}")
     next_command(f"repro status {short_name(live[0].experiment)}", "whether they have")
     if done.refused:
         raise typer.Exit(EXIT_FAILED)

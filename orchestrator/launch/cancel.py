@@ -1,70 +1,148 @@
-"""Ends jobs, if the scheduler lets this user; only what it was asked is recorded, never that it happened."""
+"""End jobs, if the scheduler lets this user. Only the request is recorded; a later refresh sees whether they ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.provenance import user_name
-from orchestrator.launch.settle import is_here
+from orchestrator.launch.refresh import is_record_of, sees_jobs_of
+from orchestrator.launch.sending import comment_of, mark_cancelled
+from orchestrator.launch.settle import is_being_made, is_here, recorded_ids
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, record_asked
-from orchestrator.ledger.submissions import record_never_submitted
-from orchestrator.ledger.tables import IN_TURN
+from orchestrator.ledger.jobs import JobRow, lost_attempts, record_asked
+from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
+from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
+from orchestrator.slurm.controller import cluster_identity
+from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.query import find_by_comments, query_jobs
+from orchestrator.slurm.states import Phase
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancelled:
-    """What was asked to end, and why what was not."""
+    """The jobs that were asked to end, and the reason for each that was not."""
 
-    asked: list[JobRow]
-    refused: list[Problem]
+    asked: list[JobRow] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
+
+
+def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
+    """Return the attempts of these jobs that a scheduler may have: those under way, and each that was called lost."""
+    latest = [row for row in rows if row.phase in OPEN]
+    lost = lost_attempts(ledger, list({row.job_id for row in rows}))
+    return [*latest, *(row for row in lost if row.attempt_id not in {other.attempt_id for other in latest})]
 
 
 def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
-    """Ask the scheduler to end these jobs, in one call; a later refresh sees whether it did.
+    """Ask the scheduler to end these jobs, in one call.
 
-    One user's jobs are another's to end only if the scheduler says so: what only the ledger knows, waiting its turn, is
-    its owner's.
+    Slurm decides who may end a job. The job's comment must have the attempt's token: an id in a ledger may be wrong.
+    An attempt that no scheduler has yet is its owner's.
     """
-    asked: list[JobRow] = []
-    refused: list[Problem] = []
-    by_id = {str(row.scheduler_id): row for row in rows if row.scheduler == "slurm" and row.scheduler_id}
+    done = Cancelled()
     for row in reversed(rows):  # the last first: what is freed must not start the next
         if row.state == IN_TURN:
-            (asked if _withdraw(ledger, row, refused) else []).append(row)
+            _withdraw(ledger, row, done)
         elif row.scheduler == "local" and row.scheduler_id is not None:
-            (asked if _end_here(row, refused) else []).append(row)
-    said = cancel_jobs(list(by_id)) if by_id else {}
-    asked += [row for job_id, row in by_id.items() if job_id not in said]
-    refused += [Problem(f"{row.label} ({job_id}): {said[job_id]}") for job_id, row in by_id.items() if job_id in said]
-    record_asked(ledger, [row.attempt_id for row in asked], f"by {user_name()}")
-    wanted = {row.attempt_id for row in asked}
-    return Cancelled([row for row in rows if row.attempt_id in wanted], refused)
+            _end_here(row, done)
+    _give_up(ledger, [row for row in rows if row.phase == SUBMITTING], done)
+    _end_on_slurm([row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
+    record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
+    order = {row.attempt_id: place for place, row in enumerate(rows)}
+    done.asked.sort(key=lambda row: order[row.attempt_id])
+    return done
 
 
-def _withdraw(ledger: Ledger, row: JobRow, refused: list[Problem]) -> bool:
+def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     if row.user not in (None, user_name()):
-        refused.append(Problem(f"{row.label}: {row.user} has written it down, and it is theirs to cancel"))
-        return False
+        done.refused.append(Problem(f"{row.label}: {row.user} has written it down, and it is theirs to cancel"))
+        return
     record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
-    return True
+    done.asked.append(row)
 
 
-def _end_here(row: JobRow, refused: list[Problem]) -> bool:
-    if not is_here(row.host):
-        refused.append(Problem(f"{row.label} runs on {row.host}", mend=f"cancel it from {row.host}"))
-        return False
+def _end_here(row: JobRow, done: Cancelled) -> None:
+    if not is_here(row.machine, row.host):
+        done.refused.append(Problem(f"{row.label} runs on {row.host}", mend=f"cancel it from {row.host}"))
+        return
     try:
         LocalScriptJob(row.folder, str(row.scheduler_id)).cancel()
     except PermissionError:
-        refused.append(Problem(f"{row.label}: it is {row.user or 'another user'}'s, and theirs to cancel"))
-        return False
+        done.refused.append(Problem(f"{row.label}: it is {row.user or 'another user'}'s, and theirs to cancel"))
     except ReproError as error:
-        refused += error.problems
-        return False
-    return True
+        done.refused += error.problems
+    else:
+        done.asked.append(row)
+
+
+def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
+    """End submissions that were cut off. If the scheduler has the job it is cancelled there; if not, its folder is
+    marked, so that a copy that arrives late does not start.
+    """
+    begun = {one.token: one for one in unsettled(ledger)} if rows else {}
+    for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
+        problem = _why_kept(ledger, begun[token]) if token in begun else None
+        if problem is not None:
+            done.refused += [Problem(f"{row.label}: {problem.what}", mend=problem.mend) for row in same]
+            continue
+        for row in same:
+            mark_cancelled(row.folder)
+        if same[0].scheduler == "slurm":
+            found = set(find_by_comments([comment_of(token)]).records) | recorded_ids([row.folder for row in same])
+            cancel_jobs(sorted({base_id(job_id) for job_id in found}))
+        why = "cancelled before the scheduler had confirmed it"
+        record_never_submitted(ledger, [row.attempt_id for row in same], why, str(Failure.CANCELLED))
+        done.asked += same
+
+
+def _why_kept(ledger: Ledger, one: Unsettled) -> Problem | None:
+    if one.user not in (None, user_name()):
+        return Problem(f"{one.user} submits it, and it is theirs to cancel")
+    if is_being_made(ledger, one):
+        return Problem(f"it is being submitted on {one.host}", mend="press Ctrl-C there, or try again in 5 minutes")
+    if one.scheduler == "slurm" and one.slurm_cluster not in (None, here := cluster_identity()):
+        return _elsewhere(str(one.slurm_cluster), here)
+    return None
+
+
+def _end_on_slurm(rows: Sequence[JobRow], done: Cancelled) -> None:
+    """Cancel those of these attempts that the scheduler has under their tokens."""
+    if not rows:
+        return
+    here = cluster_identity()
+    for row in rows:
+        if row.slurm_cluster not in (None, here) and row.state != LOST:
+            problem = _elsewhere(str(row.slurm_cluster), here)
+            done.refused.append(Problem(f"{row.label}: {problem.what}", mend=problem.mend))
+    asked = [row for row in rows if row.slurm_cluster in (None, here)]
+    by_id = {str(row.scheduler_id): row for row in asked}
+    shared = [row for row in asked if by_id[str(row.scheduler_id)] is not row]
+    live = _live(by_id)
+    refusals = cancel_jobs(list(live)) if live else {}
+    done.refused += [Problem(f"{live[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
+    done.asked += [row for job_id, row in live.items() if job_id not in refusals]
+    for row in (row for job_id, row in by_id.items() if job_id not in live and row.state != LOST):
+        if sees_jobs_of(row.user):  # it has ended, or is an element of an array that leaves no trace
+            done.asked.append(row)
+        else:
+            done.refused.append(Problem(f"{row.label}: Slurm does not list this job of {row.user} to {user_name()}"))
+    if shared:  # ids that were given out again
+        _end_on_slurm(shared, done)
+
+
+def _live(by_id: dict[str, JobRow]) -> dict[str, JobRow]:
+    """Return the rows, in their order, whose jobs the scheduler lists as ours and not ended; the last one first."""
+    records = query_jobs(list(by_id), lambda record: is_record_of(record, by_id)).records
+    listed = [(job_id, row) for job_id, row in by_id.items() if job_id in records]
+    return {job_id: row for job_id, row in listed if records[job_id].phase is not Phase.ENDED}
+
+
+def _elsewhere(cluster: str, here: str) -> Problem:
+    return Problem(
+        f"it is a job of Slurm cluster {cluster}, not of {here}", mend="set SLURM_CONF to that cluster's file"
+    )

@@ -1,7 +1,8 @@
-"""submitit's executors, for scripts that need no Python of ours where they run.
+"""submitit executors that submit finished scripts, which need no Python of ours where they run.
 
-Submission, job ids, batched state queries and cancellation are submitit's; what is ours is the text that is
-submitted and how a state is read. `SlurmScriptExecutor` is registered as a submitit plug-in (pyproject.toml).
+submitit submits and parses job ids. The text that is submitted is ours, and so are the questions about states
+(orchestrator/slurm/query): submitit keeps records in a class attribute for as long as the process lives.
+`SlurmScriptExecutor` is registered as a submitit plug-in (pyproject.toml).
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from submitit.core import core, utils
 from submitit.local.local import LocalExecutor, LocalJob
-from submitit.slurm.slurm import SlurmExecutor, SlurmInfoWatcher, SlurmJob
+from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
 from orchestrator.launch.local_state import LocalState, is_alive, local_state
-from orchestrator.slurm.command import run_slurm, unreachable_from
-from orchestrator.slurm.query import JobRecord, query_jobs
+from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of
 
@@ -44,52 +44,8 @@ class QueueFull(ReproError):
     """The scheduler takes no more jobs of this user, account or QOS now; later it will."""
 
 
-class ScriptWatcher(SlurmInfoWatcher):
-    """Asks squeue, and sacct for what squeue has forgotten: two calls for any number of jobs."""
-
-    def __init__(self, delay_s: int = 30) -> None:
-        super().__init__(delay_s)
-        self.records: dict[str, JobRecord] = {}
-        self.unknown: frozenset[str] = frozenset()
-        self.complaints: tuple[str, ...] = ()
-        self.is_ours: Callable[[JobRecord], bool] = lambda _: True
-
-    def update(self) -> None:
-        """Unreachable passes through: from an error nothing is concluded."""
-        asked = self._registered - self._finished
-        self._last_status_check = time.time()
-        if not asked:
-            return
-        self._num_calls += 1
-        answer = query_jobs(asked, self.is_ours)
-        self.records.update(answer.records)
-        self.unknown, self.complaints = answer.unknown, answer.complaints
-        self._info_dict.update({job_id: {"State": record.state} for job_id, record in answer.records.items()})
-        self._finished |= {job_id for job_id in asked if self.is_done(job_id, mode="cache")}
-
-    def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        """submitit's own list of unfinished states lacks CONFIGURING, SUSPENDED, REQUEUE_HOLD and others."""
-        return phase_of(self.get_state(job_id, mode)) is Phase.ENDED
-
-
-class ScriptJob(SlurmJob[int]):
-    """A submitted script. There is no result pickle: `done` is the scheduler's word alone."""
-
-    watcher = ScriptWatcher()
-
-    def done(self, force_check: bool = False) -> bool:
-        return self.watcher.is_done(self.job_id, mode="force" if force_check else "standard")
-
-    def cancel(self, check: bool = True) -> None:
-        answer = run_slurm([self._cancel_command, self.job_id])
-        if check and answer.returncode and "already completing or completed" not in answer.stderr:
-            raise ReproError(Problem(f"scancel {self.job_id}: {answer.stderr.strip()}"))
-
-
 class SlurmScriptExecutor(SlurmExecutor):
     """Submits a finished sbatch script; its comment carries the token that finds it again after a crash."""
-
-    job_class = ScriptJob
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
@@ -172,9 +128,9 @@ class LocalScriptJob(LocalJob[int]):
     def done(self, force_check: bool = False) -> bool:  # noqa: ARG002  submitit's signature
         return phase_of(self.local_state().state) is Phase.ENDED
 
-    def local_state(self) -> LocalState:
+    def local_state(self, *, has_rebooted: bool = False) -> LocalState:
         queue = self.job_id.partition("_")[0]
-        return local_state(self._folder, int(queue) if queue.isdecimal() else None)
+        return local_state(self._folder, int(queue) if queue.isdecimal() else None, has_rebooted=has_rebooted)
 
     def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
         """Keep it from starting, or end everything it started."""

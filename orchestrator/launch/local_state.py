@@ -29,14 +29,15 @@ class LocalState:
     ended_at: datetime | None = None
 
 
-def local_state(folder: Path, queue_pid: int | None) -> LocalState:
-    """State of the job in `folder`, whose queue runs (or ran) as `queue_pid`.
+def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = False) -> LocalState:
+    """Return the state of the job in `folder`, whose queue runs (or ran) as `queue_pid`.
 
-    Each thing is looked at before the thing that follows it, so that a job which moves on meanwhile is not called lost.
+    If the machine `has_rebooted` since, no process is that of the job. Each thing is read before the thing that follows
+    it, so that a job which moves on meanwhile is not called lost.
     """
-    queued = queue_pid is not None and is_alive(queue_pid, "queue.sh")
+    queued = not has_rebooted and queue_pid is not None and is_alive(queue_pid, "queue.sh")
     start = read_record(folder / "start")
-    running = start is not None and is_alive(start.pid, str(folder))
+    running = not has_rebooted and start is not None and is_alive(start.pid, str(folder))
     end = read_record(folder / "end")
     cancelled = (folder / "cancelled").exists()
     if end is not None:

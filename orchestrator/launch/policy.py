@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.launch.local_state import began_at
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.runs import Latest, Standing
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
+from orchestrator.machine import Place, place_of, start_ticks
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 
 if TYPE_CHECKING:
@@ -57,18 +57,41 @@ def is_as_published(plan: Plan, failure: str | None) -> bool:
 
 
 def is_orphan(latest: Latest) -> bool:
-    """Whether an attempt waits for a sender that is gone."""
-    return latest.state == IN_TURN and not is_being_sent(latest.host, latest.pid, latest.created_at)
-
-
-def is_being_sent(host: str, pid: int | None, written_at: datetime) -> bool:
-    """Whether the process that wrote an attempt down is still there to send it; on another host it is taken to be gone,
-    as claiming an attempt is safe whoever else tries. One that began later has only been given its number.
+    """Whether an attempt waits for a sender that is gone. One that cannot be seen is taken to be gone: a claim is safe,
+    whoever else tries.
     """
-    if host != socket.gethostname() or pid is None:
+    return latest.state == IN_TURN and not sender_is_alive(latest)
+
+
+class HasSubmitter(Protocol):
+    """An attempt or submission with the process that wrote it down."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def pid_start_ticks(self) -> int | None: ...
+    @property
+    def machine(self) -> str | None: ...
+    @property
+    def created_at(self) -> datetime: ...
+
+
+def sender_is_alive(sent: HasSubmitter) -> bool | None:
+    """Return whether the process that wrote this down still runs; None if its processes cannot be seen from here.
+
+    A process that started at another time has only been given its number.
+    """
+    if sent.pid is None:
         return False
-    began = began_at(pid)
-    return began is not None and began <= written_at
+    place = place_of(sent.machine, sent.host)
+    if place is not Place.HERE:
+        return None if place is Place.ELSEWHERE else False
+    if sent.pid_start_ticks is not None:
+        return start_ticks(sent.pid) == sent.pid_start_ticks
+    began = began_at(sent.pid)
+    return began is not None and began <= sent.created_at
 
 
 def failure_named(name: str | None) -> Failure:

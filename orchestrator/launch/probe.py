@@ -19,13 +19,14 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
 from orchestrator.job_record import JobRecord, read_record
-from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor
+from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import render_job
 from orchestrator.launch.side_jobs import side_plan, task_per_gpu
 from orchestrator.launch.trial import refused
 from orchestrator.megatron.log_causes import cause
 from orchestrator.planning.plan import Plan
+from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.states import Phase
 from orchestrator.workloads.program import Program
@@ -93,7 +94,7 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     try:
         state = _ended(job_id, folder, say)
     except BaseException:
-        _take_back(job_id, folder, say)
+        _take_back(job_id, say)
         raise
     _wait_for_files(folder)
     end = read_record(folder / "end")
@@ -265,9 +266,9 @@ def _ended(job_id: str, folder: Path, say: Callable[[str], None]) -> str:
         time.sleep(POLL_S)
 
 
-def _take_back(job_id: str, folder: Path, say: Callable[[str], None]) -> None:
+def _take_back(job_id: str, say: Callable[[str], None]) -> None:
     try:
-        ScriptJob(folder, job_id).cancel(check=False)
+        cancel_jobs([job_id])
     except ReproError:
         say(f"job {job_id} could not be taken back: scancel {job_id}")
     else:

@@ -1,17 +1,21 @@
-"""The scheduler -> the ledger: settles what a crash left open, then asks once about everything that is under way."""
+"""The scheduler -> the ledger: settle interrupted submissions, then ask once about every job that is under way.
+
+An attempt belongs to one Slurm cluster and one user. Only that cluster is asked. Only that user, or root, can conclude
+that a job is lost: Slurm may hide the jobs of other users.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_record import read_record
-from orchestrator.launch.executors import LocalScriptJob, ScriptJob
+from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import comment_of
 from orchestrator.launch.settle import is_here, settle
@@ -24,16 +28,20 @@ from orchestrator.ledger.jobs import (
     may_ask,
     record_complaints,
     record_observations,
+    record_unseen,
 )
-from orchestrator.ledger.tables import WAITING
+from orchestrator.ledger.tables import ENDED, LOST, WAITING
+from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
 from orchestrator.reading.failure import MADE_WAY
+from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again, phase_of
 
 LOST_AFTER = timedelta(minutes=5)
-"""How long everybody must have been asked about a job, and nobody known it, before it is called lost: accounting lags,
-and a controller that has just started may not have read all of its state."""
+"""How long no source may list a job, and its log may not grow, before it is called lost: accounting lags, and a
+controller that has just started may not have read all of its state."""
 REQUEUED_WITHIN = timedelta(minutes=5)
 """How long Slurm may take to put a job that lost a node back into the queue, where the profile leaves that to Slurm."""
 
@@ -53,38 +61,42 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> Refreshed:
 
     With `at_most_every_s` the scheduler is left alone if any terminal that shares this ledger has asked it since.
     """
-    rows, key = _under_way(ledger), _which_slurm()
-    may, asked_at, said = False, None, list[str]()
+    rows = _under_way(ledger)
+    cluster, may, asked_at, said = None, False, None, list[str]()
     if any(row.scheduler == "slurm" for row in rows):
-        may, asked_at, said = may_ask(ledger, key, at_most_every_s)
+        try:
+            cluster = cluster_identity()
+            may, asked_at, said = may_ask(ledger, f"slurm {cluster}", at_most_every_s)
+        except Unreachable as away:
+            said = [str(away)]
     settled = settle(ledger, {"local", "slurm"} if may else {"local"})
     if settled.has_news:
         rows = _under_way(ledger)
     sent = [row for row in rows if row.scheduler_id is not None]
     complaints = _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
-    if may:
-        said = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"])
-        record_complaints(ledger, key, said)
+    if cluster is not None and may:
+        said = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
+        record_complaints(ledger, f"slurm {cluster}", said)
     return Refreshed((*settled.complaints, *complaints, *said), asked_at)
 
 
 def _under_way(ledger: Ledger) -> list[JobRow]:
-    return job_rows(ledger, only_open=True, with_configuration=False)
-
-
-def _which_slurm() -> str:
-    """What tells the Slurm that commands here talk to from another that shares this ledger."""
-    named = (f"{name}={value}" for name in ("SLURM_CONF", "SLURM_CLUSTERS") if (value := os.environ.get(name)))
-    return " ".join(("slurm", *named))
+    """Return the jobs to ask about; lost ones too, as the scheduler may list them again."""
+    return job_rows(ledger, only_open=True, with_lost=True, with_configuration=False)
 
 
 def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
-    here = [row for row in rows if is_here(row.host)]
+    here = [row for row in rows if is_here(row.machine, row.host)]
     seen, complaints = _each(here, _observe_local)
     record_observations(ledger, seen, [row.attempt_id for row in here])
-    elsewhere = sorted({row.host for row in rows if not is_here(row.host)})
-    complaints += [f"jobs run on {host}, which alone can see them; states are as last seen" for host in elsewhere]
+    elsewhere = sorted({_name_of_place(row) for row in rows if not is_here(row.machine, row.host)})
+    complaints += [f"jobs run on {name}, which alone can see them; states are as last seen" for name in elsewhere]
     return complaints
+
+
+def _name_of_place(row: JobRow) -> str:
+    own_name = row.host == socket.gethostname()
+    return f"{row.host}, in another container or after its name changed" if own_name else row.host
 
 
 def _each(
@@ -106,7 +118,8 @@ def _each(
 
 def _observe_local(row: JobRow) -> Observation:
     assert row.scheduler_id is not None
-    state = LocalScriptJob(row.folder, row.scheduler_id).local_state()
+    rebooted = place_of(row.machine, row.host) is Place.REBOOTED
+    state = LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
     return Observation(
         state=state.state,
         phase=str(phase_of(state.state)),
@@ -119,44 +132,96 @@ def _observe_local(row: JobRow) -> Observation:
     )
 
 
-def _refresh_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
-    if not rows:
-        return []
+def _refresh_slurm(ledger: Ledger, rows: Sequence[JobRow], cluster: str) -> list[str]:
+    asked = [row for row in rows if row.slurm_cluster in (None, cluster)]
+    others = [row for row in rows if row not in asked]
+    seen, said = _each(others, _from_end_record)
+    for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
+        said.append(
+            f"jobs of Slurm cluster {other}: states are as last seen. Hint: set SLURM_CONF to ask it, not {cluster}"
+        )
     try:
-        seen, unknown, said = _observe_slurm(ledger, rows)
+        for group in _with_different_ids(asked):
+            observed, complaints = _observe_slurm(ledger, group)
+            seen |= observed
+            said += complaints
     except Unreachable as error:
-        return [str(error)]
-    record_observations(ledger, seen, [row.attempt_id for row in rows], unknown)
-    return said
+        said.append(str(error))
+    record_observations(ledger, seen, [row.attempt_id for row in asked])
+    return list(dict.fromkeys(said))
 
 
-def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Observation], list[int], list[str]]:
-    """One batched query through submitit's watcher; where nobody knows a job, its own end record speaks, and where it
-    has none and nobody has known it for long, it is lost.
+def _with_different_ids(rows: Sequence[JobRow]) -> list[list[JobRow]]:
+    """Divide the rows so that no group has a job id twice: Slurm gives ids out again after it lost its state."""
+    groups: list[dict[str, JobRow]] = []
+    for row in rows:
+        job_id = str(row.scheduler_id)
+        group = next((group for group in groups if job_id not in group), None)
+        if group is None:
+            groups.append(group := {})
+        group[job_id] = row
+    return [list(group.values()) for group in groups]
+
+
+def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Observation], list[str]]:
+    """Ask once about these jobs. If no source lists a job, its own end record decides; if it has none and no source has
+    listed it for long, it is lost.
     """
-    watcher = ScriptJob.watcher
-    jobs = {row.attempt_id: ScriptJob(row.folder, str(row.scheduler_id)) for row in rows}
     by_id = {str(row.scheduler_id): row for row in rows}
-    watcher.is_ours = lambda record: _is_ours(record, by_id)
-    watcher.update()
-    unknown: list[int] = []
-    ours = asked_to_end(ledger, [row.attempt_id for row in rows])
+    answer = query_jobs(list(by_id), lambda record: is_record_of(record, by_id))
+    asked = asked_to_end(ledger, [row.attempt_id for row in rows])
+    unseen: dict[int, int | None] = {}
+    foreign: set[str] = set()
 
     def observe(row: JobRow) -> Observation | None:
-        record = watcher.records.get(jobs[row.attempt_id].job_id)
-        found = _from_record(record, row, row.attempt_id in ours) if record is not None else _from_end_record(row)
-        if found is None and row.scheduler_id in watcher.unknown and is_here(row.host):
-            unknown.append(row.attempt_id)
-            return _lost(row, row.attempt_id in ours)
-        return found
+        record = answer.records.get(str(row.scheduler_id))
+        if record is not None:
+            return _from_record(record, row, row.attempt_id in asked)
+        ended = _from_end_record(row)
+        if ended is not None or row.phase == ENDED or row.scheduler_id not in answer.unknown:
+            return ended
+        if not _may_conclude(row):
+            foreign.add(str(row.user))
+            return None
+        # Elements of an array that are cancelled before they start leave no trace anywhere, at once.
+        if row.attempt_id in asked and row.phase == WAITING:
+            return Observation(state="CANCELLED", phase=str(Phase.ENDED), reason="by repro cancel", seen_via="nobody")
+        unseen[row.attempt_id] = _log_bytes(row)
+        return None
 
     seen, complaints = _each(rows, observe)
-    return seen, unknown, [*watcher.complaints, *complaints]
+    complaints += [f"Slurm does not list a job of {user}; only {user} can find out more" for user in sorted(foreign)]
+    waited_s = record_unseen(ledger, unseen, this_machine().boot_id, seconds_since_boot())
+    for row in rows:
+        if waited_s.get(row.attempt_id, -1.0) >= LOST_AFTER.total_seconds():
+            seen[row.attempt_id] = _lost(row)
+    return seen, [*answer.complaints, *complaints]
 
 
-def _is_ours(record: JobRecord, rows: dict[str, JobRow]) -> bool:
-    """A job id that Slurm gave out again carries another comment. Accounting may have kept none: then it is ours if we
-    submitted it, and when we did.
+def _may_conclude(row: JobRow) -> bool:
+    """Whether this process sees every job of the attempt's user, and asks the cluster that the attempt is bound to."""
+    if row.slurm_cluster is None and row.host != socket.gethostname():  # recorded before attempts were bound
+        return False
+    return sees_jobs_of(row.user)
+
+
+def sees_jobs_of(user: str | None) -> bool:
+    """Whether Slurm shows all jobs of this user to this process, as it does to the user and to root on any site."""
+    return user in (None, user_name()) or os.geteuid() == 0
+
+
+def _log_bytes(row: JobRow) -> int | None:
+    """Return the size of a job's log; None if there is no log."""
+    try:
+        return (Path(row.folder) / "log.txt").lstat().st_size
+    except OSError:
+        return None
+
+
+def is_record_of(record: JobRecord, rows: Mapping[str, JobRow]) -> bool:
+    """Whether a record is that of the row with its id: its comment has the row's token.
+
+    Accounting may have kept no comment: then user and time of the submission decide.
     """
     row = rows.get(record.job_id) or next(
         (one for job_id, one in rows.items() if base_id(job_id) == base_id(record.job_id)), None
@@ -224,20 +289,12 @@ def _from_end_record(row: JobRow) -> Observation | None:
     )
 
 
-def _lost(row: JobRow, is_asked_to_end: bool) -> Observation | None:
-    """An end, once nobody has known the job for long enough, and everybody could be asked.
-
-    Elements of an array that are cancelled before they start leave no trace anywhere, at once.
-    """
-    if is_asked_to_end and row.phase == WAITING:
-        return Observation(state="CANCELLED", phase=str(Phase.ENDED), reason="by repro cancel", seen_via="nobody")
-    if row.unseen_since is None or now() - row.unseen_since < LOST_AFTER:
-        return None
-    since = f"{row.unseen_since:%Y-%m-%d %H:%M} UTC"
+def _lost(row: JobRow) -> Observation:
+    since = f"{row.unseen_since or now():%Y-%m-%d %H:%M} UTC"
     return Observation(
-        state="LOST",
+        state=LOST,
         phase=str(Phase.ENDED),
-        reason=f"since {since} neither the scheduler nor a record of its own knows it",
+        reason=f"since {since} the scheduler does not list it, its log has not grown, and it left no end record",
         seen_via="nobody",
     )
 

@@ -6,6 +6,7 @@ again. One that has no room takes fewer at a time, and the rest waits its turn.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
+from orchestrator.job_files import FOLDER_MODE
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.wishes import Wishes
@@ -23,6 +25,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
+    Submitter,
     Turn,
     claim,
     in_turn,
@@ -32,8 +35,10 @@ from orchestrator.ledger.submissions import (
     under_way_of,
 )
 from orchestrator.ledger.tables import FAILED, OPEN
+from orchestrator.machine import own_start_ticks, this_machine
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
+from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comment
 
@@ -64,9 +69,9 @@ def comment_of(token: str) -> str:
     return COMMENT + token
 
 
-def sender() -> tuple[str, str, int]:
-    """Host, user and process id of whoever claims an attempt."""
-    return socket.gethostname(), user_name(), os.getpid()
+def sender() -> Submitter:
+    """Return this process, as the sender of what it claims."""
+    return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine()), own_start_ticks())
 
 
 def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
@@ -128,7 +133,8 @@ def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], tal
     """The scheduler's id; None where another sender was quicker."""
     token = secrets.token_hex(8)
     attempts = [turn.attempt_id for turn in turns]
-    if not claim(ledger, attempts, token, sender()):
+    file, cluster = turns[0].file, cluster_identity()
+    if not claim(ledger, attempts, token, sender(), file=file, slurm_cluster=cluster):
         return None
     options = [*turns[0].options, *words]
     try:
@@ -227,9 +233,16 @@ def only_one(ids: set[str]) -> str:
     return first
 
 
+def mark_cancelled(folder: str) -> None:
+    """Keep what is in this folder from starting."""
+    with contextlib.suppress(OSError):  # the run's folder is gone, and with it the script
+        Path(folder).mkdir(FOLDER_MODE, exist_ok=True)  # of a repeat there is none yet
+        os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
+
+
 def _send_queue(ledger: Ledger, turns: Sequence[Turn], sent: Sent) -> None:
     token = secrets.token_hex(8)
-    if not claim(ledger, [turn.attempt_id for turn in turns], token, sender()):
+    if not claim(ledger, [turn.attempt_id for turn in turns], token, sender(), file=turns[0].file):
         return
     file = Path(turns[0].file)
     scheduler_id = LocalScriptExecutor(file.parent).submit_queue(file)

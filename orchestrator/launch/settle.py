@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import socket
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
+from orchestrator.job_files import tail_bytes
 from orchestrator.job_record import read_record
 from orchestrator.launch.local_state import find_process
-from orchestrator.launch.policy import is_being_sent
+from orchestrator.launch.policy import sender_is_alive
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import comment_of, only_one
-from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import time_unsettled_s
 from orchestrator.ledger.submissions import Unsettled, record_back_in_turn, record_submission, unsettled
+from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
+from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
 
-ANOTHER_HOST_GRACE = timedelta(minutes=5)
-"""How long a submission from another login node may take before we look for it ourselves."""
+GRACE = timedelta(minutes=5)
+"""How long a submission may take whose sender cannot be seen from here, and how long a job may take to write its first
+record where only the queue can be asked."""
 WHY_IN_TURN = "interrupted before the scheduler had it; `repro submit` again, or `repro wait`, sends it"
 
 
@@ -37,7 +42,7 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
     Only the user who submitted can ask for certain: a site may hide one user's jobs from another.
     """
-    begun = [one for one in unsettled(ledger) if one.scheduler in schedulers and not _may_still_be_at_it(one)]
+    begun = [one for one in unsettled(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)]
     mine = [one for one in begun if one.user in (None, user_name())]
     complaints = [
         f"a submission of {user} was cut off; {user}'s next command finds out what became of it"
@@ -48,22 +53,27 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
     return Settled(bool(mine), tuple(complaints))
 
 
-def is_here(host: str) -> bool:
-    """A local job is seen through its processes, which other machines of a shared file system do not have."""
-    return host == socket.gethostname()
+def is_here(machine: str | None, host: str) -> bool:
+    """Whether local jobs of this machine are seen from here: through their processes, which a reboot has ended."""
+    return place_of(machine, host) is not Place.ELSEWHERE
 
 
-def _may_still_be_at_it(one: Unsettled) -> bool:
-    """Whether the sender lives, or the sbatch that it has left behind: what that one says is still to come."""
-    if is_here(one.host):
-        return is_being_sent(one.host, one.pid, one.created_at) or (
-            one.scheduler == "slurm" and find_process(comment_of(one.token)) is not None
-        )
-    return now() - one.created_at < ANOTHER_HOST_GRACE
+def is_being_made(ledger: Ledger, one: Unsettled) -> bool:
+    """Whether the sender, or the sbatch that it left behind, still runs or may do so where nobody here can see it."""
+    alive = sender_is_alive(one)
+    if alive is not None:
+        return alive or (one.scheduler == "slurm" and find_process(comment_of(one.token)) is not None)
+    return one.scheduler == "slurm" and _waited_s(ledger, one) < GRACE.total_seconds()
+
+
+def _waited_s(ledger: Ledger, one: Unsettled) -> float:
+    """Return for how many seconds this machine has waited for an answer about a submission."""
+    waited = time_unsettled_s(ledger, one.attempt_ids, this_machine().boot_id, seconds_since_boot())
+    return min(waited.values(), default=0.0)
 
 
 def _settle_here(ledger: Ledger, one: Unsettled) -> list[str]:
-    if not is_here(one.host):
+    if not is_here(one.machine, one.host):
         return [f"jobs were being started on {one.host}, which alone can see them"]
     try:
         starts = [read_record(Path(folder) / "start") for folder in one.folders]
@@ -82,20 +92,42 @@ def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
     if not begun:
         return []
     try:
-        answer = find_by_comments([comment_of(one.token) for one in begun])
+        here = cluster_identity()
+        asked = [one for one in begun if one.slurm_cluster in (None, here)]
+        answer = find_by_comments([comment_of(one.token) for one in asked])
     except Unreachable as error:
         return [str(error)]
-    complaints: list[str] = []
-    for one in begun:
-        ids = _ids(answer, comment_of(one.token))
+    complaints = [
+        f"a submission to Slurm cluster {one.slurm_cluster} was cut off; SLURM_CONF here means {here}"
+        for one in begun
+        if one not in asked
+    ]
+    for one in asked:
+        try:
+            ids = _ids(answer, comment_of(one.token)) or recorded_ids(one.folders)
+        except ReproError as error:
+            complaints.append(str(error))
+            continue
         if ids:
             record_submission(ledger, one.token, only_one(ids))
-        elif not answer.complaints:
+        elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):
+            # A job that left the queue would have left a record. If it is late all the same, its claim keeps a second
+            # copy in the same folder from starting.
             record_back_in_turn(ledger, one.token, WHY_IN_TURN)
         else:
             complaints.append(f"whether submission {one.token} reached the scheduler is not known yet")
-    return [*answer.complaints, *complaints]
+    return [*(answer.complaints if asked else ()), *complaints]
 
 
 def _ids(answer: QueryAnswer, comment: str) -> set[str]:
     return {base_id(job_id) for job_id, record in answer.records.items() if record.comment == comment}
+
+
+def recorded_ids(folders: Sequence[str]) -> set[str]:
+    """Return the scheduler's ids, without array indexes, that jobs wrote into their own folders when they started."""
+    ids: set[str] = set()
+    for folder in folders:
+        claimed = tail_bytes(Path(folder), "claimed", 100).decode(errors="replace").strip()
+        if re.fullmatch(r"[0-9]+(_[0-9]+)?", claimed):
+            ids.add(base_id(claimed))
+    return ids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -11,20 +10,19 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders, short_name
-from orchestrator.job_files import FOLDER_MODE, private_folder
+from orchestrator.job_files import private_folder
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_job
 from orchestrator.launch.scripts import Batch, batches_of, in_order, write_scripts
-from orchestrator.launch.sending import Sent, Talk, send
+from orchestrator.launch.sending import Sent, Talk, mark_cancelled, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
@@ -40,7 +38,8 @@ from orchestrator.ledger.runs import (
     record_wishes,
 )
 from orchestrator.ledger.submissions import in_turn, record_never_submitted
-from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN
+from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN
+from orchestrator.machine import own_start_ticks, this_machine
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
@@ -178,18 +177,13 @@ def _canary(
 
 
 def _give_up(found: Mapping[str, Latest], recorded: Recorded) -> None:
-    """An attempt that was made anew must not start in its old folder, should a scheduler still be given it."""
+    """Keep replaced attempts from starting: one that was never sent, should a scheduler still be given its script, and
+    one that was lost, should the scheduler still have it in its queue.
+    """
     for job_id in recorded.to_submit:
         latest = found.get(job_id)
-        if latest is not None and latest.state == IN_TURN:
+        if latest is not None and latest.state in (IN_TURN, LOST):
             mark_cancelled(latest.folder)
-
-
-def mark_cancelled(folder: str) -> None:
-    """Keep what is in this folder from starting."""
-    with contextlib.suppress(OSError):  # the run's folder is gone, and with it the script
-        Path(folder).mkdir(FOLDER_MODE, exist_ok=True)  # of a repeat there is none yet
-        os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
 def _send_warm_ups(
@@ -247,6 +241,8 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
         versions=dict(made.versions),
         profile=masked_tree(profile),
         profile_file=str(cluster.file.absolute()),
+        machine=str(this_machine()),
+        pid_start_ticks=own_start_ticks(),
     )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from orchestrator.errors import ReproError
-from orchestrator.launch.policy import is_being_sent
+from orchestrator.launch.policy import sender_is_alive
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import Talk, send
 from orchestrator.ledger.database import Ledger
@@ -48,10 +48,4 @@ class Turns:
         """The runs that these attempts were written down in, unless another process still sends them."""
         me = user_name()  # another's are in folders of theirs
         mine = (turn for turn in in_turn(self._ledger) if turn.attempt_id in waiting and turn.user in (None, me))
-        return list(
-            dict.fromkeys(
-                turn.run_id
-                for turn in mine
-                if turn.pid == os.getpid() or not is_being_sent(turn.host, turn.pid, turn.created_at)
-            )
-        )
+        return list(dict.fromkeys(turn.run_id for turn in mine if turn.pid == os.getpid() or not sender_is_alive(turn)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
+    LOST,
     OPEN,
     RUNNING,
     SUBMITTING,
@@ -32,6 +33,8 @@ from orchestrator.ledger.tables import (
 
 CANCEL_ASKED = "cancel asked"
 """Kind of event."""
+LOST_IS_REVISED_FOR = timedelta(days=30)
+"""How long the scheduler is asked about a lost job, in case it lists the job again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,10 @@ class JobRow:
     deciding_line: str | None
     deciding_rank: int | None
     execution: str | None
+    pid: int | None
+    pid_start_ticks: int | None
+    machine: str | None
+    slurm_cluster: str | None
 
     @property
     def label(self) -> str:
@@ -108,13 +115,10 @@ class Observation:
     seen_via: str | None = None
 
 
-def record_observations(
-    ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int], unknown: Collection[int] = ()
-) -> None:
+def record_observations(ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int]) -> None:
     """Store what was seen; `looked_at` are the attempts that were asked for, seen or not.
 
-    `unknown` are those of which everybody who could know was asked, and nobody did. Only what has changed is written,
-    and to nothing that has ended meanwhile.
+    Only changes are written. An attempt that has ended keeps its end, unless it was called lost.
     """
     wanted = sorted({*seen, *looked_at})
     if not wanted:
@@ -124,14 +128,52 @@ def record_observations(
         for ids in batched(wanted):
             looked = sa.update(Attempt).where(Attempt.id.in_(ids)).values(refreshed_at=at)
             session.execute(looked, execution_options={"synchronize_session": False})
-            news = [*_changed(session, ids, seen), *(one for one in ids if one in unknown and one not in seen)]
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(news), Attempt.phase != ENDED)):
-                if attempt.id in seen:
-                    _apply(session, attempt, seen[attempt.id])
-                    attempt.unseen_since = None
-                elif attempt.unseen_since is None:
-                    attempt.unseen_since = at
-                    note(session, attempt, "unseen", "the scheduler answers, and knows no such job")
+            news = _changed(session, ids, seen)
+            may_change = sa.or_(Attempt.phase != ENDED, Attempt.state == LOST)
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(news), may_change)):
+                _apply(session, attempt, seen[attempt.id])
+
+
+def record_unseen(
+    ledger: Ledger, unseen: Mapping[int, int | None], boot_id: str, seconds_since_boot: float
+) -> dict[int, float]:
+    """Store that the scheduler does not list these attempts, whose logs have so many bytes now (None: no log).
+
+    Return for how many seconds, by the clock of this boot, that has been so and no log has grown.
+    """
+    waited: dict[int, float] = {}
+    if not unseen:
+        return waited
+    with ledger.writing() as session:
+        for ids in batched(sorted(unseen)):
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids), Attempt.phase != ENDED)):
+                is_new = attempt.unseen_since is None
+                if is_new:
+                    attempt.unseen_since = now()
+                    note(session, attempt, "unseen", "the scheduler answers and does not list the job")
+                if is_new or attempt.unseen_log_bytes != unseen[attempt.id]:
+                    attempt.unseen_log_bytes, attempt.unsettled_since = unseen[attempt.id], None
+                waited[attempt.id] = _waited_s(attempt, boot_id, seconds_since_boot)
+    return waited
+
+
+def time_unsettled_s(
+    ledger: Ledger, attempt_ids: Sequence[int], boot_id: str, seconds_since_boot: float
+) -> dict[int, float]:
+    """Return for how many seconds, by the clock of this boot, these attempts have waited for an answer here."""
+    waited: dict[int, float] = {}
+    with ledger.writing() as session:
+        for ids in batched(attempt_ids):
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
+                waited[attempt.id] = _waited_s(attempt, boot_id, seconds_since_boot)
+    return waited
+
+
+def _waited_s(attempt: Attempt, boot_id: str, seconds_since_boot: float) -> float:
+    since = attempt.unsettled_since or {}
+    if boot_id not in since:
+        attempt.unsettled_since = {**since, boot_id: seconds_since_boot}
+    return seconds_since_boot - since.get(boot_id, seconds_since_boot)
 
 
 def _changed(session: Session, ids: Sequence[int], seen: Mapping[int, Observation]) -> list[int]:
@@ -159,9 +201,13 @@ def _apply(session: Session, attempt: Attempt, observation: Observation) -> None
         via = f" (via {observation.seen_via})" if observation.seen_via else ""
         why = f": {observation.reason}" if observation.reason else ""
         note(session, attempt, "state", f"{attempt.state} -> {observation.state}{why}{via}")
+    if attempt.state == LOST and observation.state != LOST:
+        attempt.ended_at = attempt.verdict = attempt.verdict_reason = None
+        attempt.failure = attempt.deciding_line = attempt.deciding_rank = None
     for name, value in fields(observation).items():
         if _counts(name, value):
             setattr(attempt, name, value)
+    attempt.unseen_since = attempt.unseen_log_bytes = attempt.unsettled_since = None
     if attempt.phase == ENDED and attempt.ended_at is None:
         attempt.ended_at = now()
 
@@ -185,15 +231,15 @@ def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
 
 
 def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
-    """Whether the scheduler may be asked now, when it was asked last, and what could not be had then.
+    """Return whether the scheduler may be asked now, when it was asked last, and what could not be learned then.
 
-    With `every_s` the right is given to one of all the terminals that share this ledger, so often and no oftener; who
-    has it must ask. Without, it is given to everybody.
+    With `every_s`, one of all terminals that share this ledger may ask in that time, and has to. Without it, each may.
+    A last time that lies in the future is that of a wrong clock, and hinders nobody.
     """
     at = now()
     with ledger.writing() as session:
         look = session.get(Look, scheduler)
-        if look is not None and every_s and at - look.asked_at < timedelta(seconds=every_s):
+        if look is not None and every_s and timedelta(0) <= at - look.asked_at < timedelta(seconds=every_s):
             return False, look.asked_at, list(look.complaints)
         if look is None:
             session.add(Look(scheduler=scheduler, asked_at=at, complaints=[]))
@@ -215,13 +261,14 @@ def job_rows(
     run_id: str | None = None,
     job_prefix: str | None = None,
     only_open: bool = False,
+    with_lost: bool = False,
     unjudged: bool = False,
     with_configuration: bool = True,
 ) -> list[JobRow]:
     """Jobs with their latest attempts, oldest run first; what experiments, scales or cases share has a row in each.
 
-    `unjudged` are those that have ended and have no verdict yet, or run. Without its configuration, of which there is
-    much, a row has an empty one.
+    `with_lost` adds recently lost jobs to `only_open`. `unjudged` are those that have ended and have no verdict yet, or
+    run. Without its configuration, of which there is much, a row has an empty one.
     """
     newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
     query = (
@@ -239,7 +286,7 @@ def job_rows(
     if job_prefix is not None:
         query = query.where(Job.id.startswith(job_prefix, autoescape=True))
     if only_open:
-        query = query.where(Attempt.phase.in_(OPEN))
+        query = query.where(sa.or_(Attempt.phase.in_(OPEN), _is_recently_lost() if with_lost else sa.false()))
     if unjudged:
         query = query.where(Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None))
     with ledger.reading() as session:
@@ -275,9 +322,24 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
     return list(found.values())
 
 
+def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
+    """Return every attempt of these jobs that was called lost, also those that a later attempt has replaced."""
+    query = sa.select(Attempt.id).where(Attempt.state == LOST, Attempt.scheduler_id.is_not(None))
+    found: list[int] = []
+    with ledger.reading() as session:
+        for ids in batched(job_ids):
+            found += session.scalars(query.where(Attempt.job_id.in_(ids)))
+    return rows_of_attempts(ledger, found)
+
+
+def _is_recently_lost() -> sa.ColumnElement[bool]:
+    return sa.and_(Attempt.state == LOST, Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
+
+
 def anything_to_refresh(ledger: Ledger) -> bool:
-    """Whether some attempt is under way, or has ended and was not judged."""
-    query = sa.select(Attempt.id).where(sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None))).limit(1)
+    """Whether some attempt is under way, has ended and was not judged, or was lost recently."""
+    wanted = sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None), _is_recently_lost())
+    query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
         return session.execute(query).first() is not None
 
@@ -338,7 +400,8 @@ _ROW_COLUMNS = (
     *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),
     *(Attempt.verdict_reason, Attempt.failure, Attempt.starts_at, Attempt.ends_at, Attempt.seen_via),
     *(Attempt.unseen_since, Attempt.user, Attempt.is_requeued, Job.code, Job.repeat, Run.profile_file),
-    *(Attempt.deciding_line, Attempt.deciding_rank, Attempt.execution),
+    *(Attempt.deciding_line, Attempt.deciding_rank, Attempt.execution, Attempt.pid, Attempt.pid_start_ticks),
+    *(Attempt.machine, Attempt.slurm_cluster),
 )
 _WITHOUT_CONFIGURATION = tuple(
     sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS

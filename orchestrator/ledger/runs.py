@@ -20,6 +20,8 @@ from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Ru
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
+    """A run to be recorded. `machine` and `pid_start_ticks` are of process `pid`, and are stored with its attempts."""
+
     id: str
     experiment: str
     scale: str
@@ -33,6 +35,8 @@ class NewRun:
     versions: dict[str, Any]
     profile: dict[str, Any]
     profile_file: str | None = None
+    machine: str | None = None
+    pid_start_ticks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Latest:
     scheduler: str
     host: str
     pid: int | None
+    pid_start_ticks: int | None
+    machine: str | None
     created_at: datetime
     folder: str
     nodes: str | None
@@ -141,7 +147,7 @@ def record_run(
         standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
         missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Standing.MISSING}
         made = make_attempts(missing)
-        session.execute(sa.insert(rows_of(Run)), [{"created_at": now(), **fields(run), "wishes": dict(wishes())}])
+        session.execute(sa.insert(rows_of(Run)), [{"created_at": now(), **_run_fields(run), "wishes": dict(wishes())}])
         _add_jobs(session, run.id, jobs)
         _add_attempts(session, run, by_id, missing, made)
         found = {one: [job_id for job_id in by_id if standing[job_id] is one] for one in Standing}
@@ -180,6 +186,10 @@ def record_wishes(ledger: Ledger, run_id: str, wishes: Mapping[str, Any]) -> Non
         session.get_one(Run, run_id).wishes = dict(wishes)
 
 
+def _run_fields(run: NewRun) -> dict[str, Any]:
+    return {name: value for name, value in fields(run).items() if name not in ("machine", "pid_start_ticks")}
+
+
 def _missing(before: Latest | None) -> Missing:
     if before is None:
         return Missing(1, None)
@@ -192,7 +202,8 @@ def _latest(session: Session, job_ids: list[str]) -> dict[str, Latest]:
     columns = (
         *(Attempt.job_id, Attempt.scheduler_id, Attempt.id, Attempt.number, Attempt.phase, Attempt.state),
         *(Attempt.verdict, Attempt.failure, Attempt.reason, Attempt.scheduler, Attempt.host, Attempt.pid),
-        *(Attempt.created_at, Attempt.folder, Attempt.nodes, Attempt.options),
+        *(Attempt.pid_start_ticks, Attempt.machine, Attempt.created_at, Attempt.folder, Attempt.nodes),
+        Attempt.options,
     )
     for ids in batched(job_ids):
         for row in session.execute(sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)):
@@ -238,6 +249,8 @@ def _add_attempts(
             "host": run.host,
             "user": run.user,
             "pid": run.pid,
+            "pid_start_ticks": run.pid_start_ticks,
+            "machine": run.machine,
             "token": "",
             "state": IN_TURN,
             "phase": WAITING,

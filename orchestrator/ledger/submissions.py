@@ -25,8 +25,20 @@ from orchestrator.ledger.tables import (
     Attempt,
     Event,
     batched,
+    fields,
     note,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """The process that submits: `machine` and `pid_start_ticks` are those of orchestrator/machine."""
+
+    host: str
+    user: str
+    pid: int
+    machine: str | None = None
+    pid_start_ticks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +53,8 @@ class Turn:
     host: str
     user: str | None
     pid: int | None
+    pid_start_ticks: int | None
+    machine: str | None
     folder: str
     created_at: datetime
     file: str
@@ -53,8 +67,8 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
     query = (
         sa.select(
             *(Attempt.id, Attempt.job_id, Attempt.run_id, Attempt.number, Attempt.scheduler, Attempt.host),
-            *(Attempt.user, Attempt.pid, Attempt.folder, Attempt.created_at),
-            *(Attempt.file, Attempt.array_index, Attempt.options),
+            *(Attempt.user, Attempt.pid, Attempt.pid_start_ticks, Attempt.machine, Attempt.folder),
+            *(Attempt.created_at, Attempt.file, Attempt.array_index, Attempt.options),
         )
         .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
@@ -75,21 +89,31 @@ def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[s
         return sorted({one.partition("_")[0] for one in session.scalars(query) if one is not None})
 
 
-def claim(ledger: Ledger, attempt_ids: Sequence[int], token: str, sender: tuple[str, str, int]) -> bool:
-    """Take attempts out of their turn, to be sent under this token by `sender` (host, user, pid).
+def claim(
+    ledger: Ledger,
+    attempt_ids: Sequence[int],
+    token: str,
+    sender: Submitter,
+    *,
+    file: str | None = None,
+    slurm_cluster: str | None = None,
+) -> bool:
+    """Take attempts out of their turn, to be sent under this token by `sender` to this Slurm cluster.
 
-    All of them or none: False where somebody else has taken or cancelled one.
+    All of them or none: False where somebody else has taken, cancelled or (if `file` is given) rewritten one.
     """
     with ledger.writing() as session:
         free = sa.select(sa.func.count()).where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
+        if file is not None:
+            free = free.where(Attempt.file == file)
         found = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
         if found != len(attempt_ids):
             return False
-        host, user, pid = sender
         taken = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}
+        taken |= {"unsettled_since": None, "slurm_cluster": slurm_cluster, **fields(sender)}
         for ids in batched(attempt_ids):
             session.execute(
-                sa.update(Attempt).where(Attempt.id.in_(ids)).values(**taken, host=host, user=user, pid=pid),
+                sa.update(Attempt).where(Attempt.id.in_(ids)).values(**taken),
                 execution_options={"synchronize_session": False},
             )
     return True
@@ -108,6 +132,7 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
         else_=sa.literal(f"{scheduler_id}_") + sa.cast(Attempt.array_index, sa.String),
     )
     fresh = {"phase": WAITING, "state": "PENDING", "submitted_at": at, "ended_at": None, "reason": None}
+    fresh |= {"unsettled_since": None}
     fresh |= {"verdict": None, "verdict_reason": None, "failure": None, "deciding_line": None, "deciding_rank": None}
     words = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
     with ledger.writing() as session:
@@ -140,15 +165,19 @@ def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str,
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A submission of which it is not known whether the scheduler took it; `host`, `user` and `pid` are who made it."""
+    """A submission of which it is not known whether the scheduler took it, and the process that made it."""
 
     token: str
     scheduler: str
     host: str
     user: str | None
     pid: int | None
+    pid_start_ticks: int | None
+    machine: str | None
+    slurm_cluster: str | None
     file: str
     created_at: datetime
+    attempt_ids: tuple[int, ...]
     folders: tuple[str, ...]
 
 
@@ -156,16 +185,16 @@ def unsettled(ledger: Ledger) -> list[Unsettled]:
     """Every submission that was begun and has neither an id nor a refusal."""
     query = (
         sa.select(
-            *(Attempt.token, Attempt.scheduler, Attempt.host, Attempt.user, Attempt.pid, Attempt.file),
-            *(Attempt.created_at, Attempt.folder),
+            *(Attempt.token, Attempt.scheduler, Attempt.host, Attempt.user, Attempt.pid, Attempt.pid_start_ticks),
+            *(Attempt.machine, Attempt.slurm_cluster, sa.func.coalesce(Attempt.file, ""), Attempt.created_at),
+            *(Attempt.id, Attempt.folder),
         )
         .where(Attempt.phase == SUBMITTING)
         .order_by(Attempt.id)
     )
     found: dict[str, Unsettled] = {}
     with ledger.reading() as session:
-        for token, scheduler, host, user, pid, file, created_at, folder in session.execute(query):
-            before = found[token].folders if token in found else ()
-            folders = (*before, folder)
-            found[token] = Unsettled(token, scheduler, host, user, pid, file or "", created_at, folders)
+        for token, *same, attempt_id, folder in session.execute(query):
+            ids, folders = (found[token].attempt_ids, found[token].folders) if token in found else ((), ())
+            found[token] = Unsettled(token, *same, (*ids, attempt_id), (*folders, folder))  # type: ignore[call-arg]  # counted
     return list(found.values())

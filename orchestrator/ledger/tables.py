@@ -21,6 +21,8 @@ OPEN = (SUBMITTING, WAITING, RUNNING)
 VERIFIED, FAILED = "verified", "failed"
 """Verdicts on an attempt: ours, never the scheduler's."""
 NEVER_SUBMITTED = "NEVER_SUBMITTED"
+LOST = "LOST"
+"""State of an attempt that its scheduler has not listed for long. It is revised if the scheduler lists it again."""
 IN_TURN = "IN_TURN"
 """State of an attempt that is written down and that the scheduler was not asked to take yet."""
 
@@ -111,7 +113,9 @@ class Attempt(Table):
     `pid` in clock ticks since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is
     the cluster that the attempt was submitted to, as `name@controller`. `seen_via` is who said so last: squeue, sacct,
     scontrol, the job's own record. `starts_at` and `ends_at` are the scheduler's expectation; `unseen_since` is since
-    when everybody was asked and nobody knew it.
+    when everybody was asked and nobody knew it, and `unseen_log_bytes` is the size of its log at that time.
+    `unsettled_since` has, for each boot of a machine that waits for an answer about this attempt, the seconds since
+    boot at which it began to wait: clocks of two machines are never compared.
     """
 
     __tablename__ = "attempts"
@@ -151,6 +155,8 @@ class Attempt(Table):
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
     unseen_since: Mapped[datetime | None]
+    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JSON)
+    unseen_log_bytes: Mapped[int | None] = mapped_column(BigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
     verdict: Mapped[str | None]

@@ -1,7 +1,8 @@
-"""Ask Slurm about jobs: squeue for what lives and has just ended, sacct for what squeue has forgotten.
+"""Ask Slurm about jobs: squeue for live and recent jobs, sacct for older ones.
 
-A job that neither knows is absent from the answer. Nothing follows from that: accounting lags, forgets, or is off.
-A cluster may also have used an id again, for anybody's job: `is_ours` says of a record whether it is the one meant.
+A job that neither lists is absent from the answer. A missing row is not a result: accounting lags, forgets, or is off.
+An empty list counts only if the command printed its column names and nothing on stderr.
+A cluster may give out a job id again, for anybody's job: `is_ours` tells whether a record is that of the job meant.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from orchestrator.slurm.records import (
     parse_queue,
 )
 from orchestrator.slurm.shown_jobs import parse_shown
-from orchestrator.slurm.states import Phase
 
 __all__ = [
     "JobRecord",
@@ -38,10 +38,9 @@ __all__ = [
 
 # Seconds since the epoch, since local times are ambiguous, and an array's tasks in full, not the first 64 characters.
 _PLAIN = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-_SQUEUE = ("squeue", "--noheader", "--array", "--states=all", "--Format=" + f":{SEPARATOR},".join(QUEUE_FIELDS) + ":")
+_SQUEUE = ("squeue", "--array", "--states=all", "--Format=" + f":{SEPARATOR},".join(QUEUE_FIELDS) + ":")
 _SACCT = (
     "sacct",
-    "--noheader",
     "--allocations",
     "--duplicates",  # every run of a job that was put back into the queue, and every job that had the id
     "--parsable2",
@@ -55,14 +54,16 @@ _SCONTROL = ("scontrol", "--all", "--oneliner", "show", "job")
 class QueryAnswer:
     """What was found, by job id, and one line for each source that could not be asked.
 
-    `unknown` are the ids that every source which answered was asked about and none knew as ours; where `complaints`
-    are, one of the sources did not answer, and might have known them. A task of an array that is cancelled by itself
+    `unknown` are the ids that no source lists as ours, where every source that answered gave a complete list. If
+    there are `complaints`, a source did not answer, and might list them. A task of an array that is cancelled by itself
     before it starts leaves no trace (Slurm 22.05.8) and is among them.
     """
 
     records: Mapping[str, JobRecord]
     complaints: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
+    lists_queue: bool = True
+    """Whether squeue gave a complete list, so that only what has left the queue can be missing."""
 
 
 def _anyones(_: JobRecord) -> bool:
@@ -78,18 +79,24 @@ def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = 
     when slurmctld does not answer squeue; any other source that does not is a complaint.
     """
     asked = require_job_ids(job_ids)
-    found = _wanted(_ask_queue(asked, is_ours), asked)
-    rest = _unanswered(asked, found)
+    queue = _ask_queue(asked, is_ours)
+    records, doubts = _wanted(queue.records, asked), list(queue.doubts)
+    rest = _unanswered(asked, records)
     complaints: list[str] = []
     try:
-        found |= _wanted(ask_accounting(rest, is_ours), rest)
+        past = _ask_accounting(rest, is_ours)
     except AccountingUnreachable as away:
         complaints.append(str(away))
         try:
-            found |= _wanted(_ask_controller(is_ours), rest)
+            past = _ask_controller(is_ours)
         except Unreachable as gone:
-            return QueryAnswer(found, (*complaints, str(gone)))
-    return QueryAnswer(found, tuple(complaints), frozenset(_unanswered(asked, found)))
+            return QueryAnswer(records, (*complaints, str(gone)))
+    records |= _wanted(past.records, rest)
+    unknown = frozenset(_unanswered(asked, records))
+    doubts += past.doubts
+    if unknown and doubts:
+        return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)))
+    return QueryAnswer(records, tuple(complaints), unknown)
 
 
 def require_controller() -> None:
@@ -124,6 +131,8 @@ def find_by_comments(comments: Collection[str], *, user: str | None = None, days
     missing -= {job.comment for job in found}
     if not missing:
         return _by_comment(found)
+    if doubt := _doubt(live, _has_header(live)):
+        return replace(_by_comment(found, doubt), lists_queue=False)
     try:
         # Accounting has the comment only from the job's end on; until then, and for a while after, squeue has it.
         past = _checked(run_slurm([*_SACCT, whose, f"--starttime=now-{days_back}days"], variables=_PLAIN))
@@ -131,6 +140,8 @@ def find_by_comments(comments: Collection[str], *, user: str | None = None, days
         return _by_comment(found, str(away))
     found += [job for job in parse_accounting(past.stdout) if job.comment in missing]
     missing -= {job.comment for job in found}
+    if missing and (doubt := _doubt(past, _has_header(past))):
+        return _by_comment(found, doubt)
     if not missing or keeps_comments(run_slurm(["scontrol", "show", "config"]).stdout):
         return _by_comment(found)
     return _by_comment(found, "sacct: accounting keeps no comments here, so a job that has left the queue is not found")
@@ -150,11 +161,7 @@ def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool
 
     A task cancelled before it started may still be `PENDING` here for as long as its array is in the queue.
     """
-    found: dict[str, JobRecord] = {}
-    for ids in id_lists(job_ids):
-        answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
-        found |= by_id(filter(is_ours, parse_accounting(answer.stdout)))
-    return found
+    return dict(_ask_accounting(job_ids, is_ours).records)
 
 
 def keeps_comments(config: str) -> bool:
@@ -168,20 +175,53 @@ def keeps_comments(config: str) -> bool:
     return False
 
 
-def _ask_queue(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> dict[str, JobRecord]:
-    found: dict[str, JobRecord] = {}
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The records of one source, and why its list may be incomplete."""
+
+    records: Mapping[str, JobRecord]
+    doubts: tuple[str, ...] = ()
+
+
+def _ask_queue(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> _Listing:
+    records: dict[str, JobRecord] = {}
+    doubts: list[str] = []
     for ids in id_lists(job_ids):
         answer = run_slurm([*_SQUEUE, f"--jobs={ids}"], variables=_PLAIN)
         # With one id, an unknown job is an error; with several, it is left out.
         if answer.returncode == 0 or "invalid job id specified" not in answer.stderr.lower():
-            found |= by_id(filter(is_ours, parse_queue(_checked(answer).stdout)))
-    return found
+            records |= by_id(filter(is_ours, parse_queue(_checked(answer).stdout)))
+            doubts += filter(None, [_doubt(answer, _has_header(answer))])
+    return _Listing(records, tuple(doubts))
 
 
-def _ask_controller(is_ours: Callable[[JobRecord], bool]) -> dict[str, JobRecord]:
-    """All jobs that slurmctld still has: scontrol takes one id or none."""
+def _ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> _Listing:
+    records: dict[str, JobRecord] = {}
+    doubts: list[str] = []
+    for ids in id_lists(job_ids):
+        answer = _checked(run_slurm([*_SACCT, f"--jobs={ids}"], variables=_PLAIN))
+        records |= by_id(filter(is_ours, parse_accounting(answer.stdout)))
+        doubts += filter(None, [_doubt(answer, _has_header(answer))])
+    return _Listing(records, tuple(doubts))
+
+
+def _ask_controller(is_ours: Callable[[JobRecord], bool]) -> _Listing:
+    """Return all jobs that slurmctld still has: scontrol takes one id or none."""
     answer = _checked(run_slurm(_SCONTROL, variables=_PLAIN))
-    return by_id(filter(is_ours, parse_shown(answer.stdout)))
+    doubt = _doubt(answer, "JobId=" in answer.stdout or "No jobs in the system" in answer.stdout)
+    return _Listing(by_id(filter(is_ours, parse_shown(answer.stdout))), (doubt,) if doubt else ())
+
+
+def _has_header(answer: CommandResult) -> bool:
+    """Whether the first line has the column names of squeue or sacct."""
+    return answer.stdout.lstrip().upper().startswith("JOBID") and SEPARATOR in answer.stdout.partition("\n")[0]
+
+
+def _doubt(answer: CommandResult, is_listing: bool) -> str | None:
+    """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason."""
+    if words := last_words(answer.stderr):
+        return f"{answer.argv[0]}: {words}"
+    return None if is_listing else f"{answer.argv[0]}: its answer is no list of jobs"
 
 
 def _checked(answer: CommandResult) -> CommandResult:
@@ -200,14 +240,15 @@ def _unanswered(asked: Collection[str], found: Collection[str]) -> list[str]:
 
 
 def _wanted(found: Mapping[str, JobRecord], asked: Collection[str]) -> dict[str, JobRecord]:
-    """Of the tasks of an array only those asked for, by themselves or by the array's id.
+    """Return the records that were asked for: of an array's tasks those asked for by themselves or by the array's id.
 
     Tasks that were cancelled before they started have no row of their own: the array's, under its bare id, is theirs.
+    A bare id with any other state is that of one task that ran, and is nobody else's.
     """
     wanted = set(asked)
     result = {job_id: job for job_id, job in found.items() if job_id in wanted or base_id(job_id) in wanted}
     for job_id in wanted - set(result):
         whole = found.get(base_id(job_id))
-        if whole is not None and whole.phase is Phase.ENDED:
+        if whole is not None and whole.state == "CANCELLED" and not whole.nodes:
             result[job_id] = replace(whole, job_id=job_id)
     return result

@@ -13,7 +13,6 @@ import pytest
 
 from orchestrator.cli.opening import look
 from orchestrator.cli.standing import stands
-from orchestrator.launch.executors import ScriptJob, ScriptWatcher
 from orchestrator.ledger.database import ledger_url, now, open_ledger
 from orchestrator.ledger.jobs import job_rows
 
@@ -68,8 +67,6 @@ class Site:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.variables.items():
                 patch.setenv(name, value)
-            # What a command that has just been started knows of jobs: nothing.
-            patch.setattr(ScriptJob, "watcher", ScriptWatcher())
             look(ledger)
         rows = stands(ledger, job_rows(ledger), now())
         ledger.engine.dispose()

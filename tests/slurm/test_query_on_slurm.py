@@ -142,7 +142,7 @@ def test_a_job_that_waits_for_another_has_an_expected_start_and_scontrol_tells_t
         assert set(records) >= {f"{others[0]}_{task}" for task in (1, 3, 5, 7)} | {f"{mixed}+0", f"{mixed}+1"}
         shown = query._ask_controller(lambda job: job.job_id in records)
         queue = query_jobs([first, second, mixed, *others]).records
-        assert {job: dataclasses.replace(record, source="squeue") for job, record in shown.items()} == queue
+        assert {job: dataclasses.replace(record, source="squeue") for job, record in shown.records.items()} == queue
     finally:
         assert cancel_jobs([mixed, *others, second, first]) == {}
 

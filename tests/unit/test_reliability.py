@@ -153,7 +153,7 @@ def test_every_state_is_on_the_page_in_its_phase() -> None:
 
 
 def test_the_times_and_limits_are_those_of_the_code() -> None:
-    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == settle.ANOTHER_HOST_GRACE
+    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == settle.GRACE
     minutes = refresh.LOST_AFTER.total_seconds() / 60
     flat = " ".join(PAGE.read_text(encoding="utf-8").split())
     for words in (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.slurm.records import QUEUE_FIELDS, SEPARATOR
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, SEPARATOR
 
 _SBATCH = r"""#!/bin/bash
 here=$(dirname "$0")
@@ -59,14 +59,22 @@ _SHOWN = {"JobArrayID": "$id", "State": "PENDING", "TimeLimit": "0:10:00", "Comm
 _SQUEUE = r"""#!/bin/bash
 here=$(dirname "$0")
 [ ! -e "$here/silent" ] || { echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1; }
+echo "HEADER"
 while read -r id comment; do
   echo "ROW"
 done <"$here/queue"
-""".replace("ROW", SEPARATOR.join(_SHOWN.get(name, "0") for name in QUEUE_FIELDS))
+""".replace("HEADER", SEPARATOR.join(["JOBID", *QUEUE_FIELDS[1:]])).replace(
+    "ROW", SEPARATOR.join(_SHOWN.get(name, "0") for name in QUEUE_FIELDS)
+)
 
 _SCONTROL = """#!/bin/bash
 case $* in
-  *config*) echo 'MaxArraySize            = 1001'; echo 'AccountingStoreFlags    = job_comment' ;;
+  *config*)
+    echo 'MaxArraySize            = 1001'
+    echo 'AccountingStoreFlags    = job_comment'
+    echo 'ClusterName             = tests'
+    echo 'SlurmctldHost[0]        = c1(127.0.0.1)'
+    echo 'SlurmctldPort           = 6817' ;;
   *) echo 'Slurmctld(primary) at c1 is UP' ;;
 esac
 """
@@ -97,7 +105,7 @@ class Slurm:
             "squeue": _SQUEUE,
             "scontrol": _SCONTROL,
             "scancel": _SCANCEL,
-            "sacct": "#!/bin/sh\n",
+            "sacct": f"#!/bin/sh\necho '{SEPARATOR.join(ACCOUNTING_FIELDS)}'\n",
         }
         for name, text in programs.items():
             (folder / name).write_text(text)

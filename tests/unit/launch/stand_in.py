@@ -153,7 +153,7 @@ class Site:
         return [line.split()[-1] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"

@@ -11,9 +11,8 @@ from submitit.core.utils import FailedSubmissionError
 
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.launch.executors import LocalScriptExecutor, ScriptJob, ScriptWatcher, SlurmScriptExecutor
+from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
 from orchestrator.launch.readiness import require_scheduler
-from orchestrator.slurm.query import QueryAnswer
 from tests.unit.launch.stand_in import CHECKOUT, Site
 
 parse = SlurmScriptExecutor._get_job_id_from_submission_command
@@ -100,44 +99,6 @@ def test_from_an_answer_without_a_job_id_nothing_is_concluded(tmp_path: Path, mo
     fake_sbatch(tmp_path / "bin", monkeypatch, "echo 'Submitted to the moon'")
     with pytest.raises(Unreachable, match="sbatch gave no job id: Submitted to the moon; `repro status` looks for it"):
         SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
-
-
-def test_an_id_that_cannot_be_cancelled_is_named_and_one_that_has_ended_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_sbatch(tmp_path / "bin", monkeypatch, "exit 1")
-    scancel = tmp_path / "bin" / "scancel"
-    scancel.write_text('#!/bin/bash\n[ "$1" = 17 ] || { echo "scancel: error: no permission" >&2; exit 1; }\n')
-    scancel.chmod(0o755)
-    ScriptJob(tmp_path, "17").cancel()
-    with pytest.raises(ReproError, match="scancel 18: .*no permission"):
-        ScriptJob(tmp_path, "18").cancel()
-    said = "scancel: error: Kill job error on job id 18: Job/step already completing or completed"
-    scancel.write_text(f'#!/bin/bash\necho "{said}" >&2; exit 1\n')
-    ScriptJob(tmp_path, "18").cancel()
-
-
-def test_the_watcher_asks_only_about_what_has_not_ended_and_concludes_nothing_from_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[set[str]] = []
-
-    def query_jobs(job_ids: set[str], _is_ours: object) -> QueryAnswer:
-        asked.append(set(job_ids))
-        return QueryAnswer({})
-
-    monkeypatch.setattr("orchestrator.launch.executors.query_jobs", query_jobs)
-    watcher = ScriptWatcher()
-    watcher.update()
-    assert asked == []
-    watcher.register_job("17")
-    watcher.update()
-    assert asked[-1] == {"17"} and not watcher.is_done("17", mode="cache")
-    for unfinished in ("PENDING", "RUNNING", "CONFIGURING", "SUSPENDED", "REQUEUE_HOLD", "COMPLETING", "NO_SUCH_WORD"):
-        watcher._info_dict["17"] = {"State": unfinished}
-        assert not watcher.is_done("17", mode="cache"), unfinished
-    watcher._info_dict["17"] = {"State": "COMPLETED"}
-    assert watcher.is_done("17", mode="cache")
 
 
 def test_a_machine_without_sbatch_is_refused_before_anything_is_written(

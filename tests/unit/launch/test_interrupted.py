@@ -22,7 +22,10 @@ slurm: {time_limit: "0:10:00"}
 def slow_sbatch(site: Site) -> Path:
     """A stand-in for sbatch that takes half a second to answer; returns what it leaves once it has begun."""
     (site.folder / "bin").mkdir()
-    said = {"sbatch": 'touch "$(dirname "$0")/begun"; sleep 0.5; echo 17', "scontrol": "echo 'Slurmctld at c is UP'"}
+    said = {
+        "sbatch": 'touch "$(dirname "$0")/begun"; sleep 0.5; echo 17',
+        "scontrol": "echo 'Slurmctld at c is UP'; echo 'ClusterName = c'; echo 'SlurmctldHost[0] = c1(10.0.0.1)'",
+    }
     for name, body in said.items():
         program = site.folder / "bin" / name
         program.write_text(f"#!/bin/bash\n{body}\n")

@@ -15,7 +15,8 @@ from orchestrator.launch.cancel import cancel
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.local_state import local_state
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.submit import mark_cancelled, submit
+from orchestrator.launch.sending import mark_cancelled
+from orchestrator.launch.submit import submit
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.tables import OPEN

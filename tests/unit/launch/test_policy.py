@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.catalog.case import Expectation
 from orchestrator.clusters.placement import seconds
-from orchestrator.launch.policy import Again, failure_named, is_being_sent, may_mend_itself, pause_before, standing_of
+from orchestrator.launch.policy import Again, failure_named, may_mend_itself, pause_before, sender_is_alive, standing_of
 from orchestrator.ledger.database import now
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.runs import Latest, Standing
@@ -28,6 +28,7 @@ from orchestrator.ledger.tables import (
     VERIFIED,
     WAITING,
 )
+from orchestrator.machine import Machine, own_start_ticks, this_machine
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from tests.unit.ledger.making import new_ledger, record
@@ -69,6 +70,8 @@ def latest(failure: Failure | str | None = None, **changes: object) -> Latest:
         scheduler="slurm",
         host=socket.gethostname(),
         pid=NOBODY,
+        pid_start_ticks=None,
+        machine=None,
         created_at=now(),
         folder="/runs/old/a",
         nodes="n1",
@@ -167,10 +170,24 @@ def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
-    host, me = socket.gethostname(), os.getpid()
+    me = os.getpid()
     assert standing_of(plan, in_turn(pid=me), Again()) is UNDER_WAY
-    assert is_being_sent(host, me, now()) and not is_being_sent("another", me, now())
-    assert not is_being_sent(host, None, now()) and not is_being_sent(host, NOBODY, now())
+    assert sender_is_alive(in_turn(pid=me)) is True and sender_is_alive(in_turn(pid=NOBODY)) is False
+    assert sender_is_alive(in_turn(pid=None)) is False and sender_is_alive(in_turn(pid=me, host="another")) is None
+
+
+def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_called_and_the_clock_says(
+    plan: Plan,
+) -> None:
+    long_ago, here = now() - timedelta(hours=1), this_machine()
+    own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
+    assert sender_is_alive(in_turn(host="renamed", **own)) is True
+    assert standing_of(plan, in_turn(host="renamed", **own), Again()) is UNDER_WAY
+    assert sender_is_alive(in_turn(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
+    other_namespace = str(replace(here, pid_namespace="1"))
+    assert sender_is_alive(in_turn(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
+    rebooted = str(Machine(here.machine_id or "some-id", "another-boot", here.pid_namespace))
+    assert sender_is_alive(in_turn(**own | {"machine": rebooted})) is (False if here.machine_id else None)
 
 
 def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_for_it(plan: Plan) -> None:
@@ -178,8 +195,8 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
     with subprocess.Popen(["sleep", "60"]) as repro:
         try:
             before, after = now() - timedelta(minutes=1), now()
-            assert is_being_sent(socket.gethostname(), repro.pid, after)
-            assert not is_being_sent(socket.gethostname(), repro.pid, before)
+            assert sender_is_alive(in_turn(pid=repro.pid, created_at=after)) is True
+            assert sender_is_alive(in_turn(pid=repro.pid, created_at=before)) is False
             assert standing_of(plan, in_turn(pid=repro.pid, created_at=after), Again()) is UNDER_WAY
             assert standing_of(plan, in_turn(pid=repro.pid, created_at=before), Again()) is MISSING
         finally:

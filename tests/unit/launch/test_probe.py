@@ -21,7 +21,7 @@ from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.job_record import JobRecord, read_record
 from orchestrator.launch import probe
-from orchestrator.launch.executors import ScriptJob, SlurmScriptExecutor
+from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.render import render_job
 from orchestrator.slurm.query import QueryAnswer
@@ -307,14 +307,14 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Queue]:
             queue.submitted.append(text)
             return "7"
 
-        def cancel(_: object, check: bool = True) -> None:
-            assert not check
-            queue.cancelled.append("7")
+        def cancel(job_ids: list[str]) -> dict[str, str]:
+            queue.cancelled += job_ids
+            return {}
 
         monkeypatch.setattr(probe, "require_scheduler", lambda *_: None)
         monkeypatch.setattr(probe, "query_jobs", queue.query)
         monkeypatch.setattr(SlurmScriptExecutor, "submit_script", submit)
-        monkeypatch.setattr(ScriptJob, "cancel", cancel)
+        monkeypatch.setattr(probe, "cancel_jobs", cancel)
         monkeypatch.setattr(probe, "POLL_S", 0.0)
         monkeypatch.setattr(probe, "PATIENCE_S", 0.0)
         return queue
@@ -349,7 +349,7 @@ def test_a_scheduler_that_goes_away_leaves_the_command_that_ends_the_job(
     def cancel(*_: object, **__: object) -> None:
         raise away
 
-    monkeypatch.setattr(ScriptJob, "cancel", cancel)
+    monkeypatch.setattr(probe, "cancel_jobs", cancel)
     said: list[str] = []
     with pytest.raises(Unreachable):
         job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), said.append)

@@ -20,7 +20,7 @@ from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.runs import run_row
-from orchestrator.ledger.submissions import Turn, claim, in_turn, record_never_submitted
+from orchestrator.ledger.submissions import Submitter, Turn, claim, in_turn, record_never_submitted
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
@@ -241,7 +241,7 @@ def test_what_another_sender_has_claimed_meanwhile_is_left_to_it(
 ) -> None:
     run_id, turns = stale(sender, monkeypatch)
     before = len(sender.slurm.calls())
-    theirs = ("another-host", "me", 77)
+    theirs = Submitter("another-host", "me", 77)
     assert claim(sender.ledger, [turn.attempt_id for turn in turns], "theirs", theirs)
     assert sender.send(run_id).jobs == 0 and len(sender.slurm.calls()) == before
     assert {(row.phase, row.token, row.host) for row in sender.rows()} == {(SUBMITTING, "theirs", "another-host")}
@@ -340,7 +340,7 @@ def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_the
     run_id = sender.submit(Request(canary=True)).run_id
     sender.slurm.has_room_for(100)
     before = len(sender.slurm.calls())
-    assert claim(sender.ledger, [sender.rows()[0].attempt_id], "theirs", ("another-host", "me", 77))
+    assert claim(sender.ledger, [sender.rows()[0].attempt_id], "theirs", Submitter("another-host", "me", 77))
     sent = sender.send(run_id)
     assert (sent.jobs, sent.in_turn, sent.why) == (0, 5, "its canary is not in the queue yet")
     assert len(sender.slurm.calls()) == before and states(sender.rows()) == ["SUBMITTING", *[IN_TURN] * 5]
@@ -395,6 +395,8 @@ def turn(index: int | None) -> Turn:
         host="here",
         user=None,
         pid=None,
+        pid_start_ticks=None,
+        machine=None,
         folder="/runs/r/a",
         created_at=now(),
         file="/runs/r/x.array.sh",

@@ -25,6 +25,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.history import job_history
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import IN_TURN, OPEN, SUBMITTING, WAITING, Attempt
+from orchestrator.machine import seconds_since_boot, this_machine
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
@@ -187,9 +188,15 @@ def slurm_answers(
         records = {job_id: slurm_job(job_id, comment) for job_id in job_ids}
         return QueryAnswer(records, (complaint,) if complaint else ())
 
+    reach_a_cluster(monkeypatch)
     monkeypatch.setattr(settling, "find_by_comments", find_by_comments)
-    monkeypatch.setattr(refreshing, "_observe_slurm", lambda _ledger, _rows: ({}, [], []))
+    monkeypatch.setattr(refreshing, "_observe_slurm", lambda _ledger, _rows: ({}, []))
     return asked
+
+
+def reach_a_cluster(monkeypatch: pytest.MonkeyPatch, name: str = "tests@c1:6817") -> None:
+    for module in (settling, refreshing):
+        monkeypatch.setattr(module, "cluster_identity", lambda: name)
 
 
 @pytest.fixture
@@ -261,6 +268,7 @@ def test_nothing_is_concluded_from_a_scheduler_that_does_not_answer(
     def away(_comments: Collection[str]) -> QueryAnswer:
         raise Unreachable("squeue: no answer")
 
+    reach_a_cluster(monkeypatch)
     monkeypatch.setattr(settling, "find_by_comments", away)
     assert refresh(ledger).complaints == ("squeue: no answer",)
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
@@ -303,15 +311,78 @@ def test_an_sbatch_that_outlives_its_repro_is_waited_for(ledger: Ledger, monkeyp
     assert {row.state for row in job_rows(ledger)} == {IN_TURN}
 
 
-def test_a_submission_from_another_login_node_is_given_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("clock", [timedelta(0), timedelta(hours=1), -timedelta(hours=1)])
+def test_a_submission_from_another_login_node_is_given_time_whatever_its_clock_says(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, clock: timedelta
+) -> None:
     slurm_submission(ledger, host="another", pid=os.getpid())
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(created_at=now() + clock))
     asked = slurm_answers(monkeypatch)
     refresh(ledger)
     assert asked == []
-    with ledger.writing() as session:
-        session.execute(sa.update(Attempt).values(created_at=now() - 2 * settling.ANOTHER_HOST_GRACE))
+    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     refresh(ledger)
     assert asked == [["repro:feed"]]
+
+
+def test_a_submission_in_another_container_of_this_host_is_given_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_submission(ledger)
+    with ledger.writing() as session:
+        elsewhere = str(replace(this_machine(), pid_namespace="1"))
+        session.execute(sa.update(Attempt).values(machine=elsewhere, pid_start_ticks=1))
+    asked = slurm_answers(monkeypatch)
+    refresh(ledger)
+    assert asked == [] and {row.phase for row in job_rows(ledger)} == {SUBMITTING}
+
+
+def test_a_submission_to_another_slurm_cluster_is_not_looked_for_here(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_submission(ledger)
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(slurm_cluster="other@c9:6817"))
+    asked = slurm_answers(monkeypatch)
+    (complaint,) = refresh(ledger).complaints
+    assert "other@c9:6817" in complaint and asked == [[]]
+    assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
+
+
+NO_COMMENTS = "sacct: accounting keeps no comments here"
+
+
+def test_where_comments_are_not_kept_the_records_of_the_jobs_themselves_tell(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slurm_submission(ledger)
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(folder=str(tmp_path)))
+    (tmp_path / "claimed").write_text("17_1\n")
+    slurm_answers(monkeypatch, complaint=NO_COMMENTS)
+    refresh(ledger)
+    assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "17_2"]
+
+
+def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_given_up_in_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_submission(ledger)
+    slurm_answers(monkeypatch, complaint=NO_COMMENTS)
+    assert any("not known yet" in complaint for complaint in refresh(ledger).complaints)
+    assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
+    later = seconds_since_boot() + settling.GRACE.total_seconds()
+    monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
+    refresh(ledger)
+    assert {row.state for row in job_rows(ledger)} == {IN_TURN}
+
+
+@pytest.mark.parametrize("claimed", ["", "17; rm -rf /", "$(id)", "17_x", "a" * 200])
+def test_what_is_no_job_id_in_a_record_is_no_proof(tmp_path: Path, claimed: str) -> None:
+    (tmp_path / "claimed").write_text(claimed)
+    assert settling.recorded_ids([str(tmp_path)]) == set()
 
 
 def test_a_submission_that_another_users_crash_cut_off_is_left_to_that_user(
@@ -343,7 +414,7 @@ def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger
         (slurm_job("17_0", "", "sacct", "ann", then.replace(year=2020)), False),
         (slurm_job("17_0", "repro:another", "sacct", "ann", then), False),
     ):
-        assert refreshing._is_ours(theirs, rows) is ours, theirs
+        assert refreshing.is_record_of(theirs, rows) is ours, theirs
 
 
 def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: Ledger, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {}
 
     monkeypatch.setattr("orchestrator.launch.cancel.cancel_jobs", cancel_jobs)
+    monkeypatch.setattr("orchestrator.launch.cancel.cluster_identity", lambda: "tests@c1:6817")
+    monkeypatch.setattr("orchestrator.launch.cancel._live", lambda by_id: by_id)
     return ids
 
 

@@ -81,10 +81,10 @@ def test_what_another_process_is_sending_is_left_to_it(
     asked = len(slurm.calls())
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(pid=1))
-    monkeypatch.setattr(taking_turns, "is_being_sent", lambda *_: True)
+    monkeypatch.setattr(taking_turns, "sender_is_alive", lambda _: True)
     Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger))
     assert len(slurm.calls()) == asked
-    monkeypatch.setattr(taking_turns, "is_being_sent", lambda *_: False)
+    monkeypatch.setattr(taking_turns, "sender_is_alive", lambda _: False)
     Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger))
     assert states(ledger) == ["PENDING"] * 3
 

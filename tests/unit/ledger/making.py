@@ -13,7 +13,7 @@ from alembic.config import Config
 import orchestrator.ledger.migrations
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.runs import Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, Standing, record_run
-from orchestrator.ledger.submissions import claim, in_turn
+from orchestrator.ledger.submissions import Submitter, claim, in_turn
 from orchestrator.ledger.tables import VERIFIED
 
 _RUN_IDS = (f"20260101-000000-{number:04x}" for number in itertools.count())
@@ -116,7 +116,7 @@ def record(
     jobs = [new_job(name, scheduler) for name in names]
     recorded = record_run(ledger, run, jobs, unless_verified, attempts(array=array))
     claimed = [turn.attempt_id for turn in in_turn(ledger, run_id=run.id)]
-    assert claim(ledger, claimed, token, (run.host, run.user, run.pid))
+    assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid))
     return recorded
 
 

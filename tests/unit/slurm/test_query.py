@@ -10,8 +10,11 @@ import pytest
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.slurm import query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult
-from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
+
+QUEUE_HEADER = "\x1f".join(["JOBID", *QUEUE_FIELDS[1:]]) + "\n"
+ACCOUNTING_HEADER = "\x1f".join(ACCOUNTING_FIELDS) + "\n"
 
 
 @dataclass
@@ -23,7 +26,8 @@ class FakeSlurm:
     shown: str | Unreachable = ""
     config: str = "AccountingStoreFlags    = job_comment,job_env\n"
     squeue_error: str = ""
-    squeue_warning: str = ""
+    warnings: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=lambda: {"squeue": QUEUE_HEADER, "sacct": ACCOUNTING_HEADER})
     calls: list[Sequence[str]] = field(default_factory=list)
 
     def __call__(self, argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
@@ -34,8 +38,11 @@ class FakeSlurm:
             raise said
         if argv[0] != "scontrol" or shows_jobs:
             assert variables is not None and variables["SLURM_TIME_FORMAT"] == "%s", "local times are ambiguous"
-        error, warning = (self.squeue_error, self.squeue_warning) if argv[0] == "squeue" else ("", "")
-        return CommandResult(tuple(argv), 1 if error else 0, said, error or warning)
+        error = self.squeue_error if argv[0] == "squeue" else ""
+        header = "" if error else self.headers.get(argv[0], "")
+        if shows_jobs:
+            said = said or "No jobs in the system\n"
+        return CommandResult(tuple(argv), 1 if error else 0, header + said, error or self.warnings.get(argv[0], ""))
 
     def asked(self, command: str) -> list[str]:
         return [word for argv in self.calls if argv[0] == command for word in argv if word.startswith("--jobs=")]
@@ -153,7 +160,7 @@ def test_the_tasks_of_an_array_are_asked_for_as_one(slurm: FakeSlurm) -> None:
 
 
 def test_tasks_cancelled_before_they_started_end_with_their_array(slurm: FakeSlurm) -> None:
-    slurm.squeue = queue_row("10", state="CANCELLED") + queue_row("10_0", state="COMPLETED")
+    slurm.squeue = queue_row("10", state="CANCELLED", nodes="") + queue_row("10_0", state="COMPLETED")
     records = query.query_jobs(["10_0", "10_1", "10_2"]).records
     assert {job: record.state for job, record in records.items()} == {
         "10_0": "COMPLETED",
@@ -165,6 +172,45 @@ def test_tasks_cancelled_before_they_started_end_with_their_array(slurm: FakeSlu
 def test_a_waiting_array_does_not_answer_for_a_task_it_does_not_list(slurm: FakeSlurm) -> None:
     slurm.squeue = queue_row("10", state="PENDING")
     assert query.query_jobs(["10_1"]).records == {}
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED"])
+def test_the_row_of_one_task_that_ran_under_the_bare_id_is_not_given_to_tasks_that_never_ran(
+    slurm: FakeSlurm, state: str
+) -> None:
+    """Seen after slurmctld was killed: sacct had the last task of an array under the array's id."""
+    slurm.sacct = accounting_row("220", state=state)
+    answer = query.query_jobs(["220_0", "220_1"])
+    assert answer.records == {} and answer.unknown == frozenset({"220_0", "220_1"})
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct", "scontrol"])
+def test_an_error_text_with_exit_code_0_is_no_answer(slurm: FakeSlurm, command: str) -> None:
+    slurm.warnings[command] = f"{command}: error: Something new\n"
+    if command == "scontrol":
+        slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
+    answer = query.query_jobs(["7", "8"])
+    assert answer.unknown == frozenset() and f"{command}: Something new" in answer.complaints
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_an_answer_without_column_names_is_no_list_of_jobs(slurm: FakeSlurm, command: str) -> None:
+    slurm.headers[command] = ""
+    answer = query.query_jobs(["7", "8"])
+    assert answer.unknown == frozenset() and f"{command}: its answer is no list of jobs" in answer.complaints
+
+
+def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) -> None:
+    slurm.squeue, slurm.warnings["squeue"] = queue_row("7"), "Welcome to the cluster\n"
+    answer = query.query_jobs(["7"])
+    assert set(answer.records) == {"7"} and answer.complaints == ()
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_a_comment_missing_from_a_doubtful_answer_proves_nothing(slurm: FakeSlurm, command: str) -> None:
+    slurm.headers[command] = ""
+    answer = query.find_by_comments(["token"])
+    assert answer.complaints == (f"{command}: its answer is no list of jobs",)
 
 
 @pytest.mark.parametrize("wrong", ["abc", "7_x", "7;rm", "-7", "7,8", "٣"])
@@ -217,7 +263,7 @@ def test_two_of_our_jobs_under_one_id_are_no_proof_that_there_is_only_one(slurm:
 
 def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm: FakeSlurm) -> None:
     """squeue 22.05.8 says so on stderr and ends with 0."""
-    slurm.squeue_warning = "squeue: error: Invalid user: nosuch\n"
+    slurm.warnings["squeue"] = "squeue: error: Invalid user: nosuch\n"
     with pytest.raises(Unreachable, match="squeue: Invalid user: nosuch"):
         query.find_by_comment("token", user="nosuch")
 

@@ -14,5 +14,7 @@ def upgrade() -> None:
         attempts.add_column(sa.Column("slurm_cluster", sa.String()))
         attempts.add_column(sa.Column("machine", sa.String()))
         attempts.add_column(sa.Column("pid_start_ticks", sa.BigInteger()))
+        attempts.add_column(sa.Column("unsettled_since", sa.JSON()))
+        attempts.add_column(sa.Column("unseen_log_bytes", sa.BigInteger()))
     with op.batch_alter_table("jobs") as jobs:
         jobs.add_column(sa.Column("image_digest", sa.String()))
