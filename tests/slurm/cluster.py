@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -170,6 +171,14 @@ class SlurmCluster:
         if self._controller.pid() is None:
             run(["slurmctld"], env=self._env())
         wait_until(lambda: self._says("UP", "scontrol", "ping"), seconds=30, what="slurmctld answers")
+
+    def lose_state(self) -> None:
+        """slurmctld loses its state directory: it forgets every job, and gives their ids out again."""
+        self._controller.stop()
+        shutil.rmtree(self.folder / "state")
+        (self.folder / "state").mkdir(mode=0o755)
+        self.start_controller()
+        self._start_nodes(self.node_names)
 
     def stop_accounting(self) -> None:
         """Stop slurmdbd; the queue works on, sacct fails."""

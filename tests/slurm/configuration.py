@@ -31,6 +31,8 @@ class Shape:
     """MaxArraySize."""
     last_job_id: int = 0
     """After it Slurm begins again at 1; 0: as Slurm does."""
+    private_jobs: bool = False
+    """Users do not see the jobs of others (PrivateData)."""
     first_port: int = 0
     """slurmctld, slurmdbd and the database take the first three ports, the nodes those after; 0: not chosen yet."""
 
@@ -112,6 +114,7 @@ MinJobAge={shape.min_job_age_s}
 InactiveLimit=0
 Waittime=0
 CompleteWait=0
+PrivateData={"jobs" if shape.private_jobs else "none"}
 {_plugins(folder, shape)}{_addresses(shape)}"""
 
 

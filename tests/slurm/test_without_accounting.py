@@ -1,31 +1,53 @@
-"""A Slurm without accounting that forgets its jobs after seconds, gives ids out again, and takes small arrays only."""
+"""A Slurm without accounting that forgets jobs after seconds, gives ids out again and hides jobs from other users."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from orchestrator.launch import refresh as refreshing
 from orchestrator.ledger.database import ledger_url, open_ledger
 from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.tables import Look
 from orchestrator.reading.collect import collect
+from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape
-from tests.slurm.stand_in import StandInSite
+from tests.slurm.site import REPRO
+from tests.slurm.stand_in import StandInSite, ids_in_queue
 
 CASE = ("--where", "pp=1,gbs=4")
+LIMIT_S = 600.0
+"""Ends a broken test; a test waits for conditions, however slow the machine is."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+# `repro`, with no time to wait before a job that nobody lists is called lost.
+HASTY = """
+import datetime, sys
+import orchestrator.launch.refresh
+orchestrator.launch.refresh.LOST_AFTER = datetime.timedelta(0)
+from orchestrator.cli.app import main
+sys.argv[0] = "repro"
+main()
+"""
 
 
 @pytest.fixture(scope="module")
 def forgetful(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: ARG001  says why there is none, once
     """Two nodes, squeue remembers nothing for longer than some seconds, arrays have four elements at most."""
-    shape = Shape(nodes=2, accounting=False, min_job_age_s=2, most_in_array=4, last_job_id=40)
+    shape = Shape(nodes=2, accounting=False, min_job_age_s=2, most_in_array=4, last_job_id=40, private_jobs=True)
     cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="repro-slurm-")), shape)
     cluster.up()
     with pytest.MonkeyPatch.context() as patch:
@@ -40,26 +62,42 @@ def forgetful(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: A
 def site(forgetful: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
     made = StandInSite(tmp_path).prepare(account="max_running: 6")
     yield made
+    made.variables.clear()
+    (made.folder / "go").touch()
     made.repro("cancel", "figure-13", "--yes")
 
 
-def wait_until_forgotten(cluster: SlurmCluster, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while cluster.run("squeue", "-h", "--states=all"):
-        assert time.monotonic() < end, "squeue still knows the job"
-        time.sleep(0.5)
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < end, f"not within {LIMIT_S:.0f} s: {what}"
+        time.sleep(0.2)
+
+
+def wait_until_forgotten(cluster: SlurmCluster) -> None:
+    wait_until(lambda: not cluster.run("squeue", "-h", "--states=all"), "squeue forgets its jobs")
+
+
+def wait_for_end_records(site: StandInSite, jobs: int) -> None:
+    wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == jobs, f"{jobs} jobs write their end records")
+
+
+def hasty(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The jobs after two looks that need not wait before they call a job lost."""
+    monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
+    site.status()
+    return site.status()
 
 
 def test_what_slurm_has_forgotten_is_known_by_its_own_record_and_a_reused_id_is_not_mistaken(
     site: StandInSite, forgetful: SlurmCluster
 ) -> None:
+    site.behave("gated")
     assert site.submit().returncode == 0, "six cases, in arrays of four and two"
     ids = [row["id"] for row in site.status()]
     assert len({job_id.partition("_")[0] for job_id in ids}) == 2
-    deadline = time.monotonic() + 60
-    while len(list(site.folder.glob("runs/*/*/end"))) < 6:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    (site.folder / "go").touch()
+    wait_for_end_records(site, 6)
     wait_until_forgotten(forgetful)
     taken: set[str] = set()
     while ids[0].partition("_")[0] not in taken:  # until somebody else's job has the id of ours
@@ -78,7 +116,7 @@ def test_a_job_that_nobody_knows_is_lost_only_after_everybody_was_asked_for_long
 ) -> None:
     site.behave("hang")
     assert site.submit(*CASE).returncode == 0
-    (row,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
     for node in forgetful.node_names:  # both lose their power: no record of the job's end is written
         forgetful.kill_node(node)
         forgetful.set_node(node, "down")
@@ -94,5 +132,118 @@ def test_a_job_that_nobody_knows_is_lost_only_after_everybody_was_asked_for_long
     (lost,) = job_rows(ledger)
     assert (lost.state, lost.verdict, lost.failure) == ("LOST", "failed", "lost")
     assert "1 submitted" in site.submit(*CASE).stderr
+    late = subprocess.run(["bash", f"{lost.folder}/job.sh", lost.folder], capture_output=True, text=True, check=False)
+    assert late.returncode == 143 and "given up" in late.stderr, "a late copy of the lost attempt does not start"
     for node in forgetful.node_names:
         forgetful.start_node(node)
+
+
+def test_another_user_to_whom_slurm_does_not_show_the_job_never_calls_it_lost(
+    forgetful: SlurmCluster,
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
+    folder.chmod(0o777)
+    site = StandInSite(folder / "mine").prepare(account="max_running: 6")
+    site.variables["REPRO_DATABASE"] = str(folder / "results.db")
+    site.behave("gated")
+    try:
+        assert site.submit(*CASE).returncode == 0
+        (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+        (folder / "results.db").chmod(0o666)
+        home = folder / "theirs"
+        home.mkdir()
+        home.chmod(0o777)
+        inherit = {**os.environ, "REPRO_HOME": str(home), "PYTHONPATH": str(CHECKOUT), **site.variables}
+        subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # a group may read, where it is shared
+        as_other_user = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups"]
+        command = [*as_other_user, sys.executable, "-c", HASTY, "status"]
+        for _ in range(2):
+            looked = subprocess.run(command, cwd=home, env=inherit, capture_output=True, text=True, check=False)
+            assert "Slurm does not list a job of root" in looked.stderr, looked.stderr
+        (row,) = site.status()
+        assert (row["state"], row["verdict"]) == ("RUNNING", None)
+        assert "1 running, 0 submitted" in site.submit(*CASE).stderr
+        assert ids_in_queue(forgetful.run, folder) == [job["id"]]
+    finally:
+        (site.folder / "go").touch()
+        site.repro("cancel", "figure-13", "--yes")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_commands_of_another_cluster_never_call_a_job_lost_nor_cancel_it(
+    site: StandInSite, forgetful: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.behave("gated")
+    assert site.submit(*CASE).returncode == 0
+    (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+    site.variables["SLURM_CONF"] = str(slurm_cluster.conf)
+    (row,) = hasty(site, monkeypatch)
+    assert (row["state"], row["verdict"]) == ("RUNNING", None)
+    refused = site.repro("cancel", job["job"], "--yes")
+    assert refused.returncode == 1 and "set SLURM_CONF" in refused.stderr, refused.stderr
+    assert "0 submitted" in site.submit(*CASE).stderr
+    del site.variables["SLURM_CONF"]
+    (row,) = hasty(site, monkeypatch)
+    assert row["state"] == "RUNNING" and ids_in_queue(forgetful.run, site.folder) == [job["id"]]
+
+
+def test_a_process_that_stays_learns_of_the_end_of_a_job_that_slurm_has_lost(
+    site: StandInSite, forgetful: SlurmCluster
+) -> None:
+    site.behave("gated")
+    assert site.submit(*CASE).returncode == 0
+    site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+    ledger = open_ledger(ledger_url(None, site.folder))
+    assert ledger is not None
+
+    def looked_at() -> object:
+        with ledger.reading() as session:
+            return session.scalar(sa.select(sa.func.max(Look.asked_at)))
+
+    before = looked_at()
+    environment = {**os.environ, "REPRO_HOME": str(site.folder)}
+    with subprocess.Popen(
+        [REPRO, "wait", "figure-13"], cwd=site.folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as waiting:
+        try:
+            wait_until(lambda: looked_at() != before, "`repro wait` asks Slurm")
+            forgetful.stop_controller()
+            (site.folder / "go").touch()
+            wait_for_end_records(site, 1)
+            forgetful.lose_state()
+            said = waiting.communicate(timeout=LIMIT_S)[1]
+        finally:
+            waiting.kill()
+    assert waiting.returncode == 0, said
+    (row,) = site.status()
+    assert (row["state"], row["verdict"]) == ("COMPLETED", "verified")
+
+
+def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
+    site.replace_sbatch(body)
+    assert site.submit(*CASE).returncode == -signal.SIGKILL
+    site.variables.clear()
+
+
+def test_killed_behind_sbatch_where_no_comments_are_kept_the_jobs_own_record_settles_it(
+    site: StandInSite, forgetful: SlurmCluster
+) -> None:
+    killed_with_its_sbatch(site, '/usr/bin/sbatch "$@"; kill -9 $PPID')
+    wait_for_end_records(site, 1)
+    wait_until_forgotten(forgetful)
+    (row,) = site.status()
+    assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
+
+
+def test_killed_before_slurm_had_it_where_no_comments_are_kept_a_submission_can_be_cancelled(
+    site: StandInSite, forgetful: SlurmCluster
+) -> None:
+    killed_with_its_sbatch(site, "kill -9 $PPID; exit 1")
+    (row,) = site.status()
+    assert row["state"] == "SUBMITTING", "accounting cannot tell whether the job has come and gone"
+    done = site.repro("cancel", "figure-13", "--yes")
+    assert done.returncode == 0 and "1 job asked to end" in done.stderr, done.stderr
+    (row,) = site.status()
+    assert (row["state"], row["failure"]) == ("NEVER_SUBMITTED", "cancelled")
+    assert ids_in_queue(forgetful.run, site.folder) == []
+    assert "1 submitted" in site.submit(*CASE, "--rerun").stderr

@@ -58,6 +58,7 @@ for ((i = 1; i <= iterations; i++)); do
     fail-3) echo "torch.OutOfMemoryError: CUDA out of memory." >&2; exit 7 ;;
     hang-3 | begun-4 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
     slow-3) sleep 0.3 ;;
+    gated-3) until [ -e "$here/go" ]; do sleep 0.1; done ;;
   esac
   printf ' [2026-01-01 00:00:00.000000] iteration %8d/%8d | consumed samples: %12d |' $i "$iterations" $((i * gbs))
   printf ' elapsed time per iteration (ms): %d.0 | learning rate: 1.000000E-04 | global batch size: %5d |' $ms "$gbs"
