@@ -125,5 +125,5 @@ def make_accounts(env: dict[str, str]) -> None:
 
 
 def _succeeds(argv: list[str], env: dict[str, str]) -> bool:
-    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(argv, env={**os.environ, **env}, capture_output=True, check=False, timeout=600)
     return done.returncode == 0

@@ -77,7 +77,7 @@ class SlurmCluster:
         path = {"PATH": f"{tree}/bin:{tree}/sbin:{os.environ.get('PATH', os.defpath)}"} if self.shape.carried else {}
         return {"SLURM_CONF": str(self.conf), **path}
 
-    def run(self, *argv: str, timeout_s: float = 60.0) -> str:
+    def run(self, *argv: str, timeout_s: float = 600.0) -> str:
         """Run a Slurm command on this cluster; its stdout, stripped. Raises ClusterUnavailable when it fails."""
         return run(argv, env=self._env(), timeout_s=timeout_s).stdout.strip()
 
@@ -235,7 +235,7 @@ class SlurmCluster:
         return {**kept, **self.environment(), "LC_ALL": "C"}
 
     def _says(self, word: str, *argv: str) -> bool:
-        asked = subprocess.run(argv, env=self._env(), capture_output=True, text=True, check=False, timeout=60)
+        asked = subprocess.run(argv, env=self._env(), capture_output=True, text=True, check=False, timeout=600)
         return word in asked.stdout.split()
 
     def _make_folders(self) -> None:
@@ -297,7 +297,7 @@ class SlurmCluster:
                 command = ["slurmd", "-N", name, *stepd]
                 starting.append(subprocess.Popen(command, env=self._env(), stdin=subprocess.DEVNULL))
         for process in starting:
-            process.wait(timeout=60)
+            process.wait(timeout=600)
         wait_until(lambda: self._in_use(names), seconds=60, what=f"the nodes {', '.join(names)} are up")
 
     def _in_use(self, names: Sequence[str], good: Sequence[str] = _UP_STATES) -> bool:

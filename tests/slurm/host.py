@@ -28,7 +28,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end; raise ClusterUnavailable with its last words when it fails or hangs."""
     try:
@@ -56,12 +56,18 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
+_BUSY = 10
+
+
 def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Return once the condition holds; raise ClusterUnavailable, naming `what`, when it does not in time."""
-    end = time.monotonic() + seconds
+    """Return once the condition holds. Raise ClusterUnavailable, naming `what`, if it does not in ten times the seconds
+    that an idle machine needs at most.
+    """
+    limit_s = _BUSY * seconds
+    end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
-            raise ClusterUnavailable(f"{what}: not within {seconds:.0f} s")
+            raise ClusterUnavailable(f"{what}: not within {limit_s:.0f} s")
         time.sleep(0.05)
 
 

@@ -83,7 +83,7 @@ def _gpu_names() -> list[str]:
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+        said = subprocess.run(query, capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return said.stdout.strip().splitlines() if said.returncode == 0 else []

@@ -42,7 +42,7 @@ class Site:
     def write_profile(self, account: str = "research", partition: str = "batch") -> None:
         (self.folder / "site.yaml").write_text(PROFILE.format(account=account, partition=partition))
 
-    def repro(self, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def repro(self, *words: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "REPRO_HOME": str(self.folder), **self.variables}
         return subprocess.run(
             [REPRO, *words],
@@ -54,7 +54,7 @@ class Site:
             check=False,
         )
 
-    def submit(self, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def submit(self, *words: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
         return self.repro(
             "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu", *words, timeout_s=timeout_s
         )

@@ -63,7 +63,7 @@ class StandInSite(Site):
         return {str(row["case"]): row for row in self.status()}
 
     def wait_for(
-        self, condition: Callable[[list[dict[str, Any]]], object], seconds: float = 90.0
+        self, condition: Callable[[list[dict[str, Any]]], object], seconds: float = 600.0
     ) -> list[dict[str, Any]]:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -73,7 +73,7 @@ class StandInSite(Site):
             time.sleep(0.5)
         raise AssertionError(f"it did not come about: {[(row['case'], row['state'], row['why']) for row in rows]}")
 
-    def wait_until_ended(self, seconds: float = 90.0) -> list[dict[str, Any]]:
+    def wait_until_ended(self, seconds: float = 600.0) -> list[dict[str, Any]]:
         return self.wait_for(lambda rows: all(row["state"] not in UNDER_WAY for row in rows), seconds)
 
 

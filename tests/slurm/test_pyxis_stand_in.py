@@ -65,7 +65,7 @@ class Steps:
             env=environment,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 

@@ -34,7 +34,7 @@ def submit(cluster: SlurmCluster, script: str, *options: str) -> str:
     return cluster.run("sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", *options, "--wrap", script)
 
 
-def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 40.0) -> JobRecord:
+def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 60.0) -> JobRecord:
     """Ask until the job is in this phase."""
     last: list[JobRecord | None] = [None]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def killed_submit(site: StandInSite, place: str, nth: int, *words: str) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, (place, done.stdout, done.stderr)
@@ -122,7 +123,7 @@ def test_three_submits_at_once_submit_each_job_once(site: StandInSite, held: Slu
         subprocess.Popen(command, cwd=site.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(3)
     ]
-    ends = [(terminal.communicate(timeout=60), terminal.returncode) for terminal in terminals]
+    ends = [(terminal.communicate(timeout=600), terminal.returncode) for terminal in terminals]
     assert [code for _, code in ends] == [0, 0, 0], ends
     assert_each_case_is_queued_once(site, held, 6)
 
@@ -141,7 +142,7 @@ def as_other_user(site: StandInSite, *words: str) -> subprocess.CompletedProcess
     inherit = {**os.environ, **site.variables, "REPRO_HOME": str(site.folder), "HOME": str(site.folder)}
     command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *words]
     return subprocess.run(
-        command, cwd=site.folder, env=inherit, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=site.folder, env=inherit, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -199,10 +200,11 @@ def test_a_controller_that_answers_too_late_and_takes_the_job_all_the_same_has_i
     site: StandInSite, held: SlurmCluster
 ) -> None:
     impatient(held, site)
-    freeze = f"kill -STOP $(cat {held.folder}/pid/slurmctld.pid)"
-    thaw = f"(sleep 7; kill -CONT $(cat {held.folder}/pid/slurmctld.pid)) </dev/null >/dev/null 2>&1 &"
-    site.replace_sbatch(f'[ "$SECOND" ] || {{ {freeze}; {thaw} }}\nexec /usr/bin/sbatch "$@"')
-    done = site.submit("--where", "gbs=4", timeout_s=120)
+    controller = f"$(cat {held.folder}/pid/slurmctld.pid)"
+    # The request lies in the frozen controller's socket, and is taken as soon as it goes on.
+    late = f'kill -STOP {controller}; /usr/bin/sbatch "$@"; code=$?; kill -CONT {controller}; exit $code'
+    site.replace_sbatch(f'[ "$SECOND" ] || {{ {late}; }}\nexec /usr/bin/sbatch "$@"')
+    done = site.submit("--where", "gbs=4", timeout_s=600)
     assert done.returncode == 0 and "asking again in 2 s" in done.stderr, done.stderr
     site.variables.clear()
     assert_each_case_is_queued_once(site, held, 3)
@@ -211,13 +213,23 @@ def test_a_controller_that_answers_too_late_and_takes_the_job_all_the_same_has_i
 def test_a_controller_that_is_restarted_meanwhile_gets_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
     site.prepare('sbatch: ["--hold"]')  # a controller that is killed forgets that its partition is down
     impatient(held, site)
-    site.replace_sbatch(f'[ "$SECOND" ] || kill -9 $(cat {held.folder}/pid/slurmctld.pid)\nexec /usr/bin/sbatch "$@"')
-    restart = threading.Timer(5, held.start_controller)
-    restart.start()
+    failed = site.folder / "sbatch-failed"
+    kill = f"kill -9 $(cat {held.folder}/pid/slurmctld.pid)"
+    first = f'{kill}; /usr/bin/sbatch "$@"; code=$?; touch {failed}; exit $code'
+    site.replace_sbatch(f'[ "$SECOND" ] || {{ {first}; }}\nexec /usr/bin/sbatch "$@"')
+
+    def restart() -> None:
+        while not failed.exists():
+            time.sleep(0.1)
+        held.start_controller()
+
+    restarting = threading.Thread(target=restart)
+    restarting.start()
     try:
-        done = site.submit("--where", "gbs=4", timeout_s=120)
+        done = site.submit("--where", "gbs=4", timeout_s=600)
     finally:
-        restart.join()
+        failed.touch()
+        restarting.join()
     assert done.returncode == 0 and "asking again" in done.stderr, done.stderr
     site.variables.clear()
     assert_each_case_is_queued_once(site, held, 3)
@@ -260,7 +272,7 @@ def test_what_the_queue_has_no_room_for_waits_its_turn_and_is_sent_by_whoever_wa
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr
     assert [row["state"] for row in site.status()].count("IN_TURN") == 3
     site.wait_for(lambda rows: sum(row["verdict"] == "verified" for row in rows) == 3)
-    waited = site.repro("wait", "figure-13", timeout_s=120)
+    waited = site.repro("wait", "figure-13", timeout_s=600)
     assert waited.returncode == 0, waited.stdout + waited.stderr
     rows = site.status()
     assert {row["verdict"] for row in rows} == {"verified"}

@@ -1,0 +1,147 @@
+"""Cancelling: only jobs that carry the attempt's token, and every attempt that the scheduler still has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.launch import cancel as cancelling
+from orchestrator.launch.cancel import cancel, may_have_jobs
+from orchestrator.launch.provenance import user_name
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.tables import ENDED, FAILED, LOST, Attempt
+from orchestrator.machine import this_machine
+from orchestrator.slurm.query import QueryAnswer
+from orchestrator.slurm.records import JobRecord
+from tests.unit.ledger.making import new_ledger, new_run, record
+
+CLUSTER = "tests@c1:6817"
+
+
+class Slurm:
+    """A cluster whose queue has jobs by id, each with its comment; `cancelled` are the ids that scancel was given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.queue: dict[str, str] = {}
+        self.cancelled: list[str] = []
+        monkeypatch.setattr(cancelling, "cluster_identity", lambda: CLUSTER)
+        monkeypatch.setattr(cancelling, "query_jobs", self.query)
+        monkeypatch.setattr(cancelling, "find_by_comments", self.find)
+        monkeypatch.setattr(cancelling, "cancel_jobs", self.cancel)
+
+    def records(self) -> list[JobRecord]:
+        return [
+            JobRecord(job_id, "RUNNING", "", "n1", None, None, comment, None, None, "squeue")
+            for job_id, comment in self.queue.items()
+        ]
+
+    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
+        return QueryAnswer({one.job_id: one for one in self.records() if one.job_id in job_ids and is_ours(one)})
+
+    def find(self, comments: Collection[str]) -> QueryAnswer:
+        return QueryAnswer({one.job_id: one for one in self.records() if one.comment in comments})
+
+    def cancel(self, job_ids: Collection[str]) -> dict[str, str]:
+        self.cancelled += job_ids
+        return {}
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(monkeypatch)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return new_ledger(tmp_path)
+
+
+def begin(ledger: Ledger, token: str, user: str | None = None) -> None:
+    run = replace(new_run(), user=user or user_name())
+    record(ledger, "a", token=token, run=run, scheduler="slurm", array=False)
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).where(Attempt.token == token).values(slurm_cluster=CLUSTER))
+
+
+def submitted(ledger: Ledger, token: str, job_id: str, user: str | None = None) -> None:
+    begin(ledger, token, user)
+    record_submission(ledger, token, job_id)
+
+
+def test_the_job_with_the_attempts_token_is_cancelled(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, "feed", "17")
+    slurm.queue = {"17": "repro:feed"}
+    done = cancel(ledger, job_rows(ledger))
+    assert slurm.cancelled == ["17"] and len(done.asked) == 1 and done.refused == []
+
+
+@pytest.mark.parametrize("comment", ["", "repro:another", "their own"])
+def test_a_job_id_in_the_ledger_that_is_another_jobs_is_never_cancelled(
+    ledger: Ledger, slurm: Slurm, comment: str
+) -> None:
+    """Who may write to a shared ledger may write any job id into it."""
+    submitted(ledger, "feed", "17")
+    slurm.queue = {"17": comment}
+    cancel(ledger, job_rows(ledger))
+    assert slurm.cancelled == []
+
+
+def test_a_job_that_slurm_does_not_show_to_this_user_is_refused(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ledger, "feed", "17", user="ann")
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    done = cancel(ledger, job_rows(ledger))
+    assert done.asked == [] and slurm.cancelled == []
+    assert "does not list this job of ann" in str(done.refused[0])
+
+
+def test_a_job_of_another_cluster_is_refused(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, "feed", "17")
+    slurm.queue = {"17": "repro:feed"}
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(slurm_cluster="tests@c2:6817"))
+    done = cancel(ledger, job_rows(ledger))
+    assert done.asked == [] and slurm.cancelled == [] and "set SLURM_CONF" in str(done.refused[0])
+
+
+def test_every_attempt_of_a_case_that_the_scheduler_has_is_cancelled(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, "first", "17")
+    with ledger.writing() as session:
+        lost = {"state": LOST, "phase": ENDED, "ended_at": now(), "verdict": FAILED, "failure": "lost"}
+        session.execute(sa.update(Attempt).values(**lost))
+    submitted(ledger, "second", "18")
+    slurm.queue = {"17": "repro:first", "18": "repro:second"}
+    done = cancel(ledger, may_have_jobs(ledger, job_rows(ledger)))
+    assert sorted(slurm.cancelled) == ["17", "18"] and len(done.asked) == 2
+
+
+def test_a_lost_attempt_that_is_gone_is_not_said_to_be_cancelled(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, "first", "17")
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(state=LOST, phase=ENDED, ended_at=now(), verdict=FAILED))
+    done = cancel(ledger, may_have_jobs(ledger, job_rows(ledger)))
+    assert (done.asked, done.refused, slurm.cancelled) == ([], [], [])
+
+
+@pytest.mark.parametrize("queue", [{"17": "repro:feed"}, {}], ids=["in the queue", "never arrived"])
+def test_a_submission_that_was_cut_off_is_cancelled_whether_slurm_has_it_or_not(
+    ledger: Ledger, slurm: Slurm, tmp_path: Path, queue: dict[str, str]
+) -> None:
+    begin(ledger, "feed")
+    folder = tmp_path / "job"
+    with ledger.writing() as session:
+        here = {"host": "here", "machine": str(this_machine()), "pid": 2**22 + 1}
+        session.execute(sa.update(Attempt).values(folder=str(folder), **here))
+    slurm.queue = queue
+    done = cancel(ledger, job_rows(ledger))
+    assert slurm.cancelled == list(queue) and len(done.asked) == 1
+    (row,) = job_rows(ledger)
+    assert (row.state, row.failure) == ("NEVER_SUBMITTED", "cancelled")
+    assert (folder / "cancelled").exists(), "a copy that arrives late does not start"

@@ -1,0 +1,231 @@
+"""Conclusions from a look at Slurm: only for this user and cluster, from a complete list, while no log grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.launch import refresh as refreshing
+from orchestrator.launch.provenance import user_name
+from orchestrator.launch.refresh import LOST_AFTER, refresh
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.jobs import JobRow, job_rows, may_ask
+from orchestrator.ledger.submissions import record_submission
+from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
+from orchestrator.machine import seconds_since_boot, this_machine
+from orchestrator.slurm.query import QueryAnswer
+from orchestrator.slurm.records import JobRecord
+from tests.unit.ledger.making import new_ledger, new_run, record
+
+CLUSTER = "tests@c1:6817"
+
+
+class Slurm:
+    """A cluster that lists `records`, and the clock since boot."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: list[JobRecord] = []
+        self.complaints: tuple[str, ...] = ()
+        self.cluster = CLUSTER
+        self.asked: list[list[str]] = []
+        self.later_s = 0.0
+        monkeypatch.setattr(refreshing, "cluster_identity", lambda: self.cluster)
+        monkeypatch.setattr(refreshing, "query_jobs", self.query)
+        monkeypatch.setattr(refreshing, "seconds_since_boot", lambda: seconds_since_boot() + self.later_s)
+
+    def query(self, job_ids: Collection[str], is_ours: Callable[[JobRecord], bool]) -> QueryAnswer:
+        self.asked.append(list(job_ids))
+        records = {one.job_id: one for one in self.records if one.job_id in job_ids and is_ours(one)}
+        unknown = frozenset() if self.complaints else frozenset(job_ids) - set(records)
+        return QueryAnswer(records, self.complaints, unknown)
+
+    def lists(self, *jobs: tuple[str, str], state: str = "RUNNING") -> None:
+        """Jobs by id and token."""
+        self.records = [
+            JobRecord(
+                job_id=job_id,
+                state=state,
+                reason="",
+                nodes="n1",
+                exit_code=7 if state == "FAILED" else None,
+                signal=None,
+                comment=f"repro:{token}",
+                started_at=None,
+                ended_at=None,
+                source="squeue",
+            )
+            for job_id, token in jobs
+        ]
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(monkeypatch)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return new_ledger(tmp_path)
+
+
+def submitted(
+    ledger: Ledger,
+    name: str = "a",
+    job_id: str = "17",
+    user: str | None = None,
+    cluster: str = CLUSTER,
+    folder: str = "",
+) -> None:
+    """A job that Slurm took under the token of its name."""
+    run = replace(new_run(), user=user or user_name())
+    record(ledger, name, token=f"token-{name}", run=run, scheduler="slurm", array=False)
+    record_submission(ledger, f"token-{name}", job_id)
+    changes = {"slurm_cluster": cluster} | ({"folder": folder} if folder else {})
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).where(Attempt.token == f"token-{name}").values(**changes))
+
+
+def only(ledger: Ledger) -> JobRow:
+    (row,) = job_rows(ledger)
+    return row
+
+
+def test_a_job_that_no_source_lists_for_long_is_lost(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger)
+    refresh(ledger)
+    assert only(ledger).state == "PENDING"
+    slurm.later_s = LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert only(ledger).state == LOST
+
+
+def test_root_may_conclude_and_another_user_may_not(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ledger, user="ann")
+    monkeypatch.setattr("os.geteuid", lambda: 1234)
+    for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
+        assert refresh(ledger).complaints == ("Slurm does not list a job of ann; only ann can find out more",)
+    assert (only(ledger).state, only(ledger).unseen_since) == ("PENDING", None)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
+        refresh(ledger)
+    assert only(ledger).state == LOST
+
+
+def test_a_job_of_another_cluster_is_not_asked_for_and_never_lost(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger, cluster="tests@c2:6817")
+    for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
+        (complaint,) = refresh(ledger).complaints
+        assert "tests@c2:6817" in complaint and "set SLURM_CONF" in complaint
+    assert slurm.asked == [] and only(ledger).state == "PENDING"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_the_end_record_of_a_job_of_another_cluster_is_read_all_the_same(ledger: Ledger, tmp_path: Path) -> None:
+    submitted(ledger, cluster="tests@c2:6817", folder=str(tmp_path))
+    (tmp_path / "end").write_text("exit_code=0\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id=17\npid=1\n")
+    assert refresh(ledger).complaints == () and only(ledger).state == "COMPLETED"
+
+
+def test_a_source_that_could_not_be_asked_calls_nothing_lost(ledger: Ledger, slurm: Slurm) -> None:
+    submitted(ledger)
+    slurm.complaints = ("squeue: its answer is no list of jobs",)
+    for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
+        assert refresh(ledger).complaints == slurm.complaints
+    assert (only(ledger).state, only(ledger).unseen_since) == ("PENDING", None)
+
+
+def test_a_job_is_not_lost_while_its_log_grows(ledger: Ledger, slurm: Slurm, tmp_path: Path) -> None:
+    submitted(ledger, folder=str(tmp_path))
+    log = tmp_path / "log.txt"
+    for number in range(4):
+        log.write_text("line\n" * (number + 1))
+        slurm.later_s = number * LOST_AFTER.total_seconds()
+        refresh(ledger)
+        assert only(ledger).state == "PENDING", number
+    slurm.later_s += LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert only(ledger).state == LOST
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=1), -timedelta(hours=1)])
+def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, jump: timedelta
+) -> None:
+    submitted(ledger)
+    refresh(ledger)
+    monkeypatch.setattr("orchestrator.ledger.jobs.now", lambda: now() + jump)
+    monkeypatch.setattr(refreshing, "now", lambda: now() + jump)
+    refresh(ledger)
+    assert only(ledger).state == "PENDING"
+    slurm.later_s = LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert only(ledger).state == LOST
+
+
+def test_another_machine_waits_by_a_clock_of_its_own(
+    ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(ledger)
+    refresh(ledger)
+    there = replace(this_machine(), boot_id="another-boot")
+    monkeypatch.setattr(refreshing, "this_machine", lambda: there)
+    slurm.later_s = 10 * LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert only(ledger).state == "PENDING", "its clock began to count with this look"
+    slurm.later_s += LOST_AFTER.total_seconds()
+    refresh(ledger)
+    assert only(ledger).state == LOST
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_a_lost_job_that_slurm_lists_again_is_not_lost(ledger: Ledger, slurm: Slurm, state: str) -> None:
+    submitted(ledger)
+    with ledger.writing() as session:
+        lost = {"state": LOST, "phase": ENDED, "ended_at": now(), "verdict": FAILED, "failure": "lost"}
+        session.execute(sa.update(Attempt).values(**lost, verdict_reason="lost"))
+    refresh(ledger)
+    assert only(ledger).verdict == FAILED
+    slurm.lists(("17", "token-a"), state=state)
+    refresh(ledger)
+    row = only(ledger)
+    assert (row.state, row.verdict, row.failure, row.verdict_reason) == (state, None, None, None)
+
+
+def test_of_two_jobs_with_one_id_each_has_its_own_record(ledger: Ledger, slurm: Slurm) -> None:
+    """slurmctld was killed before it had saved the first, and gave its id to the second."""
+    submitted(ledger, "a", "240")
+    submitted(ledger, "b", "240")
+    slurm.lists(("240", "token-b"), state="FAILED")
+    refresh(ledger)
+    by_case = {row.case_name: row for row in job_rows(ledger)}
+    assert (by_case["a"].state, by_case["a"].phase, by_case["a"].exit_code) == ("PENDING", WAITING, None)
+    assert (by_case["b"].state, by_case["b"].phase, by_case["b"].exit_code) == ("FAILED", ENDED, 7)
+
+
+def test_a_record_of_an_earlier_look_is_not_kept(ledger: Ledger, slurm: Slurm, tmp_path: Path) -> None:
+    """In one process: `repro wait` saw the job run, then Slurm forgot it, and the job left its end record."""
+    submitted(ledger, folder=str(tmp_path))
+    slurm.lists(("17", "token-a"))
+    refresh(ledger)
+    assert only(ledger).phase == RUNNING
+    slurm.lists()
+    (tmp_path / "end").write_text("exit_code=143\nat=2026-01-01T00:00:00Z\nhost=n1\nscheduler_id=17\npid=1\n")
+    refresh(ledger)
+    assert (only(ledger).state, only(ledger).exit_code) == ("FAILED", 143)
+
+
+def test_a_look_of_a_clock_that_is_ahead_does_not_keep_others_from_looking(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.ledger.jobs.now", lambda: now() + timedelta(hours=1))
+        assert may_ask(ledger, "slurm", 15.0)[0]
+    assert may_ask(ledger, "slurm", 15.0)[0]
+    assert not may_ask(ledger, "slurm", 15.0)[0]
