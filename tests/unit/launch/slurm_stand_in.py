@@ -20,7 +20,7 @@ here=$(dirname "$0")
 options=()
 for word in "${@:2}"; do [[ $word != --* ]] || options+=("$word"); done
 printf '%s\n' "${options[*]}" >>"$here/calls"
-jobs=1 comment=
+jobs=1 comment= list=
 for word in "$@"; do
   case $word in
     --comment=*) comment=${word#*=} ;;
@@ -32,7 +32,7 @@ done
 take() {
   local id
   id=$((100 + $(wc -l <"$here/queue")))
-  echo "$id $comment" >>"$here/queue"
+  echo "$id $comment ${list%%%*}" >>"$here/queue"
   echo $(($(<"$here/room") - jobs)) >"$here/room"
   [ $# -gt 0 ] || echo $id
 }
@@ -55,12 +55,12 @@ fi
 take
 """
 
-_SHOWN = {"JobArrayID": "$id", "State": "PENDING", "TimeLimit": "0:10:00", "Comment": "$comment"}
+_SHOWN = {"JobArrayID": "$id${list:+_[$list]}", "State": "PENDING", "TimeLimit": "0:10:00", "Comment": "$comment"}
 _SQUEUE = r"""#!/bin/bash
 here=$(dirname "$0")
 [ ! -e "$here/silent" ] || { echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1; }
 echo "HEADER"
-while read -r id comment; do
+while read -r id comment list; do
   echo "ROW"
 done <"$here/queue"
 """.replace("HEADER", SEPARATOR.join(["JOBID", *QUEUE_FIELDS[1:]])).replace(
