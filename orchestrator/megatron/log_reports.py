@@ -142,10 +142,13 @@ class ContainerReport:
 
     @property
     def failed(self) -> tuple[Origin, ...]:
-        """Origins of the containers that failed by themselves; not those that Slurm ended because of another task."""
-        of_itself = [origin for origin, one in self._containers.items() if one.has_failed and not one.was_ended]
-        exited = [origin for origin, one in self._containers.items() if one.has_exited and not one.was_ended]
-        return tuple(of_itself or exited)
+        """Origins of the containers that failed by themselves; not those that Slurm ended because of another task.
+
+        Lines without an origin may be of several containers, so that an ended one proves nothing about the others.
+        """
+        own = {key: one for key, one in self._containers.items() if key == Origin() or not one.was_ended}
+        of_itself = tuple(origin for origin, one in own.items() if one.has_failed)
+        return of_itself or tuple(origin for origin, one in own.items() if one.has_exited)
 
     def text(self) -> str:
         """Error and reason of the first container that failed by itself."""

@@ -34,9 +34,7 @@ def build_pyxis(folder: Path) -> None:
     made.replace(library)
 
 
-def plugstack_conf(
-    folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = ""
-) -> str:
+def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> str:
     """plugstack.conf for the plug-in as built: which pyxis it is to be, whether sbatch and salloc know it too, and on
     which node no image can be read.
     """

@@ -234,7 +234,7 @@ def test_no_more_than_asked_run_at_once_whatever_they_ask_for(site: StandInSite,
 def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
     """The nodes that the newest attempt excludes."""
     shown = slurm_cluster.run("scontrol", "show", "job", row_of(site)["id"])
-    return re.findall(r"ExcNodeList=(\S*)", shown)[0]
+    return shown.partition("ExcNodeList=")[2].split()[0]
 
 
 def test_after_a_gpu_fault_on_one_of_four_nodes_only_that_node_is_excluded(
@@ -268,3 +268,31 @@ def test_a_container_that_does_not_start_on_one_node_is_run_again_on_others(
     first, _ = json.loads(site.repro("history", row["job"], "--json").stdout)
     assert (first["failure"], first["nodes"]) == ("image", "n[1-2]")
     assert f"for image: {image}; [ERROR] Invalid image format" in first["verdict_reason"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "python", "failure", "words"),
+    [
+        ("/nosuch:/data", None, "image", "enroot-mount: failed to mount: /nosuch at "),
+        (None, "/nosuch/bin/python", "configuration", ": /nosuch/bin/python: No such file or directory"),
+    ],
+    ids=["mount source", "python"],
+)
+def test_a_mount_source_or_a_python_that_is_missing_is_named(
+    site: StandInSite,
+    slurm_cluster: SlurmCluster,
+    mount: str | None,
+    python: str | None,
+    failure: str,
+    words: str,
+) -> None:
+    """With a pyxis that does not look for mount sources itself."""
+    image, mounts = write_image(site.folder / "torch.sqsh"), json.dumps([mount] if mount else [])
+    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: {mounts}}}")
+    if python is not None:
+        profile = site.folder / "site.yaml"
+        profile.write_text(profile.read_text().replace(str(site.folder / "train.sh"), python))
+    with slurm_cluster.pyxis(version="0.23"):
+        assert site.submit(*CASE).returncode == 0
+        (row,) = site.wait_until_ended()
+    assert row["failure"] == failure and words in row["why"], row["why"]

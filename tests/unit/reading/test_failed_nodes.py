@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,13 @@ def test_of_a_container_only_the_node_where_it_failed_by_itself_is_excluded(
     lines = "".join(sorted(lines.splitlines(keepends=True))) if ended_first else lines
     srun = b"srun: error: n2: tasks 2-3: Exited with exit code 1\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
     assert failed_nodes(Failure.IMAGE, [lines.encode(), srun], allocation) == ("n2",)
+
+
+def test_of_containers_without_labels_and_names_the_node_of_the_first_failed_task_is_excluded() -> None:
+    lines = re.sub(r"(?m)^[0-9]: ", "", BROKEN.replace("{1}", "").replace("{2}", ""))
+    srun = b"srun: error: n2: tasks 2-3: Exited with exit code 1\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
+    for log in (lines, "".join(sorted(lines.splitlines(keepends=True)))):
+        assert failed_nodes(Failure.IMAGE, [log.encode(), srun], TWO) == ("n2",)
 
 
 def test_every_node_whose_container_failed_by_itself_is_excluded() -> None:
