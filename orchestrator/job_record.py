@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +39,12 @@ class JobRecord:
         if seen == due and seen.isdecimal():
             return None
         return f"{seen or 'none'} of {due or 'its'} nodes ran it inside {self.image}"
+
+    @property
+    def nodes_inside(self) -> int | None:
+        """Number of nodes that ran the job's task inside the image; None where the record does not contain it."""
+        nodes = (self.inside_image or "").partition("/")[0]
+        return int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else None
 
 
 def read_record(path: Path) -> JobRecord | None:

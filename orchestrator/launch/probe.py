@@ -37,6 +37,9 @@ PATIENCE_S = 10.0
 OUTSIDE_IMAGE = 97
 """The exit code of a script whose task finds itself outside its image (sbatch_container.sh.j2)."""
 
+_NOT_OF_IMAGE = re.compile("mount|cannot create directory|No space left on device")
+"""Reasons of a container that did not start which are not the image's."""
+
 # Said by every task. GPUs are counted by the driver, else by what Slurm lets the job see.
 _INSIDE = """\
 if command -v nvidia-smi >/dev/null; then gpus=$(nvidia-smi -L | wc -l)
@@ -157,8 +160,8 @@ def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Fin
     if blamed:
         return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, mend)]
     name, _ = _probed_image(cluster)
-    is_the_image = name is not None and (code == OUTSIDE_IMAGE or said.startswith("container"))
-    where = cluster.layered.where(("container", "images", str(name))) if is_the_image else None
+    is_the_image = code == OUTSIDE_IMAGE or (said.startswith("container") and not _NOT_OF_IMAGE.search(said))
+    where = cluster.layered.where(("container", "images", name)) if name is not None and is_the_image else None
     return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, mend)]
 
 

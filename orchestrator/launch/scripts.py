@@ -23,8 +23,10 @@ from orchestrator.ledger.tables import IN_TURN
 from orchestrator.masking import masked
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.plan import Plan
-from orchestrator.reading.failure import POLICIES, failed_nodes
-from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.failed_nodes import Allocation, failed_nodes
+from orchestrator.reading.failure import POLICIES
+from orchestrator.reading.log_files import log_blocks
+from orchestrator.slurm.node_names import expand_node_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,38 @@ class Batch:
     name: str
     plans: tuple[Plan, ...]
     options: tuple[str, ...]
+
+
+class FailedNodes:
+    """The nodes at fault in earlier attempts. Each log is read once, and in blocks: it may have any size.
+
+    `submit` asks for them before it locks the ledger. Within the lock only the log of an attempt that another process
+    has judged since then is read.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._by_attempt: dict[int, tuple[str, ...]] = {}
+
+    def of(self, plan: Plan, before: Latest) -> tuple[str, ...]:
+        """Return the nodes that an attempt after this one has to exclude because of it."""
+        failure = failure_named(before.failure)
+        if not POLICIES[failure].elsewhere:
+            return ()
+        if before.attempt_id not in self._by_attempt:
+            self._by_attempt[before.attempt_id] = ()
+            with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
+                log = log_blocks(Path(before.folder))
+                self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before))
+        return self._by_attempt[before.attempt_id]
+
+    def _allocation(self, plan: Plan, before: Latest) -> Allocation:
+        nodes, slurm = expand_node_names(before.nodes), self._cluster.profile.slurm
+        is_block = slurm is None or not any(word.startswith(("-m", "--distribution")) for word in slurm.srun)
+        if len(nodes) != plan.resources.nodes or not is_block:
+            return Allocation(nodes)
+        ranks = plan.resources.tasks_per_node
+        return Allocation(nodes, 1 if slurm is not None and slurm.tasks == "per-node" else ranks, ranks)
 
 
 def in_order(plans: Sequence[Plan]) -> list[Plan]:
@@ -48,7 +82,12 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def batches_of(
-    plans: Sequence[Plan], missing: Mapping[str, Missing], wishes: Wishes, cluster: Cluster, most: int
+    plans: Sequence[Plan],
+    missing: Mapping[str, Missing],
+    wishes: Wishes,
+    cluster: Cluster,
+    most: int,
+    failed: FailedNodes,
 ) -> Iterator[Batch]:
     """Jobs that ask for the same go together, `most` at most, in the order given; on this machine all of them."""
     if not plans:
@@ -58,7 +97,7 @@ def batches_of(
         return
     groups: dict[Any, list[Plan]] = {}
     for plan in plans:
-        options = _options(missing[plan.identity].before)
+        options = _options(plan, missing[plan.identity].before, failed)
         groups.setdefault((plan.resources, options, plan.identity == wishes.canary), []).append(plan)
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
@@ -142,19 +181,16 @@ def _gate(run_id: str, wishes: Wishes, canary: tuple[Plan, str | None] | None, f
     return Gate(folders.run(run_id), wishes.stop_after, Canary(plan.label, folder, plan.case.training.iterations))
 
 
-def _options(before: Latest | None) -> tuple[str, ...]:
+def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[str, ...]:
     """For an attempt after one that failed: not on the nodes that did, and not at once."""
     if before is None or before.state == IN_TURN:
         return ()
-    failure = failure_named(before.failure)
     words = []
     bad = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
-    if POLICIES[failure].elsewhere:
-        with contextlib.suppress(ReproError):  # another user's log: what it says is not ours to know
-            bad |= set(failed_nodes(log_bytes(Path(before.folder)), before.nodes))
+    bad |= set(failed.of(plan, before))
     if bad:
         words.append(f"--exclude={','.join(sorted(bad))}")
-    pause_s = pause_before(before.submitted, failure)
+    pause_s = pause_before(before.submitted, failure_named(before.failure))
     if pause_s:
         words.append(f"--begin=now+{pause_s}")
     return tuple(words)

@@ -21,7 +21,7 @@ from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_job
-from orchestrator.launch.scripts import Batch, batches_of, in_order, write_scripts
+from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, in_order, write_scripts
 from orchestrator.launch.sending import Sent, Talk, mark_cancelled, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
 from orchestrator.launch.wishes import Wishes
@@ -34,6 +34,7 @@ from orchestrator.ledger.runs import (
     NewRun,
     Recorded,
     Standing,
+    latest_attempts,
     record_run,
     record_wishes,
 )
@@ -103,7 +104,7 @@ def submit(
         _require_canary(request, ordered[0], found, missing)
         wishes = _wishes(request, cluster, ordered, found, missing)
         wanted = [plan for plan in ordered if plan.identity in missing]
-        batches.extend(batches_of(wanted, missing, wishes, cluster, most))
+        batches.extend(batches_of(wanted, missing, wishes, cluster, most, failed))
         canary = _canary(wishes, once, found, missing)
         return write_scripts(run_id, batches, wishes, canary, cluster, folders)
 
@@ -116,6 +117,11 @@ def submit(
     ordered = in_order(list(once.values()))
     # Asked before the ledger is locked: others would have to wait for a slow scheduler, too.
     most = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
+    failed = FailedNodes(cluster)
+    if cluster.is_slurm:
+        for job_id, latest in latest_attempts(ledger, list(once)).items():
+            if standing_of(once[job_id], latest, again) is Standing.MISSING:
+                failed.of(once[job_id], latest)
     with uninterrupted() as is_interrupted:
         run = _run(run_id, plans, cluster, folders, command)
         try:

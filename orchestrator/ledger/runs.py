@@ -196,6 +196,12 @@ def _missing(before: Latest | None) -> Missing:
     return Missing(before.number if before.state == IN_TURN else before.number + 1, before)
 
 
+def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, Latest]:
+    """Return the latest attempt of each of these jobs that has one."""
+    with ledger.reading() as session:
+        return _latest(session, list(job_ids))
+
+
 def _latest(session: Session, job_ids: list[str]) -> dict[str, Latest]:
     found: dict[str, Latest] = {}
     submitted: dict[str, int] = {}

@@ -17,13 +17,17 @@ CRASHED, KILLED = "a rank crashed", "a rank was killed"
 GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
 NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error", "NCCL time-out", "NCCL lost a rank"
-TIME_LIMIT = "time limit"
+TIME_LIMIT, CONTAINER = "time limit", "container"
 NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
 _TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
 _NCCL = r"NCCL [Ee]rror(?: in|:| [0-9])"
 _SIGKILL = r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)"
+_NO_PROGRAM = (
+    r"(?:cannot execute: )?(?:No such file or directory|required file not found|Permission denied|Is a directory"
+    r"|cannot execute binary file)"
+)
 _CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
 _PATTERNS = (
@@ -43,6 +47,7 @@ _PATTERNS = (
         r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
     ),
     ("argument error", r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
+    ("argument error", r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
     (ASSERTION, r"^AssertionError(?:: |:?$)"),
     # That somebody else has the memory is told from the numbers of the next kind's lines (log_cause_memory).
     (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
@@ -86,8 +91,9 @@ _PATTERNS = (
     (TIME_LIMIT, r"DUE TO TIME LIMIT"),
     ("node failure", r"NODE FAILURE|Node failure on "),
     ("preempted", r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
-    ("container", r"error: pyxis: "),
+    (CONTAINER, r"error: pyxis: "),
     ("not found", r": command not found|: No module named |exec: .{1,200}: not found"),
+    ("not found", rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
@@ -131,6 +137,7 @@ TOKENS = (
     *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure"),
     *(b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost"),
     *(b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML"),
+    b": line ",
 )
 """Each line of any kind has one of these in it. They are searched first, as literals are found many times faster; of
 the iterations that count as none there is no literal but `NAN_ITERATIONS`."""

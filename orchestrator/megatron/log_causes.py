@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from orchestrator.megatron.log_cause_kinds import (
     ASSERTION,
+    CONTAINER,
     ECHO,
     ERROR,
     FAULTS,
@@ -28,8 +29,8 @@ from orchestrator.megatron.log_cause_kinds import (
     TOKENS,
 )
 from orchestrator.megatron.log_cause_memory import memory_short
-from orchestrator.megatron.log_labels import Labelled, labelled, line_around, lines_with
-from orchestrator.megatron.log_reports import PyxisSays, Report
+from orchestrator.megatron.log_labels import Labelled, Origin, labelled, line_around, lines_with
+from orchestrator.megatron.log_reports import ContainerReport, Report
 
 LONGEST_LINE = 300
 """Characters that are kept of a deciding line."""
@@ -38,7 +39,7 @@ _MOST_RANKS = 4096
 
 _ORDER = {kind: order for order, (kind, _) in reversed(list(enumerate(KINDS)))}
 _ASSERTION, _ERROR, _NCCL_TIMEOUT = _ORDER[ASSERTION], _ORDER[ERROR], _ORDER[NCCL_TIMEOUT]
-_GPU_IN_USE, _NO_GPU_MEMORY = _ORDER[GPU_IN_USE], _ORDER[NO_GPU_MEMORY]
+_GPU_IN_USE, _NO_GPU_MEMORY, _CONTAINER = _ORDER[GPU_IN_USE], _ORDER[NO_GPU_MEMORY], _ORDER[CONTAINER]
 _LEAST_ERROR = max(order for order, (kind, _) in enumerate(KINDS) if kind == ERROR)
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
@@ -51,12 +52,14 @@ _WORLD = b"using world size: "
 class Cause:
     """A line that decides: `line` without what launchers put before it, printable, of at most `LONGEST_LINE`
     characters; `rank` is None where nothing tells it. `others` are the best lines of other kinds, in their order.
+    `origins` are the sources of the failure: of the line, or of each container that failed by itself.
     """
 
     kind: str
     line: str
     rank: int | None
     others: tuple[Cause, ...] = field(default=(), compare=False, repr=False)
+    origins: tuple[Origin, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.line}"
@@ -151,7 +154,7 @@ class _Start:
     def __init__(self) -> None:
         self.has_world = False
         self._kept: dict[int, _Kept] = {}
-        self._pyxis = PyxisSays()
+        self._containers = ContainerReport()
         self._report = Report()
         self._culprit: _Hit | None = None  # of a time-out, by NCCL's own word
         self._trained_at: int | None = None
@@ -180,6 +183,8 @@ class _Start:
         for order in sorted(self._kept):
             if order == _GPU_IN_USE and self._filled_by_itself:  # it would have run out of memory without them
                 continue
+            if order == _CONTAINER and not self._containers.failed:  # Slurm ended all of them
+                continue
             best.setdefault(KINDS[order][0], self._best_of(order))
         if not best:
             return None
@@ -200,8 +205,8 @@ class _Start:
         if order == _NO_GPU_MEMORY and (short := memory_short(line.text)) is not None:
             order = _GPU_IN_USE if short.is_of_others else order
             self._filled_by_itself |= not short.is_of_others
-        if KINDS[order][0] == "container":
-            self._pyxis.take(line.text)
+        if order == _CONTAINER:
+            self._containers.take(line)
         named = _CULPRIT.search(line.text) if order == _NCCL_TIMEOUT else None
         if named is not None:
             line = replace(line, rank=int(named[1]), is_task=False)
@@ -221,13 +226,16 @@ class _Start:
         hit = kept.of_rank(culprit)
         if hit is None or self._is_of_node(hit):
             hit = kept.first
-        text = self._pyxis.text() if kind == "container" else hit.line.text
-        rank = hit.line.rank
-        if kind in OF_THE_JOB:
+        text, rank = hit.line.text, hit.line.rank
+        origins: tuple[Origin, ...] = (hit.line.origin,)
+        if order == _CONTAINER:
+            text, origins = self._containers.text(), self._containers.failed
+            rank = origins[0].task
+        elif kind in OF_THE_JOB:
             rank = None
         elif self._is_of_node(hit) or (rank is None and kind in OF_A_RANK):
             rank = culprit if kind in OF_A_RANK else None
-        return Cause(kind, text[:LONGEST_LINE], rank)
+        return Cause(kind, text[:LONGEST_LINE], rank, origins=origins)
 
     def _is_of_node(self, hit: _Hit) -> bool:
         """Whether its rank is only a node's number: torchrun is one task of srun for all the ranks of its node."""

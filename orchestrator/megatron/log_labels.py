@@ -23,11 +23,23 @@ _WITHIN = re.compile(
     r"\bRank ([0-9]{1,9})\]|error: [\w.-]{1,64}: task ([0-9]{1,9}): |process rank ([0-9]{1,9}) with PID|"
     r"was aborted on rank ([0-9]{1,9})"
 )
+_NODE = re.compile(r"slurmstepd-([\w.-]{1,64}): |srun: error: ([\w.-]{1,64}): tasks? [0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Source of a line: the task number of srun's label, and the node name that slurmstepd or srun prints.
+
+    slurmstepd prints its node name only in some builds of Slurm; in the others its prefix is `slurmstepd: `.
+    """
+
+    task: int | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A line without its labels, and the rank that it names.
+    """A line without its labels, and the rank and origin that the labels name.
 
     `is_task`: the rank is only the number of a task of srun, which is a node's where a launcher starts its ranks.
     """
@@ -35,6 +47,7 @@ class Labelled:
     text: str
     rank: int | None
     is_task: bool
+    origin: Origin = Origin()
 
 
 def labelled(line: bytes) -> Labelled:
@@ -55,11 +68,13 @@ def labelled(line: bytes) -> Labelled:
     torch = torch or _TORCH.match(text)
     text = text[torch.end() :] if torch else text
     within = None if torch else _WITHIN.search(text)
+    node = _NODE.match(text)
+    origin = Origin(int(task[1]) if task else None, (node[1] or node[2]) if node else None)
     if torch or within or process:
         said = torch or within or process
         assert said is not None
-        return Labelled(text, int(next(group for group in said.groups() if group)), is_task=False)
-    return Labelled(text, int(task[1]) if task else None, is_task=task is not None)
+        return Labelled(text, int(next(group for group in said.groups() if group)), is_task=False, origin=origin)
+    return Labelled(text, origin.task, is_task=task is not None, origin=origin)
 
 
 def lines_with(part: bytes, token: bytes) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestrator.megatron.log_labels import BEHIND, Labelled, labelled, lines_with
+from orchestrator.megatron.log_labels import BEHIND, Labelled, Origin, labelled, lines_with
 
 _LINES_OF_REPORT = 10
 """What can follow the heading of torchrun's report: number, time, host, rank, exit code, file, traceback."""
@@ -21,11 +21,23 @@ _OF_REPORT = re.compile(
 _PROCESS = re.compile(rb"Process name: \[\[[0-9]{1,9},[0-9]{1,9}\],([0-9]{1,9})\]")
 _NO_TIME = b"~"  # behind every time
 
-# Of pyxis' lines one says what went wrong, an indented one of enroot's log why; the others follow from it, and may come
-# first (pyxis 0.24's pyxis_slurmstepd.c).
+# Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, an indented line of enroot's log
+# names the reason, the others follow from the error and may come first.
 _PYXIS = re.compile(r"error: pyxis: (.*)")
-_FOLLOWS = re.compile(r" |child [0-9]|printing |container was not started|a previous task terminated")
-_ENROOT_WHY = re.compile(r" +(?:\[ERROR\] |curl: |FATAL ERROR: )")
+_FOLLOWS = re.compile(
+    r" |child [0-9]|printing |container was not started|a previous task terminated|if the image has an unusual"
+)
+# Lines of a container that Slurm ended; 137 and 143 are the exit codes of a shell that a signal ended.
+_ENDED = re.compile(r"child [0-9]+ (?:terminated with signal|failed with error code: (?:137|143)$)")
+_FAILED = re.compile(r"child [0-9]")
+_EXITED = re.compile(r"container exited too soon")
+# Reasons in enroot's log, the most specific first: a full disk, a marked line, a program's message.
+_REASONS = (
+    re.compile(r" +(.*No space left on device.*)"),
+    re.compile(r" +((?:\[ERROR\]|curl:|FATAL ERROR:) .*)"),
+    re.compile(r" +((?:/[\w./-]{1,200}|[\w.-]{1,64}): [^ ].*)"),
+)
+_MOST_ORIGINS = 4096
 
 
 class Report:
@@ -78,24 +90,66 @@ class Report:
             self._first = time, rank
 
 
-class PyxisSays:
-    """What went wrong and why, of all that pyxis says."""
+class _Container:
+    """Lines that pyxis printed about one task's container."""
 
     def __init__(self) -> None:
-        self._first: dict[str, str] = {}
+        self.first = ""
+        self._error = ""
+        self._reasons: dict[int, str] = {}
+        self.has_failed = False
+        self.was_ended = False
+        self.has_exited = False
 
-    def take(self, text: str) -> None:
-        """The next of its lines."""
-        found = _PYXIS.search(text)
-        said = found[1] if found else ""
-        self._first.setdefault("any", said)
-        if not _FOLLOWS.match(said):
-            self._first.setdefault("telling", said)
-        elif _ENROOT_WHY.match(said):
-            self._first.setdefault("why", said.strip())
+    def take(self, message: str) -> None:
+        self.first = self.first or message
+        follows = _FOLLOWS.match(message) is not None
+        if not self.has_failed and _ENDED.match(message):
+            self.was_ended = True
+        elif _EXITED.match(message):
+            self.has_exited = True
+        elif not follows or _FAILED.match(message):
+            self.has_failed = True
+        if not follows:
+            self._error = self._error or message
+            return
+        for order, pattern in enumerate(_REASONS):
+            if found := pattern.match(message):
+                self._reasons.setdefault(order, found[1].strip())
 
     def text(self) -> str:
-        """Both in one."""
-        telling = self._first.get("telling", self._first["any"]).strip()
-        why = self._first.get("why", "").removesuffix(": " + telling.rpartition(": ")[2])  # the same path again
-        return f"pyxis: {telling}" + (f"; {why}" if why else "")
+        """The error and its reason in one line."""
+        error = (self._error or self.first).strip()
+        reason = self._reasons[min(self._reasons)] if self._reasons else ""
+        reason = reason.removesuffix(": " + error.rpartition(": ")[2])  # the same path again
+        return f"pyxis: {error}" + (f"; {reason}" if reason else "")
+
+
+class ContainerReport:
+    """What pyxis prints about containers that did not start, by the origin of the lines."""
+
+    def __init__(self) -> None:
+        self._containers: dict[Origin, _Container] = {}
+
+    def take(self, line: Labelled) -> None:
+        """Read the next line of pyxis."""
+        found = _PYXIS.search(line.text)
+        known = self._containers.get(line.origin)
+        if known is None and len(self._containers) < _MOST_ORIGINS:
+            known = self._containers[line.origin] = _Container()
+        if known is not None and found is not None:
+            known.take(found[1])
+
+    @property
+    def failed(self) -> tuple[Origin, ...]:
+        """Origins of the containers that failed by themselves; not those that Slurm ended because of another task.
+
+        Lines without an origin may be of several containers, so that an ended one proves nothing about the others.
+        """
+        own = {key: one for key, one in self._containers.items() if key == Origin() or not one.was_ended}
+        of_itself = tuple(origin for origin, one in own.items() if one.has_failed)
+        return of_itself or tuple(origin for origin, one in own.items() if one.has_exited)
+
+    def text(self) -> str:
+        """Error and reason of the first container that failed by itself."""
+        return self._containers[self.failed[0]].text()

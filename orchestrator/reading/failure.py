@@ -7,12 +7,13 @@ a pause; what would fail again is left to a person, and asked for by name: `repr
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.megatron.log_cause_kinds import (
     ASSERTION,
+    CONTAINER,
+    FAULTS,
     GPU_FAULT,
     GPU_IN_USE,
     GPU_UNUSABLE,
@@ -140,7 +141,7 @@ _BY_CAUSE = {
     TIME_LIMIT: Failure.TIMEOUT,
     "node failure": Failure.NODE_FAIL,
     "preempted": Failure.PREEMPTED,
-    "container": Failure.IMAGE,
+    CONTAINER: Failure.IMAGE,
 }
 
 WHATEVER_THE_END = frozenset(
@@ -157,10 +158,6 @@ _LEFT_OVER = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM
 """Classes that no kind of line has, or that may be without one."""
 
 _OTHERS_DID_IT = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
-
-_NODE_LOST = re.compile(rb"error: Node failure on ([A-Za-z0-9_.\-]{1,64})")
-_CONTAINER_FAILED = re.compile(rb"slurmstepd-([A-Za-z0-9_.\-]{1,64}): error: pyxis")
-_TASK_FAILED = re.compile(rb"srun: error: ([A-Za-z0-9_.\-]{1,64}): tasks? [0-9,\- ]{1,40}: ")
 
 
 def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
@@ -201,19 +198,21 @@ def failure_of(
         return by_cause
     if ending.reason == MADE_WAY:
         return Failure.PREEMPTED
-    if ending.outside_image:  # whatever is wrong with the site's pyxis, another node has the same
-        return Failure.CONFIGURATION
-    if kind is None and ending.exit_code == KILLED_CODE:
+    if kind not in FAULTS and ending.exit_code == KILLED_CODE:
         return Failure.KILLED
+    if _lacks_proof(ending, kind):  # whatever is wrong with the site's container runtime, other nodes have the same
+        return Failure.CONFIGURATION
     if ending.state != "COMPLETED" or (kind in WHATEVER_THE_END and not is_whole):
         return by_cause
     return Failure.INCOMPLETE if is_finite else Failure.NUMBERS
 
 
-def failed_nodes(log: bytes, nodes: str | None) -> tuple[str, ...]:
-    """The nodes that the log blames; where it blames none, a lone node that the attempt ran on."""
-    for pattern in (_NODE_LOST, _CONTAINER_FAILED, _TASK_FAILED):
-        blamed = tuple(dict.fromkeys(match[1].decode() for match in pattern.finditer(log)))
-        if blamed:
-            return blamed
-    return (nodes,) if nodes and not any(character in nodes for character in "[,") else ()
+def _lacks_proof(ending: Ending, kind: str | None) -> bool:
+    """Whether the missing proof of the image decides: the log has no better reason.
+
+    Where no node has started the program inside its image, an error line comes from a launcher.
+    """
+    if not ending.outside_image:
+        return False
+    has_no_reason = kind not in FAULTS or (kind not in _BY_CAUSE and ending.nodes_inside == 0)
+    return ending.state == "COMPLETED" or has_no_reason

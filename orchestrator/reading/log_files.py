@@ -152,9 +152,10 @@ def log_files(folder: Path) -> tuple[LogFile, ...]:
     return tuple(file for file in (log, *ranks, batch) if file is not None)
 
 
-def log_bytes(folder: Path) -> bytes:
-    """All that the log files hold; empty while there is none. Errors as of `log_files`."""
-    return b"\n".join(b"".join(file.blocks()) for file in log_files(folder))
+def log_blocks(folder: Path) -> Iterator[bytes]:
+    """Yield all log files of a job in blocks of whole lines. Errors as of `log_files`."""
+    for file in log_files(folder):
+        yield from file.blocks()
 
 
 def _found(folder: Path, name: str) -> LogFile | None:

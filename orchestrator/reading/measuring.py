@@ -15,7 +15,7 @@ from orchestrator.megatron.log_causes import Cause, CauseFinder
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.following import Followed
 from orchestrator.reading.gpu_samples import sampled_metrics
-from orchestrator.reading.log_files import log_files
+from orchestrator.reading.log_files import log_blocks
 from orchestrator.reading.outcome import Ending, Judgement, expected_of, judge
 from orchestrator.reading.read import LogReport
 from orchestrator.reading.statistics import measured_iterations, metrics
@@ -111,15 +111,22 @@ def _ending(row: JobRow) -> Ending:
         outside = end.outside_image if end else None
         if end is None or end.inside_image is None:
             outside = f"its end record does not prove that it ran inside {row.image}"
-    return Ending(row.phase, row.state, row.exit_code, row.reason, outside, end.commit if end else None)
+    return Ending(
+        phase=row.phase,
+        state=row.state,
+        exit_code=row.exit_code,
+        reason=row.reason,
+        outside_image=outside,
+        commit=end.commit if end else None,
+        nodes_inside=end.nodes_inside if end else None,
+    )
 
 
 def _cause(row: JobRow) -> Cause | None:
     """What decided, searched for in all of the log."""
     finder = CauseFinder()
-    for file in log_files(Path(row.folder)):
-        for block in file.blocks():
-            finder.feed(block)
+    for block in log_blocks(Path(row.folder)):
+        finder.feed(block)
     return finder.cause()
 
 

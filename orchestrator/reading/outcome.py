@@ -40,7 +40,8 @@ _ALLOCATING = re.compile(r"Tried to allocate ([0-9.]{1,9} [KMGT]?i?B)", re.IGNOR
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What the scheduler says about the end, and what the job's own record lacks of the proof that it ran inside its
-    image. `commit` is that of the program's checkout, where the record has it.
+    image. `commit` is that of the program's checkout, where the record has it. `nodes_inside` is the number of nodes
+    that ran the program inside the image; None where it is not known.
     """
 
     phase: str
@@ -49,6 +50,7 @@ class Ending:
     reason: str | None
     outside_image: str | None = None
     commit: str | None = None
+    nodes_inside: int | None = None
 
     @property
     def is_well(self) -> bool:
@@ -89,11 +91,14 @@ def judge(
         wrong.append("no iteration was read from its log")
     elif not is_whole:
         wrong.append(f"its log ends at iteration {report.last_iteration} of {expected.iterations}")
-    if ending.outside_image and (ending.state == "COMPLETED" or reached):  # what failed otherwise has its own reason
-        wrong.append(ending.outside_image)
     kind = cause.kind if cause else None
     failure = failure_of(ending, kind, differs=bool(differs), is_whole=is_whole, is_finite=not numbers)
     line = failing_line(failure, cause)
+    lacks_proof = failure is Failure.CONFIGURATION and not differs and line is None and bool(ending.outside_image)
+    if ending.outside_image and (lacks_proof or ending.state == "COMPLETED" or reached):
+        wrong.append(ending.outside_image)  # any other failure has a reason of its own
+    if lacks_proof and ending.state != "COMPLETED" and cause and cause.is_fault:
+        line = cause
     if failure is Failure.CONFIGURATION and differs:  # what else went wrong may have come of it
         line = cause.of(WHAT_RAN) if cause and any(mismatch.is_of_world for mismatch in differs) else None
     fault = cause if differs and failure is Failure.CONFIGURATION else line

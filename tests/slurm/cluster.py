@@ -127,11 +127,14 @@ class SlurmCluster:
         return pyxis_records(self.folder)
 
     @contextlib.contextmanager
-    def pyxis(self, *, version: str = "0.24", sbatch_support: bool = False) -> Iterator[None]:
-        """Inside the block the cluster has this pyxis; sbatch and salloc know its options where sbatch_support."""
+    def pyxis(self, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> Iterator[None]:
+        """Inside the block the cluster has this pyxis; sbatch and salloc know its options where sbatch_support, and no
+        image can be read on `broken_node`.
+        """
         conf = self.folder / "etc/plugstack.conf"
         before = conf.read_text()
-        conf.write_text(plugstack_conf(self.folder, version=version, sbatch_support=sbatch_support))
+        text = plugstack_conf(self.folder, version=version, sbatch_support=sbatch_support, broken_node=broken_node)
+        conf.write_text(text)
         try:
             yield
         finally:

@@ -34,13 +34,16 @@ def build_pyxis(folder: Path) -> None:
     made.replace(library)
 
 
-def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False) -> str:
-    """plugstack.conf for the plug-in as built: which pyxis it is to be, and whether sbatch and salloc know it too."""
+def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> str:
+    """plugstack.conf for the plug-in as built: which pyxis it is to be, whether sbatch and salloc know it too, and on
+    which node no image can be read.
+    """
     arguments = {
         "record": folder / _RECORDS,
         "runtime_path": folder / _ROOT,
         "version": version,
         "sbatch_support": int(sbatch_support),
+        "broken_node": broken_node,
     }
     return f"required {folder / _LIBRARY} " + " ".join(f"{name}={value}" for name, value in arguments.items()) + "\n"
 

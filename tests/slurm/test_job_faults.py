@@ -6,6 +6,8 @@ The faults are made all at once, each to a job on a node of its own choosing, an
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import SlurmCluster
+from tests.slurm.pyxis import write_image
 from tests.slurm.stand_in import StandInSite
 
 CASE = ("--where", "pp=1,gbs=4")
@@ -226,3 +229,70 @@ def test_no_more_than_asked_run_at_once_whatever_they_ask_for(site: StandInSite,
     spans = slurm_cluster.run("squeue", "-h", "-r", "--states=all", "-o", "%S|%e", "-j", ids).splitlines()
     ordered = sorted(tuple(line.split("|")) for line in spans)
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered)), spans
+
+
+def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
+    """The nodes that the newest attempt excludes."""
+    shown = slurm_cluster.run("scontrol", "show", "job", row_of(site)["id"])
+    return shown.partition("ExcNodeList=")[2].split()[0]
+
+
+def test_after_a_gpu_fault_on_one_of_four_nodes_only_that_node_is_excluded(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    site.prepare(gpus=1)
+    site.behave("ecc")
+    assert site.submit(*CASE).returncode == 0
+    (row,) = site.wait_until_ended()
+    assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]")
+    batch = next(site.folder.glob("runs/*/*/batch.txt")).read_text()
+    assert len(re.findall(r"error: n[124]: tasks? [0-9]: Terminated", batch)) == 3, batch
+    site.prepare(gpus=2)  # so that the other nodes suffice
+    done = site.submit(*CASE)
+    assert done.returncode == 0 and "any node" not in done.stderr, done.stderr
+    assert nodes_excluded(site, slurm_cluster) == "n3"
+    (row,) = site.wait_until_ended()
+    assert row["verdict"] == "verified"
+
+
+def test_a_container_that_does_not_start_on_one_node_is_run_again_on_others(
+    site: StandInSite, slurm_cluster: SlurmCluster
+) -> None:
+    image = write_image(site.folder / "torch.sqsh")
+    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: []}}")
+    with slurm_cluster.pyxis(broken_node="n2"):
+        done = site.submit(*CASE, "--wait", timeout_s=120)
+        assert done.returncode == 0, done.stderr
+    row = row_of(site)
+    assert (row["verdict"], nodes_excluded(site, slurm_cluster)) == ("verified", "n2")
+    first, _ = json.loads(site.repro("history", row["job"], "--json").stdout)
+    assert (first["failure"], first["nodes"]) == ("image", "n[1-2]")
+    assert f"for image: {image}; [ERROR] Invalid image format" in first["verdict_reason"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "python", "failure", "words"),
+    [
+        ("/nosuch:/data", None, "image", "enroot-mount: failed to mount: /nosuch at "),
+        (None, "/nosuch/bin/python", "configuration", ": /nosuch/bin/python: No such file or directory"),
+    ],
+    ids=["mount source", "python"],
+)
+def test_a_mount_source_or_a_python_that_is_missing_is_named(
+    site: StandInSite,
+    slurm_cluster: SlurmCluster,
+    mount: str | None,
+    python: str | None,
+    failure: str,
+    words: str,
+) -> None:
+    """With a pyxis that does not look for mount sources itself."""
+    image, mounts = write_image(site.folder / "torch.sqsh"), json.dumps([mount] if mount else [])
+    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: {mounts}}}")
+    if python is not None:
+        profile = site.folder / "site.yaml"
+        profile.write_text(profile.read_text().replace(str(site.folder / "train.sh"), python))
+    with slurm_cluster.pyxis(version="0.23"):
+        assert site.submit(*CASE).returncode == 0
+        (row,) = site.wait_until_ended()
+    assert row["failure"] == failure and words in row["why"], row["why"]

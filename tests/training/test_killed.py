@@ -18,7 +18,7 @@ from orchestrator.launch.local_state import local_state
 from orchestrator.launch.render import Script, render_queue
 from orchestrator.megatron.log_causes import cause
 from orchestrator.reading.failure import failure_of
-from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.log_files import log_blocks
 from orchestrator.reading.outcome import Ending
 from tests.training.launching import SMALL_MODEL, TIMEOUT_S, clean_environment
 from tests.unit.render.plans import TEMPLATES
@@ -96,6 +96,6 @@ def test_whoever_is_killed_no_rank_is_left_and_the_next_job_runs(
         assert process.wait(timeout=TIMEOUT_S) == 0
     assert not is_alive(one) and not is_alive(other)
     assert local_state(tmp_path / "b", None).state == "COMPLETED"
-    state, line = local_state(folder, None), cause(log_bytes(folder))
+    state, line = local_state(folder, None), cause(b"".join(log_blocks(folder)))
     ending = Ending("ended", state.state, state.exit_code, state.reason)
     assert str(failure_of(ending, line.kind if line else None)) == failure

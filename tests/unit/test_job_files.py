@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError
 from orchestrator.job_files import Unreadable, open_job_file, private_folder, read_job_file, single_name, tail_bytes
 from orchestrator.job_record import read_record
-from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.log_files import log_blocks
 
 NOBODY = 65534
 
@@ -93,7 +93,7 @@ def test_a_file_of_another_user_is_never_taken_for_one_that_is_not_there(job: Pa
             for read in (
                 lambda: open_job_file(job, "log.txt"),
                 lambda: tail_bytes(job, "log.txt", 10),
-                lambda: log_bytes(job),
+                lambda: list(log_blocks(job)),
                 lambda: read_record(job / "end"),
             ):
                 with pytest.raises(Unreadable, match=r"cannot be read \(Permission denied\)$") as refused:
@@ -108,7 +108,7 @@ def test_a_folder_that_may_be_passed_through_and_not_listed_is_enough(job: Path)
     (job / "log.txt").chmod(0o644)
     job.chmod(0o711)
     with as_another_user():
-        assert log_bytes(job) == b"x"
+        assert b"".join(log_blocks(job)) == b"x"
 
 
 def planted(job: Path, kind: str) -> None:
@@ -141,7 +141,11 @@ def planted(job: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["link", "link in the folder", "dangling link", "pipe", "folder", "socket", "device"])
 def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) -> None:
     planted(job, kind)
-    for read in (lambda: log_bytes(job), lambda: tail_bytes(job, "log.txt", 9), lambda: read_record(job / "log.txt")):
+    for read in (
+        lambda: list(log_blocks(job)),
+        lambda: tail_bytes(job, "log.txt", 9),
+        lambda: read_record(job / "log.txt"),
+    ):
         (refused,) = within(5, read)
         assert isinstance(refused, ReproError) and refused.exit_code == EXIT_YOURS
         assert len(refused.problems) == 1 and str(refused).startswith(f"{job}/log.txt: a")
@@ -170,7 +174,7 @@ def test_a_folder_that_leads_out_of_its_run_is_not_followed(job: Path) -> None:
     (job / "log.txt").write_text("this job's")
     with pytest.raises(ReproError, match="a link that leads out of"):
         open_job_file(away, "log.txt")
-    assert log_bytes(beside) == b"this job's"
+    assert b"".join(log_blocks(beside)) == b"this job's"
     (job.parent / "up").symlink_to("..")
     with pytest.raises(ReproError, match="a link that leads out of"):
         open_job_file(job.parent / "up", "secret")
@@ -180,7 +184,7 @@ def test_runs_that_lie_on_another_file_system_by_a_link_are_read(job: Path) -> N
     (job / "log.txt").write_text("x")
     link = job.parents[2] / "scratch"
     link.symlink_to(job.parents[1])
-    assert log_bytes(link / job.parent.name / job.name) == b"x"
+    assert b"".join(log_blocks(link / job.parent.name / job.name)) == b"x"
 
 
 @settings(deadline=None)

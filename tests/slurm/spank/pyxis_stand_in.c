@@ -15,6 +15,7 @@
  *   runtime_path=FOLDER  an empty folder of the host, on which the tasks' roots are mounted
  *   version=0.N          that pyxis' options, PYXIS_* variables and check of mount sources (0.24)
  *   sbatch_support=0     sbatch and salloc do not know the options (1)
+ *   broken_node=NODE     on this node no image can be read
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -80,7 +81,7 @@ struct mount {
 
 static unsigned version = 24;
 static bool sbatch_support = true;
-static const char *record_folder, *runtime_path = "/run/pyxis";
+static const char *record_folder, *runtime_path = "/run/pyxis", *broken_node = "";
 static char *given[OPTIONS]; /* what was said; "" for a switch */
 static struct mount mounts[MOST];
 static int mount_count;
@@ -195,6 +196,8 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
             record_folder = av[i] + 7;
         else if (!strncmp(av[i], "runtime_path=", 13))
             runtime_path = av[i] + 13;
+        else if (!strncmp(av[i], "broken_node=", 12))
+            broken_node = av[i] + 12;
         else if (!strcmp(av[i], "sbatch_support=0"))
             sbatch_support = false;
     }
@@ -288,7 +291,21 @@ static int no_filesystem(const char *image, const char *why, const char *path)
     return show_log(text("[ERROR] %s: %s", why, path));
 }
 
-static int read_image(const char *image)
+/* By the step's list of nodes, as Slurm does not name this node before its tasks begin. */
+static bool is_broken_node(spank_t sp)
+{
+    uint32_t node = 0;
+    char list[8192];
+    if (!*broken_node || spank_get_item(sp, S_JOB_NODEID, &node) != ESPANK_SUCCESS ||
+        spank_getenv(sp, "SLURM_STEP_NODELIST", list, sizeof(list)) != ESPANK_SUCCESS)
+        return false;
+    hostlist_t nodes = slurm_hostlist_create(list);
+    int found = slurm_hostlist_find(nodes, broken_node);
+    slurm_hostlist_destroy(nodes);
+    return found == (int)node;
+}
+
+static int read_image(spank_t sp, const char *image)
 {
     const char *path = image, *relative = strncmp(image, "./", 2) ? image : image + 2;
     if (*image != '/')
@@ -297,7 +314,7 @@ static int read_image(const char *image)
     if (stat(path, &found) || !S_ISREG(found.st_mode))
         return no_filesystem(image, "No such file or directory", path);
     FILE *file = fopen(path, "re");
-    bool good = file != NULL; /* what pyxis says of a file that may not be read: unconfirmed */
+    bool good = file != NULL && !is_broken_node(sp); /* what pyxis says of a file that may not be read: unconfirmed */
     char *line = NULL;
     for (size_t size = 0; good && getline(&line, &size, file) > 0;) {
         line[strcspn(line, "\n")] = 0;
@@ -341,7 +358,7 @@ int slurm_spank_user_init(spank_t sp, int ac UNUSED, char **av UNUSED)
     if (contained && !image)
         failed = no_container(sp, given[NAME]);
     else if (contained)
-        failed = is_path(image) ? read_image(image) || check_sources() : no_import(sp, image);
+        failed = is_path(image) ? read_image(sp, image) || check_sources() : no_import(sp, image);
     return 0;
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import sqlalchemy as sa
 from orchestrator.job_record import read_record
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.tables import Attempt
+from orchestrator.reading.log_files import log_blocks
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
@@ -467,3 +471,29 @@ def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_fail
     ]
     assert repro("retry", "figure-13", "--class", "node-fail").complaints == ["1 job submitted again"]
     assert slurm.options()[-1] == "--exclude=n7,n8,n9 --begin=now+300"
+
+
+def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledger(
+    repro: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = on_slurm(repro, monkeypatch)
+    repro(*THERE, *ONE)
+    ledger = new_ledger(repro.site.folder)
+    (row,) = rows(repro.site)
+    failed = {"phase": "ended", "state": "FAILED", "verdict": "failed", "failure": "gpu-fault", "nodes": "n[1-2]"}
+    with ledger.writing() as session:
+        session.execute(sa.update(Attempt).values(**failed))
+    Path(row.folder).mkdir(exist_ok=True)
+    (Path(row.folder) / "log.txt").write_text("5: CUDA error: uncorrectable ECC error encountered\n")
+    (Path(row.folder) / "batch.txt").write_text("srun: error: n2: task 5: Exited with exit code 1\n")
+    writes = []
+
+    def read(folder: Path) -> Iterator[bytes]:
+        with contextlib.closing(sqlite3.connect(repro.site.folder / "results.db", timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")  # sqlite3.OperationalError where `repro` holds the lock
+        writes.append(folder)
+        return log_blocks(folder)
+
+    monkeypatch.setattr("orchestrator.launch.scripts.log_blocks", read)
+    assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
+    assert slurm.options() == ["", "--exclude=n2"] and writes == [Path(row.folder)]

@@ -49,6 +49,7 @@ case $behave in
   short) iterations=$((iterations - 2)) ;;
   flat) ms=$((100 * gbs)) ;;
 esac
+[ "${RANK:-0}" = 0 ] || exec >/dev/null # one rank reports, and the others only their errors
 echo "using world size: $world, data-parallel size: 1, context-parallel size: 1," \
   "hierarchical context-parallel sizes: None, tensor-model-parallel size: $tp, pipeline-model-parallel size: $pp"
 for ((i = 1; i <= iterations; i++)); do
@@ -59,6 +60,9 @@ for ((i = 1; i <= iterations; i++)); do
     hang-3 | begun-4 | late-7) sleep 300 & echo $! >>"$here/sleepers"; wait; exit 143 ;;
     slow-3) sleep 0.3 ;;
     gated-3) until [ -e "$here/go" ]; do sleep 0.1; done ;;
+    ecc-3) # the GPU of node n3 is broken, and all other ranks wait for its rank
+      [ "${SLURMD_NODENAME:-}" != n3 ] || { echo "CUDA error: uncorrectable ECC error encountered" >&2; exit 1; }
+      ! scontrol show hostnames | grep -qx n3 || exec sleep 300 ;;
   esac
   printf ' [2026-01-01 00:00:00.000000] iteration %8d/%8d | consumed samples: %12d |' $i "$iterations" $((i * gbs))
   printf ' elapsed time per iteration (ms): %d.0 | learning rate: 1.000000E-04 | global batch size: %5d |' $ms "$gbs"

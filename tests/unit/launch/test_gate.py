@@ -16,7 +16,7 @@ from orchestrator.job_record import read_record
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_queue
 from orchestrator.megatron.log_causes import cause
 from orchestrator.reading.failure import Failure, failure_of
-from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.log_files import log_blocks
 from orchestrator.reading.outcome import Ending
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
@@ -86,7 +86,7 @@ def was_not_started(run: Run, folder: Path, because: str) -> None:
     place = [one.folder for one in run.scripts].index(folder)
     assert end.scheduler_id.endswith(f"_{place}") and (run.kind == "queue" or end.scheduler_id == f"17_{place}")
     assert (folder / "batch.txt").read_text() == f"repro: not started: {because}\n"
-    said = cause(log_bytes(folder))
+    said = cause(b"".join(log_blocks(folder)))
     assert said and failure_of(Ending("ended", "FAILED", 95, None), said.kind) is Failure.STOPPED
 
 

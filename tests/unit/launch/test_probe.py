@@ -246,6 +246,18 @@ def test_pyxis_own_words_are_the_finding_at_the_image_that_they_are_about(
     assert fault.where == cluster.layered.where(("container", "images", "pretrain"))
 
 
+def test_a_mount_source_that_is_missing_is_not_a_fault_of_the_image(tmp_path: Path) -> None:
+    """A mount that the profile does not list, such as one of some jobs only."""
+    words = (
+        "slurmstepd-n1: error: pyxis: container start failed with error code: 1\n"
+        "slurmstepd-n1: error: pyxis:     enroot-mount: failed to mount: /gone at /run/x/gone: No such file\n"
+        "slurmstepd-n1: error: pyxis: couldn't start container\n"
+    )
+    (fault,) = failed(cluster_of(tmp_path, PLAIN, IMAGE), words)
+    assert (fault.check, fault.where) == ("job", None)
+    assert "enroot-mount: failed to mount: /gone at /run/x/gone" in fault.found
+
+
 def test_a_path_that_the_node_does_not_have_is_said_once(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN, f"{IMAGE.rstrip()[:-1]}, mounts: [/gone:/data]}}\n")
     words = "slurmstepd-n1: error: pyxis: --container-mounts: source path does not exist: /gone\n"

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.job_record import read_record
-from orchestrator.launch.scripts import batches_of, scripts_of, write_scripts
+from orchestrator.launch.scripts import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.planning.plan import Plan, repeated
@@ -26,7 +26,7 @@ RUN = "20260101-000000-beef"
 def written(site: Site, plans: Sequence[Plan], cluster: Cluster) -> list[NewAttempt]:
     missing = {plan.identity: Missing(1, None) for plan in plans}
     wishes = Wishes(at_once=4)
-    batches = list(batches_of(plans, missing, wishes, cluster, 1000))
+    batches = list(batches_of(plans, missing, wishes, cluster, 1000, FailedNodes(cluster)))
     made = write_scripts(RUN, batches, wishes, None, cluster, site.folders)
     return [made[plan.identity] for plan in plans]
 

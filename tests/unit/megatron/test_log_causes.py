@@ -432,6 +432,21 @@ NO_REGISTRY = b"""\
 0: slurmstepd-n1: error: pyxis:     [INFO] Querying registry for permission grant
 0: slurmstepd-n1: error: pyxis:     curl: (6) Could not resolve host: registry.example
 """
+# As pyxis prints it on a node where srun ended the step while enroot unpacked the image.
+ENDED_ON_N1 = b"""\
+0: slurmstepd-n1: error: pyxis: child 371 terminated with signal 15
+0: slurmstepd-n1: error: pyxis: failed to create container filesystem for image: /images/x.sqsh
+0: slurmstepd-n1: error: pyxis: printing enroot log file:
+0: slurmstepd-n1: error: pyxis:     [INFO] Extracting squashfs filesystem...
+1: slurmstepd-n1: error: pyxis: container was not started successfully by another task
+"""
+STARTED = "container start failed with error code: 1"
+
+
+def enroot(*lines: str) -> bytes:
+    """What pyxis 0.11 to 0.23 prints of a container that did not start, with these lines of enroot's log."""
+    words = [STARTED, "printing enroot log file:", *(f"    {line}" for line in lines), "couldn't start container"]
+    return "".join(f"0: slurmstepd: error: pyxis: {line}\n" for line in words).encode()
 
 
 @pytest.mark.parametrize(
@@ -447,17 +462,51 @@ NO_REGISTRY = b"""\
             "failed to import docker image: docker://registry.example#a/b:1; "
             "curl: (6) Could not resolve host: registry.example",
         ),
+        (enroot("enroot-mount: failed to mount: /nosuch at /run/x/data: No such file or directory"),
+         f"{STARTED}; enroot-mount: failed to mount: /nosuch at /run/x/data: No such file or directory"),
+        (enroot("mkdir: cannot create directory '/run/x/data': Read-only file system"),
+         f"{STARTED}; mkdir: cannot create directory '/run/x/data': Read-only file system"),
+        (enroot("/etc/rc: line 2: exec: sh: not found"), f"{STARTED}; /etc/rc: line 2: exec: sh: not found"),
+        (enroot("Parallel unsquashfs: Using 8 processors", "Write on output file failed: No space left on device",
+                "FATAL ERROR: writer: failed to write data block 0"),
+         f"{STARTED}; Write on output file failed: No space left on device"),
+        (ENDED_ON_N1 + NO_IMAGE.replace(b"n2", b"n4").replace(b"n1", b"n3"),
+         "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory"),
         (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
         (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
     ],
-    ids=["no image", "no mount", "no registry", "no folder", "nothing else"],
-)
+    ids=["no image", "no mount", "no registry", "no mount source", "no mount target", "no shell", "disk full",
+         "one ended, one failed", "no folder", "nothing else"],
+)  # fmt: skip
 def test_of_pyxis_lines_the_one_that_went_wrong_is_named_with_its_reason(log: bytes, said: str | None) -> None:
     finder = CauseFinder()
     for line in log.splitlines(keepends=True):
         finder.feed(line)
     for found in (cause(log), finder.cause()):
         assert str(found) == f"container: pyxis: {said or log.decode().partition('pyxis: ')[2]}"
+
+
+def test_a_container_that_slurm_ended_is_never_why_a_job_failed() -> None:
+    missing = b"3: task: line 14: /opt/conda/bin/python: No such file or directory\n"
+    found = cause(ENDED_ON_N1 + missing)
+    assert found is not None and (found.kind, found.rank) == ("not found", 3)
+    assert "pyxis" not in str(cause(ENDED_ON_N1 + b"srun: error: n2: task 3: Exited with exit code 1\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/opt/conda/bin/python: No such file or directory",
+        "exec: /opt/conda/bin/python: cannot execute: Permission denied",
+        "/opt/conda/bin/python: cannot execute: required file not found",
+        "/opt/conda/bin/python: cannot execute binary file: Exec format error",
+        "exec: python: not found",
+    ],
+)
+def test_a_program_that_is_not_in_the_image_is_named(line: str) -> None:
+    """As bash 4 and 5 print it, before srun's line about the exit code."""
+    found = cause(f"1: task: line 14: {line}\nsrun: error: n1: tasks 0-1: Exited with exit code 127\n".encode())
+    assert found is not None and (found.kind, found.line, found.rank) == ("not found", f"task: line 14: {line}", 1)
 
 
 @pytest.mark.parametrize(

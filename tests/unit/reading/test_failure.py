@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.log_causes import Cause, cause
+from orchestrator.megatron.log_causes import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
     MADE_WAY,
     POLICIES,
     WHATEVER_THE_END,
     Failure,
-    failed_nodes,
     failing_line,
     failure_of,
 )
@@ -122,9 +121,34 @@ def test_numbers_that_are_none_are_told_from_a_log_that_ends_early() -> None:
     assert failure_of(well, "error") is Failure.INCOMPLETE
 
 
-def test_a_job_outside_its_image_that_ended_well_is_a_matter_of_configuration() -> None:
-    ending = Ending(ENDED, "COMPLETED", 0, None, "0 of 2 nodes ran it inside torch:1")
-    assert failure_of(ending, None) is Failure.CONFIGURATION
+@pytest.mark.parametrize(
+    ("state", "exit_code", "nodes_inside", "log", "expected"),
+    [
+        ("COMPLETED", 0, 0, b"", "configuration"),
+        ("COMPLETED", 0, 0, b"ValueError: the answer is 41\n", "configuration"),
+        ("FAILED", 1, 0, NO_IMAGE, "image"),
+        ("FAILED", 1, 1, NO_IMAGE, "image"),
+        ("FAILED", 1, 1, b"ValueError: the answer is 41\n", "program"),
+        ("FAILED", 1, None, b"ValueError: the answer is 41\n", "program"),
+        ("FAILED", 1, 1, NCCL, "nccl-error"),
+        ("FAILED", 1, 0, b"CUDA error: uncorrectable ECC error encountered\n", "gpu-fault"),
+        ("FAILED", 97, 0, b"repro: n3 runs the task outside its image\n", "configuration"),
+        ("FAILED", 255, 0, b"srun: unrecognized option '--container-image=/x'\n", "configuration"),
+        ("FAILED", 255, 0, b"srun: error: pyxis: could not add mount entry: a:b\n", "configuration"),
+        ("FAILED", 1, 0, b"srun: error: Couldn't find the specified plugin name for mpi/pmix\n", "configuration"),
+        ("FAILED", 1, 1, b"", "configuration"),
+        ("FAILED", 137, None, b"", "killed"),
+        ("FAILED", 137, None, b"using world size: 4\n", "killed"),
+    ],
+)  # fmt: skip
+def test_the_cause_decides_before_the_missing_proof_of_the_image(
+    state: str, exit_code: int, nodes_inside: int | None, log: bytes, expected: str
+) -> None:
+    ending = Ending(ENDED, state, exit_code, None, "1 of 2 nodes ran it inside torch:1", None, nodes_inside)
+    finder = CauseFinder()
+    finder.feed(log)
+    found = finder.cause()
+    assert str(failure_of(ending, found.kind if found else None)) == expected
 
 
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
@@ -169,21 +193,6 @@ FOUND = Cause(
 def test_the_line_that_is_shown_is_one_of_the_class(failure: Failure, found: Cause | None, line: str | None) -> None:
     shown = failing_line(failure, found)
     assert (shown.line if shown else None) == line
-
-
-@pytest.mark.parametrize(
-    ("log", "nodes", "expected"),
-    [
-        (NODE_LOST, "n[7-8]", ("n8",)),
-        (NO_IMAGE, "n[3-4]", ("n3",)),
-        (GPU_OOM, "n[1-2]", ("n2",)),
-        (b"", "n4", ("n4",)),
-        (b"", "n[1-4]", ()),
-        (b"", None, ()),
-    ],
-)
-def test_only_the_node_at_fault_is_avoided(log: bytes, nodes: str | None, expected: tuple[str, ...]) -> None:
-    assert failed_nodes(log, nodes) == expected
 
 
 def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_unasked() -> None:

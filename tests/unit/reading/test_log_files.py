@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ReproError
 from orchestrator.job_files import Unreadable
 from orchestrator.reading import log_files as module
-from orchestrator.reading.log_files import LogFile, log_bytes, log_files
+from orchestrator.reading.log_files import LogFile, log_blocks, log_files
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -71,7 +71,7 @@ def test_what_is_no_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("named", [True, False])
 def test_a_packed_log_is_read_as_what_is_packed_in_it(tmp_path: Path, packer: str, named: bool) -> None:
     (tmp_path / (f"log.txt.{packer}" if named else "log.txt")).write_bytes(PACKERS[packer](LINES))
-    assert read(only(tmp_path)) == (LINES, []) and log_bytes(tmp_path) == LINES
+    assert read(only(tmp_path)) == (LINES, []) and b"".join(log_blocks(tmp_path)) == LINES
     assert read(only(tmp_path), 1000) == (LINES[1000:], [])
 
 

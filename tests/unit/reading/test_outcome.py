@@ -88,10 +88,25 @@ def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() 
     outside = "0 of 2 nodes ran it inside torch:1"
     assert reason(ending=replace(WELL, outside_image=outside)) == outside
     failed = reason(ending=Ending(ENDED, "FAILED", 97, None, outside))
-    assert failed == "FAILED with exit code 97", "what it failed of stands in its log"
+    assert failed == f"FAILED with exit code 97; {outside}"
     for report in (GOOD, log_of(EIGHT[:6])):
         assert outside in reason(report, replace(LIMIT, outside_image=outside))
     assert outside not in reason(log_of(EIGHT[:2]), replace(LIMIT, outside_image=outside))
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes_inside", "failure", "adds_proof"),
+    [("container", 0, "image", False), ("error", 1, "program", False), ("error", 0, "configuration", True)],
+)
+def test_the_line_that_decided_is_named_where_a_container_or_its_program_failed(
+    kind: str, nodes_inside: int, failure: str, adds_proof: bool
+) -> None:
+    outside = f"{nodes_inside} of 2 nodes ran it inside torch:1"
+    line = says(kind, "the line that decided")
+    found = judged(log_of([]), Ending(ENDED, "FAILED", 1, None, outside, None, nodes_inside), line)
+    proof = f"; {outside}" if adds_proof else ""
+    assert found.reason == f"FAILED with exit code 1 ({line()}); no iteration was read from its log{proof}"
+    assert (str(found.failure), found.cause) == (failure, line())
 
 
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])

@@ -12,7 +12,7 @@ from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.interval import IntervalSummary
 from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.log_files import log_bytes
+from orchestrator.reading.log_files import log_blocks
 from orchestrator.reading.read import LogReport, latest, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
@@ -192,8 +192,8 @@ def test_a_log_that_says_nothing_is_no_fault(log: bytes) -> None:
 
 
 def test_the_log_comes_before_what_the_script_printed_and_either_may_be_missing(tmp_path: Path) -> None:
-    assert log_bytes(tmp_path) == b""
+    assert list(log_blocks(tmp_path)) == []
     (tmp_path / "batch.txt").write_bytes(b"around it")
-    assert log_bytes(tmp_path) == b"around it"
+    assert list(log_blocks(tmp_path)) == [b"around it"]
     (tmp_path / "log.txt").write_bytes(b"in it")
-    assert log_bytes(tmp_path) == b"in it\naround it"
+    assert list(log_blocks(tmp_path)) == [b"in it", b"around it"]
