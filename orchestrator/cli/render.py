@@ -35,6 +35,7 @@ def render(
     from orchestrator.cli.planned import planned
     from orchestrator.folders import find_folders
     from orchestrator.launch.render import explain_job, render_job
+    from orchestrator.launch.scripts import copy_programs
     from orchestrator.planning.budget import read_budget
 
     budget_s = read_budget(time_budget) if time_budget is not None else None
@@ -51,6 +52,7 @@ def render(
     for plan in plans:
         name = f"{stem}-{plan.case.slug}"
         texts[name] = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
+    copy_programs(plans, folders)
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
         for text in texts.values():

@@ -23,7 +23,7 @@ from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
-from orchestrator.launch.asking import directive, free_directives, named, placement, slurm_of
+from orchestrator.launch.asking import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
 from orchestrator.launch.readiness import require_scheduler
@@ -260,7 +260,7 @@ def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
         *named(cluster, ("cpus_per_task", "mem")),
         *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
         *free_directives(cluster),
-        directive("output", str(folder / "log.txt").replace("%", "%%")),
+        directive("output", output_pattern(folder / "log.txt")),
     ]
 
 

@@ -25,6 +25,7 @@ from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, failed_nodes
 from orchestrator.reading.log_files import log_bytes
+from orchestrator.workloads.pretrain_files import copy_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ def batches_of(
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
             yield Batch(secrets.token_hex(8), tuple(group[start : start + most]), options)
+
+
+def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
+    """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
+    if any(plan.program.workload == "pretrain" for plan in plans):
+        copy_program(folders)
 
 
 def write_scripts(

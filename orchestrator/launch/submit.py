@@ -23,7 +23,7 @@ from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_job
-from orchestrator.launch.scripts import Batch, batches_of, in_order, write_scripts
+from orchestrator.launch.scripts import Batch, batches_of, copy_programs, in_order, write_scripts
 from orchestrator.launch.sending import Sent, Talk, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
 from orchestrator.launch.wishes import Wishes
@@ -115,6 +115,7 @@ def submit(
     for plan in plans:
         once.setdefault(plan.identity, plan)
     ordered = in_order(list(once.values()))
+    copy_programs(ordered, folders)
     # Asked before the ledger is locked: others would have to wait for a slow scheduler, too.
     most = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     with uninterrupted() as is_interrupted:

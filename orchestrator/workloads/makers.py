@@ -16,6 +16,7 @@ from orchestrator.workloads import (
     pretrain,
 )
 from orchestrator.workloads.command import Binding, Program
+from orchestrator.workloads.pretrain_files import code_version, program_folder
 
 MOCK = "mock data"
 
@@ -33,14 +34,14 @@ _COMPILE_KWAI = _COMPILE + (
 
 def _pretrain(binding: Binding) -> Program:
     image, image_path = binding.image()
-    package = str(binding.folders.package_parent)
+    package = str(program_folder(binding.folders))
     named = binding.cluster.profile.workloads.pretrain.python
     return Program(
         workload=binding.case.workload,
         python=named or ("python" if image else sys.executable),
         target=("-m", "orchestrator.pretrain"),
         arguments=tuple(pretrain.job_arguments(binding.case)),
-        code=pretrain.code_version(),
+        code=code_version(),
         image=image,
         image_path=image_path,
         python_path=package,
