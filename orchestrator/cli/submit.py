@@ -276,4 +276,5 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str |
 def _what_runs(plan: Plan) -> dict[str, str | None]:
     """Where the program comes from, and what it reads: recorded with each job as well."""
     program = plan.program
-    return {"workload": program.workload, "code": program.code, "image": program.image_path, "data": program.data}
+    image = {"image": program.image_path, "image_digest": program.image_digest}
+    return {"workload": program.workload, "code": program.code, **image, "data": program.data}

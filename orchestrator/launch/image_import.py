@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.images import read_image
+from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.clusters.placement import SlurmFields, seconds
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.documents.source import shown
@@ -25,7 +26,6 @@ from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
 from orchestrator.launch.asking import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
 from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sending import comment_of
@@ -224,7 +224,7 @@ def _is_imported(cluster: Cluster, name: str) -> bool:
     file = imported_file(cluster, name)
     if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
         return False
-    return import_record(file).get("uri") == image_uri(cluster, name) or _is_the_sites(cluster, file)
+    return image_uri(cluster, name) in recorded_uris(import_record(file)) or _is_the_sites(cluster, file)
 
 
 def _is_the_sites(cluster: Cluster, file: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import stat
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.images import read_image
+from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 
@@ -65,36 +64,6 @@ def require_imported(plans: Sequence[Plan], cluster: Cluster) -> None:
             problems.append(Problem(f"{name}: {file} was imported from {source}", mend=mend))
     if problems:
         raise ReproError(*problems)
-
-
-def imported_file(cluster: Cluster, name: str) -> Path | None:
-    """The file that an import of this image leaves for jobs; None where they use something else."""
-    container, location = cluster.profile.container, cluster.image_location(name)
-    says = container.images.get(name) if container else None
-    if says is None or location is None or location == says or location.startswith("<"):
-        return None
-    return Path(location)
-
-
-def image_uri(cluster: Cluster, name: str) -> str:
-    """Where the image of this name is imported from, as the tool that imports it reads it."""
-    container = cluster.profile.container
-    assert container is not None
-    image = read_image(container.images[name])
-    return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
-
-
-def import_record(file: Path) -> dict[str, Any]:
-    """What an import wrote beside the file; {} where there is nothing readable."""
-    try:
-        found = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in a circle
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def is_there(file: Path) -> bool:
-    return os.path.exists(file)  # noqa: PTH110  False, too, where it cannot be looked at
 
 
 def _row(cluster: Cluster, name: str, says: str) -> ImageRow:

@@ -262,6 +262,7 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             workload=plan.case.workload,
             code=plan.program.code,
             image=plan.program.image,
+            image_digest=plan.program.image_digest,
             configuration=configured[plan.case.name],
             gpus=plan.case.layout.gpus,
             iterations=plan.case.training.iterations,

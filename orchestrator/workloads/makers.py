@@ -33,7 +33,7 @@ _COMPILE_KWAI = _COMPILE + (
 
 
 def _pretrain(binding: Binding) -> Program:
-    image, image_path = binding.image()
+    image, image_path, image_digest = binding.image()
     package = str(program_folder(binding.folders))
     named = binding.cluster.profile.workloads.pretrain.python
     return Program(
@@ -44,6 +44,7 @@ def _pretrain(binding: Binding) -> Program:
         code=code_version(),
         image=image,
         image_path=image_path,
+        image_digest=image_digest,
         python_path=package,
         mounts=(package,),
         site_values=((named, ("workloads", "pretrain", "python")),) if named else (),
@@ -122,7 +123,7 @@ def _pretrain_gpt(binding: Binding, site: CheckoutSite, words: Sequence[str], ot
 
 
 def _megatron(binding: Binding, site: CheckoutSite, script: str, words: Sequence[str], code: str) -> Program:
-    image, image_path = binding.image()
+    image, image_path, image_digest = binding.image()
     return Program(
         workload=binding.case.workload,
         python="python",
@@ -131,6 +132,7 @@ def _megatron(binding: Binding, site: CheckoutSite, script: str, words: Sequence
         code=code,
         image=image,
         image_path=image_path,
+        image_digest=image_digest,
         mounts=(site.checkout,),
     )
 
