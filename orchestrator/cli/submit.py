@@ -100,13 +100,15 @@ def submit(
     if dry_run:
         _show_plans(plans, profile, json, workload, as_typed_budget(share, where))
         return
+    from orchestrator.launch.images import image_warnings
     from orchestrator.launch.readiness import require_ready
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.launch.taken_gpus import warnings as gpu_warnings
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
 
-    for warning in [*sorted({warning for plan in plans for warning in plan.warnings}), *gpu_warnings(plans, profile)]:
+    of_plans = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*of_plans, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
         say(f"warning: {warning}")
     require_ready(plans, profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))

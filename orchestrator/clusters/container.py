@@ -35,7 +35,7 @@ def _mount(value: str) -> str:
         raise ValueError("one mount to a line: pyxis divides its list at commas")
     if any(character in value for character in EXPANDED_BY_PYXIS):
         names = " and ".join(f"{{{name}}}" for name in RUN_NAMES)
-        raise ValueError(f"a mount must not contain $, `, \" or \\, which a shell on the node expands; use {names}")
+        raise ValueError(f'a mount must not contain $, `, " or \\, which a shell on the node expands; use {names}')
     if value.count(":") > 2:
         raise ValueError("a mount is SOURCE:TARGET:FLAGS")
     return filled_names(value, RUN_NAMES)

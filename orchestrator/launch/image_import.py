@@ -41,6 +41,14 @@ _PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
 """The runtimes with a store of their own, and how an image gets into it."""
 
 
+# enroot's last line where a registry wants a name and a password (it prints no error), or a token.
+_ANONYMOUS = ("Authenticating with user: <anonymous>", "error code: 401")
+CREDENTIALS_HINT = (
+    "; if the registry wants credentials: add `machine HOST login USER password TOKEN` to enroot's .credentials, in "
+    "$ENROOT_CONFIG_PATH or ~/.config/enroot"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Names of images: those to import, and those that are there already."""
@@ -110,7 +118,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         setup=list(setup_lines(cluster, 1)),
         tool="apptainer" if container.runtime == "apptainer" else "enroot",
         uri=uri,
-        source_line=f'  "uri": {json.dumps(uri, ensure_ascii=False)},',
+        uri_text=json.dumps(uri, ensure_ascii=False),
         repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
         architecture=site.architecture,
         # The profile's words are enroot's own.
@@ -275,11 +283,13 @@ def _run_here(script: Path) -> int:
 
 
 def _last_words(log: Path) -> str:
-    """`: ` and the last line that says something."""
+    """Return `: ` and the last line that is not empty, with a hint where the registry refused an anonymous user."""
     try:
         lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
         return ""
     words = next((line for line in reversed(lines) if line), "")
     # What comes from a log must not steer the terminal.
-    return f": {''.join(c if c.isprintable() else '?' for c in words)}" if words else ""
+    shown = "".join(c if c.isprintable() else "?" for c in words)
+    hint = CREDENTIALS_HINT if any(sign in words for sign in _ANONYMOUS) else ""
+    return f": {shown}{hint}" if words else ""

@@ -13,7 +13,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.launch.asking import output_pattern
-from orchestrator.launch.images import require_imported
+from orchestrator.launch.images import require_images
 from orchestrator.launch.provenance import git_says
 from orchestrator.launch.wrapping import require_mountable
 from orchestrator.planning.plan import Plan
@@ -26,7 +26,7 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
         lambda: _require_mountable(cluster, folders),
-        lambda: require_imported(plans, cluster),
+        lambda: require_images(plans, cluster),
         lambda: _require_commits(plans),
     )
     for check in checks:

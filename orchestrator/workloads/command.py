@@ -24,8 +24,9 @@ Site = TypeVar("Site", bound=CheckoutSite)
 @dataclass(frozen=True, slots=True)
 class Program:
     """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
-    identity. So is `image_digest`, the digest of an imported image, where it is recorded. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH,
-    `environment` the variables that its published script sets for every rank.
+    identity. So is `image_digest`, the digest of an imported image, where it is recorded. `mounts` are the folders it
+    needs inside a container, `python_path` what comes first in its PYTHONPATH, `environment` the variables that its
+    published script sets for every rank.
 
     `data` is what it reads: a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI.
     `compiles_in` is the checkout into which the first run compiles kernels, while all others wait for torch's file

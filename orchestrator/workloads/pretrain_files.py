@@ -7,7 +7,6 @@ those of the image. The copy also keeps a queued job on the code that it was sub
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -91,6 +90,6 @@ def _require_same(folder: Path, files: Mapping[str, bytes]) -> None:
         path = folder / name
         if not path.is_file() or path.read_bytes() != content:
             raise ReproError(Problem("differs from the file of this version of repro", str(path), _MEND))
-    beside = sorted({*os.listdir(folder)} - {"orchestrator"})
+    beside = sorted(path for path in folder.iterdir() if path.name != "orchestrator")
     if beside:
-        raise ReproError(Problem("not a file of repro, and jobs could import it", str(folder / beside[0]), _MEND))
+        raise ReproError(Problem("not a file of repro, and jobs could import it", str(beside[0]), _MEND))

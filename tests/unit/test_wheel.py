@@ -53,7 +53,9 @@ workloads: {{pretrain: {{python: {python}}}}}
 """
 INTERPRETER = """\
 #!/bin/sh
-exec {python} -Sc 'import orchestrator.pretrain as one, importlib.util as util; print(one.__file__, util.find_spec("numpy"))'
+exec {python} -Sc '
+import importlib.util, orchestrator.pretrain
+print(orchestrator.pretrain.__file__, importlib.util.find_spec("numpy"))'
 """
 
 
@@ -72,7 +74,9 @@ def test_a_job_imports_the_program_and_no_other_package_of_the_environment_that_
     assert rendered.returncode == 0, rendered.stderr
     script = Path(rendered.stdout.strip())
     clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    done = subprocess.run(["bash", script], cwd=tmp_path / "jobs", env=clean, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", script], cwd=tmp_path / "jobs", env=clean, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     file, numpy = (script.with_suffix("") / "log.txt").read_text().split(maxsplit=1)
     assert numpy.strip() == "None"

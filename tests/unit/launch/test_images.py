@@ -13,7 +13,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
 from orchestrator.launch.image_import import render_import, wanted_images
-from orchestrator.launch.images import image_rows, require_imported
+from orchestrator.launch.images import image_rows, image_warnings, require_images
 from orchestrator.launch.render import render_job
 from orchestrator.planning.plan import Plan, plan_cases
 from tests.unit.catalog.entries import shipped
@@ -185,16 +185,16 @@ def test_a_job_is_refused_until_its_image_is_imported_and_again_when_it_is_anoth
     cluster = selene(tmp_path)
     jobs = plans(cluster, "paper")
     with pytest.raises(ReproError) as error:
-        require_imported(jobs, cluster)
+        require_images(jobs, cluster)
     assert [str(problem) for problem in error.value.problems] == [
         "nvidia/pytorch:20.12-py3 is not imported yet; repro images import --cluster selene nvidia/pytorch:20.12-py3"
     ]
     StandIn.make(tmp_path / "bin", DIGEST)
     run_import(cluster, tmp_path)
-    require_imported(jobs, cluster)
+    require_images(jobs, cluster)
     moved = selene(tmp_path, "other.example")
     with pytest.raises(ReproError, match="was imported from docker://registry.example#nvidia"):
-        require_imported(plans(moved, "paper"), moved)
+        require_images(plans(moved, "paper"), moved)
 
 
 def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own_file(tmp_path: Path) -> None:
@@ -213,7 +213,9 @@ def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own
         "nvidia+pytorch+20.12-py3@sha256-0123456789ab.sqsh",
         "nvidia+pytorch+20.12-py3@sha256-fedcba987654.sqsh",
     ]
-    assert all(file.read_text().endswith(f"{digest}\n") for file, digest in zip(files, (DIGEST, OTHER_DIGEST)))
+    assert all(
+        file.read_text().endswith(f"{digest}\n") for file, digest in zip(files, (DIGEST, OTHER_DIGEST), strict=True)
+    )
     assert len({plan.identity for plan in (before, *found)}) == 3
     script = render_job(found[0], cluster, tmp_path / "job", TEMPLATES)
     assert f"--container-image={files[0]} " in script
@@ -253,6 +255,26 @@ def run_import(cluster: Cluster, folder: Path) -> None:
 
 def test_a_job_is_not_refused_where_this_machine_cannot_know_or_the_profile_names_a_file(tmp_path: Path) -> None:
     unseen = selene(tmp_path, sees="false")
-    require_imported(plans(unseen, "paper"), unseen)
+    require_images(plans(unseen, "paper"), unseen)
     file = selene(tmp_path, "/no/such")
-    require_imported(plans(file, "paper"), file)
+    require_images(plans(file, "paper"), file)
+    (warning,) = image_warnings(plans(file, "paper"), file)
+    assert warning.endswith(
+        "/no/such/nvidia/pytorch:20.12-py3 cannot be looked for, because /no/such/nvidia is not on this machine"
+    )
+    assert image_warnings(plans(unseen, "paper"), unseen) == []
+
+
+def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_missing(tmp_path: Path) -> None:
+    cluster = selene(tmp_path, str(tmp_path))
+    (tmp_path / "nvidia").mkdir()
+    with pytest.raises(ReproError) as error:
+        require_images(plans(cluster, "paper"), cluster)
+    (problem,) = error.value.problems
+    assert short(problem).startswith("selene.local.yaml:3:")
+    assert "/nvidia/pytorch:20.12-py3: no such file; correct the path, or put the image there" in str(problem)
+    unseen = selene(tmp_path, str(tmp_path), sees="false")
+    require_images(plans(unseen, "paper"), unseen)
+    (tmp_path / "nvidia" / "pytorch:20.12-py3").touch()
+    require_images(plans(cluster, "paper"), cluster)
+    assert image_warnings(plans(cluster, "paper"), cluster) == []

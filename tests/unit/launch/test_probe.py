@@ -52,7 +52,9 @@ done >"$output"
 
 
 def script_of(cluster: Cluster, folder: Path) -> str:
-    return render_job(probe_plan(cluster, Folders(shipped=CHECKOUT, home=folder.parent)), with_probe_lines(cluster), folder, TEMPLATES)
+    return render_job(
+        probe_plan(cluster, Folders(shipped=CHECKOUT, home=folder.parent)), with_probe_lines(cluster), folder, TEMPLATES
+    )
 
 
 def run(cluster: Cluster, base: Path, **variables: str) -> Probed:
