@@ -31,7 +31,7 @@ def render(
     output: OutputFolder = None,
     explain: Explain = False,
 ) -> None:
-    """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
+    """Print the script of each chosen case, to read; with -o write the scripts and what they import, to submit."""
     from orchestrator.cli.planned import planned
     from orchestrator.folders import find_folders
     from orchestrator.launch.render import explain_job, render_job
@@ -52,7 +52,6 @@ def render(
     for plan in plans:
         name = f"{stem}-{plan.case.slug}"
         texts[name] = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
-    copy_programs(plans, folders)
     launcher = "sbatch" if profile.is_slurm else "bash"
     if output is None:
         for text in texts.values():
@@ -61,6 +60,7 @@ def render(
         example = f"repro render {entry.short_name} --cluster {cluster}{asked} -o jobs"
         next_command(example, f"write {counted(len(texts), 'script')}, to {launcher} by hand")
         return
+    copy_programs(plans, folders)
     base.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         path = base / f"{name}.sh"
