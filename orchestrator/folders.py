@@ -38,11 +38,6 @@ class Folders:
         """Scripts, logs and end records of everything submitted; must be visible from the compute nodes."""
         return self.home / "runs"
 
-    @property
-    def package_parent(self) -> Path:
-        """What PYTHONPATH needs so that a job finds this very package."""
-        return _PACKAGE.parent
-
     def experiment_files(self) -> Iterator[Path]:
         return self._files("experiments", "*/*.y*ml")
 
@@ -69,6 +64,10 @@ class Folders:
     def submissions(self, run_id: str) -> Path:
         """What went to the scheduler: array and queue scripts, submitit's own files."""
         return self.run(run_id) / "submissions"
+
+    def program(self, name: str) -> Path:
+        """The folder that PYTHONPATH of a job needs to import this version of our training program."""
+        return self.runs / "programs" / single_name(name)
 
     def image_import(self, name: str) -> Path:
         """Script, log and record of one import of an image."""

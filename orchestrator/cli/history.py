@@ -28,10 +28,13 @@ def history(job: JobName, json: Json = False, database: Database = None) -> None
         say(f"note: {complaint}")
     attempts = job_history(ledger, row.job_id)
     if json:
-        as_json([_as_json(attempt) for attempt in attempts])
+        image = {"image": row.image, "image_digest": row.image_digest}
+        as_json([_as_json(attempt) | image for attempt in attempts])
     else:
         rows = [_as_row(attempt) for attempt in attempts]
         say(f"{row.job_id}: {row.label} of {row.experiment} at scale {row.scale} on {row.cluster}, {row.workload}")
+        if row.image_digest is not None:
+            say(f"image {row.image}, {row.image_digest}")
         table(rows, filled_columns(rows))
         data("")
         table(_events(attempts), ["at", "attempt", "event", "detail"])

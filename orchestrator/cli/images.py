@@ -33,9 +33,10 @@ app = typer.Typer(no_args_is_help=True, help="A registry's images as files that 
 @app.command("list")
 def list_images(cluster: OnCluster, json: Json = False) -> None:
     """List a cluster's images: what jobs are given for each, whether it is there, and who imported it when."""
+    from orchestrator.clusters.imported import imported_file
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.folders import find_folders
-    from orchestrator.launch.images import image_rows, imported_file
+    from orchestrator.launch.images import image_rows
 
     profile = find_cluster(find_folders(), cluster)
     rows = image_rows(profile)

@@ -31,10 +31,11 @@ def render(
     output: OutputFolder = None,
     explain: Explain = False,
 ) -> None:
-    """Print the script of each chosen case, raw, or write them with -o; to read, or to submit by hand."""
+    """Print the script of each chosen case, to read; with -o write the scripts and what they import, to submit."""
     from orchestrator.cli.planned import planned
     from orchestrator.folders import find_folders
     from orchestrator.launch.render import explain_job, render_job
+    from orchestrator.launch.scripts import copy_programs
     from orchestrator.planning.budget import read_budget
 
     budget_s = read_budget(time_budget) if time_budget is not None else None
@@ -59,6 +60,7 @@ def render(
         example = f"repro render {entry.short_name} --cluster {cluster}{asked} -o jobs"
         next_command(example, f"write {counted(len(texts), 'script')}, to {launcher} by hand")
         return
+    copy_programs(plans, folders)
     base.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         path = base / f"{name}.sh"

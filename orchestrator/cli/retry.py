@@ -105,9 +105,8 @@ def _plans(folders: Folders, rows: list[JobRow], new_limit: Callable[[str], str]
     by_id = {plan.identity: plan for plan in plans}
     other = [row for row in rows if row.job_id not in by_id]
     if other:
-        what = (
-            f"{other[0].label} ({other[0].job_id}) would be another job now: its experiment or its profile has changed"
-        )
+        changed = "its experiment, profile, code or image has changed"
+        what = f"{other[0].label} ({other[0].job_id}) would be another job now: {changed}"
         mend = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
         raise ReproError(Problem(what, mend=mend))
     chosen = [by_id[row.job_id] for row in rows]

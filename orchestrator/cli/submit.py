@@ -100,13 +100,15 @@ def submit(
     if dry_run:
         _show_plans(plans, profile, json, workload, as_typed_budget(share, where))
         return
+    from orchestrator.launch.images import image_warnings
     from orchestrator.launch.readiness import require_ready
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.launch.taken_gpus import warnings as gpu_warnings
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
 
-    for warning in [*sorted({warning for plan in plans for warning in plan.warnings}), *gpu_warnings(plans, profile)]:
+    of_plans = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*of_plans, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
         say(f"warning: {warning}")
     require_ready(plans, profile, folders)
     ledger = open_ledger(ledger_url(database, folders.home))
@@ -276,4 +278,5 @@ def _show_plans(plans: list[Plan], profile: Cluster, json: bool, workload: str |
 def _what_runs(plan: Plan) -> dict[str, str | None]:
     """Where the program comes from, and what it reads: recorded with each job as well."""
     program = plan.program
-    return {"workload": program.workload, "code": program.code, "image": program.image_path, "data": program.data}
+    image = {"image": program.image_path, "image_digest": program.image_digest}
+    return {"workload": program.workload, "code": program.code, **image, "data": program.data}

@@ -231,6 +231,9 @@ class _Checks(Compared):
                 mend = f"{fits}: install a newer one, or take {field}: out"
                 yield self.at(field, "wrong", f"this pyxis has no --{option}", mend)
         if container.version is None:
+            if not container.writable and "container-readonly" not in self.site.srun.pyxis:
+                mend = f'{fits}: write version: "{oldest}" below container:'
+                yield self.at("container.version", "wrong", "this pyxis has no --container-readonly", mend)
             return
         said = _numbers(container.version)
         if said < _numbers(oldest) or (too_new is not None and said >= _numbers(too_new)):

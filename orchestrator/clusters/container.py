@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, model_validator
@@ -15,6 +14,9 @@ RUN_NAMES = ("job_id", "user")
 """What a mount may name in braces; filled in where the job runs."""
 
 Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
+
+EXPANDED_BY_PYXIS = '$`"\\'
+"""Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""
 
 # The oldest pyxis with each thing that a profile can ask of it (its changelog).
 _PYXIS_SINCE = {"writable": (0, 11), "pass_env": (0, 15)}
@@ -31,6 +33,9 @@ def _mount(value: str) -> str:
         raise ValueError("the target of a mount must start with /")
     if "," in value:
         raise ValueError("one mount to a line: pyxis divides its list at commas")
+    if any(character in value for character in EXPANDED_BY_PYXIS):
+        names = " and ".join(f"{{{name}}}" for name in RUN_NAMES)
+        raise ValueError(f'a mount must not contain $, `, " or \\, which a shell on the node expands; use {names}')
     if value.count(":") > 2:
         raise ValueError("a mount is SOURCE:TARGET:FLAGS")
     return filled_names(value, RUN_NAMES)
@@ -58,7 +63,8 @@ class ContainerFields(Strict):
 
     `edf` is CSCS's `--environment`. `pass_env` names variables of the host that win over the image's own, `NCCL_*` all
     that start so; `modules` are Shifter's, `annotations` the EDF's, `options` further words for podman-hpc, Shifter or
-    Apptainer. Whether a home folder is mounted and the image can be written to is always said: the defaults differ.
+    Apptainer. The script passes `mount_home` and `writable` to the runtime also where they are false, because the
+    defaults differ from site to site. pyxis has no option for a read-only image before 0.11.
     """
 
     runtime: Runtime
@@ -72,10 +78,15 @@ class ContainerFields(Strict):
     annotations: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")], Text] = {}
     options: list[Annotated[str, Field(pattern=r"^-[^\n\r\x00]*$")]] = []
 
+    @property
+    def has_readonly_option(self) -> bool:
+        """Whether this pyxis can be told that the image is read-only. True where `version` is not given."""
+        return self.version is None or _release(self.version) >= _PYXIS_SINCE["writable"]
+
     @model_validator(mode="after")
     def _runtime_knows_it(self) -> ContainerFields:
         if self.runtime == "pyxis" and self.version:
-            have = tuple(int(part) for part in re.findall(r"[0-9]+", self.version))
+            have = _release(self.version)
             for name, since in _PYXIS_SINCE.items():
                 if getattr(self, name) and have < since:
                     oldest = ".".join(map(str, since))
@@ -84,6 +95,10 @@ class ContainerFields(Strict):
             if getattr(self, name) and self.runtime not in runtimes:
                 raise ValueError(f"{name} is for {' and '.join(runtimes)}, not for {self.runtime}")
         return self
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 _ONLY_FOR: dict[str, tuple[Runtime, ...]] = {

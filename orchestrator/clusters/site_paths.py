@@ -45,6 +45,10 @@ def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, boo
         return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
     # os.path's is False, too, for what this user may not look at.
     is_there = os.path.exists(one.path) if there is None else there.get(one.path, False)  # noqa: PTH110
+    if is_there and there is None and one.check == "site.staging_folder" and not os.access(one.path, os.W_OK | os.X_OK):
+        # Jobs do not need it: another user may have imported the images.
+        mend = "ask its owner to import images, or to give you write permission"
+        return Finding(one.check, place, "later", f"{one.path}: you cannot write to it", one.where, mend)
     if is_there:
         return Finding(one.check, place, "ok", one.path, one.where)
     return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)

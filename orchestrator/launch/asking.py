@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from orchestrator.clusters.placement import SlurmFields
 from orchestrator.clusters.resolve import Cluster
@@ -62,6 +63,17 @@ def slurm_of(cluster: Cluster) -> SlurmFields:
 
 def directive(name: str, value: str, origin: str = OURS) -> Line:
     return Line.of(f"--{name}={_sbatch_quoted(value)}", origin)
+
+
+def output_pattern(path: Path) -> str:
+    """Return a path as a Slurm file name pattern, in which % is special; ReproError for one that Slurm misreads.
+
+    Slurm removes a backslash, and the job fails at its launch because there is no such folder.
+    """
+    if "\\" in str(path):
+        mend = "set REPRO_HOME, or -o, to a folder without a backslash"
+        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", str(path), mend))
+    return str(path).replace("%", "%%")
 
 
 def time_limit_origin(plan: Plan, cluster: Cluster) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.images import read_image
+from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.clusters.placement import SlurmFields, seconds
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.documents.source import shown
@@ -23,9 +24,8 @@ from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
 from orchestrator.job_record import read_record
-from orchestrator.launch.asking import directive, free_directives, named, placement, slurm_of
+from orchestrator.launch.asking import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.images import image_uri, import_record, imported_file, is_there
 from orchestrator.launch.readiness import require_scheduler
 from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sending import comment_of
@@ -39,6 +39,14 @@ LONGEST = "1:00:00"
 
 _PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
 """The runtimes with a store of their own, and how an image gets into it."""
+
+
+# enroot's last line where a registry wants a name and a password (it prints no error), or a token.
+_ANONYMOUS = ("Authenticating with user: <anonymous>", "error code: 401")
+CREDENTIALS_HINT = (
+    "; if the registry wants credentials: add `machine HOST login USER password TOKEN` to enroot's .credentials, in "
+    "$ENROOT_CONFIG_PATH or ~/.config/enroot"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         setup=list(setup_lines(cluster, 1)),
         tool="apptainer" if container.runtime == "apptainer" else "enroot",
         uri=uri,
-        source_line=f'  "uri": {json.dumps(uri, ensure_ascii=False)},',
+        uri_text=json.dumps(uri, ensure_ascii=False),
         repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
         architecture=site.architecture,
         # The profile's words are enroot's own.
@@ -224,7 +232,7 @@ def _is_imported(cluster: Cluster, name: str) -> bool:
     file = imported_file(cluster, name)
     if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
         return False
-    return import_record(file).get("uri") == image_uri(cluster, name) or _is_the_sites(cluster, file)
+    return image_uri(cluster, name) in recorded_uris(import_record(file)) or _is_the_sites(cluster, file)
 
 
 def _is_the_sites(cluster: Cluster, file: Path) -> bool:
@@ -260,7 +268,7 @@ def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
         *named(cluster, ("cpus_per_task", "mem")),
         *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
         *free_directives(cluster),
-        directive("output", str(folder / "log.txt").replace("%", "%%")),
+        directive("output", output_pattern(folder / "log.txt")),
     ]
 
 
@@ -275,11 +283,13 @@ def _run_here(script: Path) -> int:
 
 
 def _last_words(log: Path) -> str:
-    """`: ` and the last line that says something."""
+    """Return `: ` and the last line that is not empty, with a hint where the registry refused an anonymous user."""
     try:
         lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
         return ""
     words = next((line for line in reversed(lines) if line), "")
     # What comes from a log must not steer the terminal.
-    return f": {''.join(c if c.isprintable() else '?' for c in words)}" if words else ""
+    shown = "".join(c if c.isprintable() else "?" for c in words)
+    hint = CREDENTIALS_HINT if any(sign in words for sign in _ANONYMOUS) else ""
+    return f": {shown}{hint}" if words else ""

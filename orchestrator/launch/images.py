@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.images import read_image
+from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 
@@ -47,54 +46,54 @@ def image_rows(cluster: Cluster) -> list[ImageRow]:
     return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
 
 
-def require_imported(plans: Sequence[Plan], cluster: Cluster) -> None:
-    """ReproError where a job's image is to be an imported file, and this machine sees that it is missing or has been
-    imported from somewhere else.
-    """
-    problems = []
+def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
+    """ReproError where this machine sees that a job's image file is missing, or was imported from somewhere else."""
+    if not cluster.profile.site.login_sees_paths:
+        return
+    problems: list[Problem] = []
     for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
         file = imported_file(cluster, name)
-        if file is None or not cluster.profile.site.login_sees_paths:
+        if file is None:
+            problems += _absent_file(cluster, name)
             continue
         mend = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
         uri = image_uri(cluster, name)
-        source = import_record(file).get("uri", uri)
+        sources = recorded_uris(import_record(file)) or [uri]
         if not is_there(file):
             problems.append(Problem(f"{name} is not imported yet", mend=mend))
-        elif source != uri:
-            problems.append(Problem(f"{name}: {file} was imported from {source}", mend=mend))
+        elif uri not in sources:
+            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", mend=mend))
     if problems:
         raise ReproError(*problems)
 
 
-def imported_file(cluster: Cluster, name: str) -> Path | None:
-    """The file that an import of this image leaves for jobs; None where they use something else."""
-    container, location = cluster.profile.container, cluster.image_location(name)
-    says = container.images.get(name) if container else None
-    if says is None or location is None or location == says or location.startswith("<"):
-        return None
-    return Path(location)
+def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
+    """Return a warning for each image file whose folder this machine does not see: it cannot be looked for."""
+    if not cluster.profile.site.login_sees_paths:
+        return []
+    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image)
+    files = ((name, _own_file(cluster, name)) for name in names)
+    return [
+        f"{cluster.layered.where(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
+        f"because {file.parent} is not on this machine"
+        for name, file in files
+        if file is not None and not is_there(file) and not is_there(file.parent)
+    ]
 
 
-def image_uri(cluster: Cluster, name: str) -> str:
-    """Where the image of this name is imported from, as the tool that imports it reads it."""
-    container = cluster.profile.container
-    assert container is not None
-    image = read_image(container.images[name])
-    return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
+def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
+    file = _own_file(cluster, name)
+    if file is not None and not is_there(file) and is_there(file.parent):
+        where = cluster.layered.where(("container", "images", name))
+        mend = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
+        yield Problem(f"container.images.{name}: {file}: no such file", where, mend)
 
 
-def import_record(file: Path) -> dict[str, Any]:
-    """What an import wrote beside the file; {} where there is nothing readable."""
-    try:
-        found = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in a circle
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def is_there(file: Path) -> bool:
-    return os.path.exists(file)  # noqa: PTH110  False, too, where it cannot be looked at
+def _own_file(cluster: Cluster, name: str) -> Path | None:
+    """The absolute path that the profile itself names as this image; None for every other image."""
+    location = cluster.image_location(name)
+    own = location is not None and location.startswith("/") and imported_file(cluster, name) is None
+    return Path(str(location)) if own else None
 
 
 def _row(cluster: Cluster, name: str, says: str) -> ImageRow:

@@ -29,6 +29,7 @@ from orchestrator.planning.plan import Plan
 from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.states import Phase
+from orchestrator.workloads.pretrain_files import copy_program, program_folder
 from orchestrator.workloads.program import Program
 
 PROBE_TIME = "0:01:00"
@@ -90,7 +91,8 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     """Submit the probe, wait until it has ended, and read what it left. Interrupted, it takes its job back."""
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
-    text = render_job(probe_plan(cluster), with_probe_lines(cluster), folder, folders.templates)
+    text = render_job(probe_plan(cluster, folders), with_probe_lines(cluster), folder, folders.templates)
+    copy_program(folders)
     private_folder(folder)
     job_id = SlurmScriptExecutor(folder).submit_script(text, comment=f"repro-check:{stamp}")
     say(f"job {job_id} on {cluster.name}, in {folder}")
@@ -105,9 +107,13 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     return Probed(folder, state, end, _text(folder / "host.txt"), log)
 
 
-def probe_plan(cluster: Cluster) -> Plan:
-    """One node, its GPUs, one minute: the profile's own script around a command that only looks."""
+def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
+    """One node, its GPUs, one minute: the profile's own script around a command that only looks.
+
+    PYTHONPATH and mounts are those of a job of `pretrain`.
+    """
     name, path = _probed_image(cluster)
+    package = str(program_folder(folders))
     program = Program(
         workload="check",
         python="bash",  # started as `bash -u -c ...`
@@ -116,6 +122,8 @@ def probe_plan(cluster: Cluster) -> Plan:
         code="check",
         image=name,
         image_path=path,
+        python_path=package,
+        mounts=(package,),
     )
     return side_plan(cluster, program, "check", _tasks(cluster), PROBE_TIME, cluster.hardware.gpus_per_node)
 

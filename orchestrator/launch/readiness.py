@@ -12,8 +12,10 @@ from orchestrator.clusters.placement import MpirunFields
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.folders import Folders
-from orchestrator.launch.images import require_imported
+from orchestrator.launch.asking import output_pattern
+from orchestrator.launch.images import require_images
 from orchestrator.launch.provenance import git_says
+from orchestrator.launch.wrapping import require_mountable
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import require_controller
 
@@ -23,7 +25,8 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
     problems: list[Problem] = []
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
-        lambda: require_imported(plans, cluster),
+        lambda: _require_mountable(cluster, folders),
+        lambda: require_images(plans, cluster),
         lambda: _require_commits(plans),
     )
     for check in checks:
@@ -49,7 +52,13 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
         raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
         raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
+    output_pattern(folders.runs)
     require_controller()
+
+
+def _require_mountable(cluster: Cluster, folders: Folders) -> None:
+    if cluster.profile.container is not None:
+        require_mountable(folders.runs)
 
 
 def _require_environment(cluster: Cluster) -> None:

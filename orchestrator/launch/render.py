@@ -16,6 +16,7 @@ from orchestrator.launch.asking import (
     directive,
     directives,
     experiment_file,
+    output_pattern,
     site_place,
     srun_options,
     time_limit_origin,
@@ -101,7 +102,7 @@ def render_array(
     name = short_name(plans[0].case.experiment)
     own = [
         directive("array", f"0-{len(plans) - 1}%{at_once}"),
-        directive("output", _pattern(folder) + "/%A_%a.txt"),
+        directive("output", output_pattern(folder) + "/%A_%a.txt"),
     ]
     shared = directives(plans[0], cluster, job_name=f"{name}-{plans[0].case.scale}")
     return templates_in(templates).render("array.sh.j2", directives=[*shared, *own], jobs=scripts, **_gate(gate))
@@ -149,7 +150,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
-    asked = [*directives(plan, cluster), directive("output", _pattern(output or folder / "batch.txt"))]
+    asked = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
     shared |= {"directives": asked, "srun_options": srun_options(plan, cluster)}
     container = cluster.profile.container
     words = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
@@ -287,8 +288,3 @@ def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:
 def _title(plan: Plan) -> str:
     case = plan.case
     return f"{case.experiment} {plan.label} at scale {case.scale} on {plan.cluster}: job {plan.identity}"
-
-
-def _pattern(path: Path) -> str:
-    """A path as a Slurm file name pattern, in which % is special."""
-    return str(path).replace("%", "%%")

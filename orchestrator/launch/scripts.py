@@ -27,6 +27,7 @@ from orchestrator.reading.failed_nodes import Allocation, failed_nodes
 from orchestrator.reading.failure import POLICIES
 from orchestrator.reading.log_files import log_blocks
 from orchestrator.slurm.node_names import expand_node_names
+from orchestrator.workloads.pretrain_files import copy_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ def batches_of(
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
             yield Batch(secrets.token_hex(8), tuple(group[start : start + most]), options)
+
+
+def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
+    """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
+    if any(plan.program.workload == "pretrain" for plan in plans):
+        copy_program(folders)
 
 
 def write_scripts(

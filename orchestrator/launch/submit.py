@@ -21,7 +21,7 @@ from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_job
-from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, in_order, write_scripts
+from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, copy_programs, in_order, write_scripts
 from orchestrator.launch.sending import Sent, Talk, mark_cancelled, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
 from orchestrator.launch.wishes import Wishes
@@ -115,6 +115,7 @@ def submit(
     for plan in plans:
         once.setdefault(plan.identity, plan)
     ordered = in_order(list(once.values()))
+    copy_programs(ordered, folders)
     # Asked before the ledger is locked: others would have to wait for a slow scheduler, too.
     most = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     failed = FailedNodes(cluster)
@@ -263,6 +264,7 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             workload=plan.case.workload,
             code=plan.program.code,
             image=plan.program.image,
+            image_digest=plan.program.image_digest,
             configuration=configured[plan.case.name],
             gpus=plan.case.layout.gpus,
             iterations=plan.case.training.iterations,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clusters.conditions import MountFields, holds
-from orchestrator.clusters.container import ContainerFields
+from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields
 from orchestrator.clusters.images import read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
@@ -43,8 +43,7 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
     """What this cluster's runtime needs for the job; ReproError where the image or a mount cannot be named to it."""
     container = cluster.profile.container
     assert container is not None
-    if any(character in str(folder) for character in ',:"\\'):
-        raise ReproError(Problem(f"{folder}: no folder for jobs in containers", mend='one without , : " and \\'))
+    require_mountable(folder)
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
     image = Line.of(plan.program.image_path, cluster.layered.where(("container", "images", str(plan.program.image))))
@@ -55,14 +54,22 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
     return make(container, cluster, image, mounts)
 
 
+def require_mountable(folder: Path) -> None:
+    """ReproError where the name of a job's folder has a character that a runtime interprets in a mount."""
+    if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
+        mend = 'set REPRO_HOME to a folder without , : $ ` " and \\'
+        raise ReproError(Problem("this folder cannot be mounted into containers", str(folder), mend))
+
+
 def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     """SOURCE:TARGET[:FLAGS] of each mount: the program's own first, then the profile's that hold for this job."""
     container = cluster.profile.container
     assert container is not None
     for folder in plan.program.mounts:
-        if any(character in folder for character in ",:{}"):
-            raise ReproError(Problem(f"{folder!r} cannot be mounted: runtimes divide at , and :, and fill in {{}}"))
         place = site_place(plan, cluster, folder)
+        if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
+            mend = 'use a folder without , : { } $ ` " and \\'
+            raise ReproError(Problem(f"{folder} cannot be mounted into containers", place, mend))
         yield Line.of(f"{folder}:{folder}", place or f"workload {plan.program.workload}")
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
@@ -88,7 +95,7 @@ def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: li
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
         _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
-        # Said either way: the default differs from site to site.
+        # Passed either way: the default differs from site to site.
         Line.of(
             "--container-mount-home" if container.mount_home else "--no-container-mount-home",
             where(("container", "mount_home")) if container.mount_home else OURS,
@@ -96,6 +103,8 @@ def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: li
     ]
     if container.writable:
         options.append(Line.of("--container-writable", where(("container", "writable"))))
+    elif container.has_readonly_option:
+        options.append(Line.of("--container-readonly"))
     return Wrapping(srun_options=tuple(options))
 
 

@@ -49,6 +49,7 @@ class JobRow:
     run_id: str
     workload: str
     image: str | None
+    image_digest: str | None
     gpus: int
     iterations: int
     configuration: dict[str, Any]
@@ -393,8 +394,9 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
 
 
 _ROW_COLUMNS = (
-    *(Run.experiment, Run.scale, Run.cluster, RunJob.case_name, Job.id, Run.id, Job.workload, Job.image, Job.gpus),
-    *(Job.iterations, Job.configuration, Attempt.id, Attempt.number, Attempt.scheduler, Attempt.host, Attempt.token),
+    *(Run.experiment, Run.scale, Run.cluster, RunJob.case_name, Job.id, Run.id, Job.workload, Job.image),
+    *(Job.image_digest, Job.gpus, Job.iterations, Job.configuration, Attempt.id, Attempt.number, Attempt.scheduler),
+    *(Attempt.host, Attempt.token),
     *(Attempt.array_index, Attempt.scheduler_id, Attempt.state, Attempt.phase, Attempt.reason, Attempt.nodes),
     *(Attempt.exit_code, Attempt.signal, Attempt.folder, Attempt.created_at, Attempt.submitted_at),
     *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),

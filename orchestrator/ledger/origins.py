@@ -42,6 +42,7 @@ class AttemptOrigin:
     workload: str
     code: str
     image: str | None
+    image_digest: str | None
 
     @property
     def gpu_hours(self) -> float:
@@ -67,7 +68,7 @@ class RunOrigin:
     profile_file: str | None
 
 
-_OF_JOB = ("gpus", "workload", "code", "image")
+_OF_JOB = ("gpus", "workload", "code", "image", "image_digest")
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:

@@ -54,6 +54,7 @@ class NewJob:
     iterations: int
     scheduler: str
     repeat: int = 1
+    image_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _ATTEMPTS = """
         {wait_s} AS wait_s, {elapsed_s} AS elapsed_s,
         CASE WHEN {device} = 'cpu' THEN NULL ELSE jobs.gpus * {elapsed_s} / 3600.0 END AS gpu_hours,
         attempts.exit_code, attempts.signal, attempts.scheduler, attempts.scheduler_id, attempts.host, attempts.folder,
-        runs.git_commit, runs.git_dirty, jobs.code, jobs.image
+        runs.git_commit, runs.git_dirty, jobs.code, jobs.image, jobs.image_digest
     FROM attempts
     JOIN jobs ON jobs.id = attempts.job_id
     JOIN runs ON runs.id = attempts.run_id
@@ -46,7 +46,7 @@ _RESULTS = """
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
         {layout},
         {metrics},
-        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image
+        v.wait_s, v.elapsed_s, v.gpu_hours, v.started_at, v.ended_at, v.git_commit, v.code, v.image, v.image_digest
     FROM v_attempts AS v
     JOIN jobs ON jobs.id = v.job_id
     JOIN (

@@ -19,7 +19,8 @@ _NOT_WHAT_RUNS = {"warmup_iterations"}
 
 def identity(case: Case, program: Program, cluster: str, repeat: int = 1) -> str:
     """Twelve hexadecimal digits. A repeat is a job of its own; the first has the identity that it always had."""
-    what = {**_parts(case), "cluster": cluster, "code": program.code, "image": program.image}
+    what = {**_parts(case), "cluster": cluster, "code": program.code}
+    what |= {"image": program.image, "image_digest": program.image_digest}
     if repeat > 1:
         what["repeat"] = repeat
     return hashlib.sha256(_canonical(what).encode()).hexdigest()[:12]

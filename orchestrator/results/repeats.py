@@ -84,8 +84,8 @@ def together(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, Measured
     count beside those that are.
     """
     last = rows[-1]
-    same = (last.configuration, last.code, last.image)
-    alike = [row for row in rows if (row.configuration, row.code, row.image) == same]
+    same = (last.configuration, last.code, last.image, last.image_digest)
+    alike = [row for row in rows if (row.configuration, row.code, row.image, row.image_digest) == same]
     measured = [row for row in alike if row.verdict == VERIFIED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})

@@ -18,6 +18,7 @@ PYXIS_SINCE: Mapping[str, tuple[int, int]] = {
     "container-save": (0, 7),
     "container-entrypoint": (0, 8),
     "container-writable": (0, 11),
+    "container-readonly": (0, 11),
     "container-env": (0, 15),
     "container-entrypoint-log": (0, 20),
     "container-unshare": (0, 24),

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
+from orchestrator.clusters.imported import image_of_jobs
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.workload_sites import CheckoutSite
 from orchestrator.errors import Problem, ReproError
@@ -23,8 +24,9 @@ Site = TypeVar("Site", bound=CheckoutSite)
 @dataclass(frozen=True, slots=True)
 class Program:
     """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
-    identity. `mounts` are the folders it needs inside a container, `python_path` what comes first in its PYTHONPATH,
-    `environment` the variables that its published script sets for every rank.
+    identity. So is `image_digest`, the digest of an imported image, where it is recorded. `mounts` are the folders it
+    needs inside a container, `python_path` what comes first in its PYTHONPATH, `environment` the variables that its
+    published script sets for every rank.
 
     `data` is what it reads: a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI.
     `compiles_in` is the checkout into which the first run compiles kernels, while all others wait for torch's file
@@ -42,6 +44,7 @@ class Program:
     code: str
     image: str | None = None
     image_path: str | None = None
+    image_digest: str | None = None
     python_path: str | None = None
     mounts: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -82,8 +85,10 @@ class Binding:
     cluster: Cluster
     folders: Folders
 
-    def image(self) -> tuple[str | None, str | None]:
-        return image_of(self.case.workload, self.paper, self.cluster)
+    def image(self) -> tuple[str | None, str | None, str | None]:
+        """Return the image by the paper's name, what jobs use as it, and its digest; None for what there is not."""
+        name, _ = image_of(self.case.workload, self.paper, self.cluster)
+        return (name, *image_of_jobs(self.cluster, name)) if name is not None else (None, None, None)
 
     def site(self, kind: type[Site]) -> Site:
         """Where this cluster has the case's Megatron-LM, with all that its scripts ask for."""

@@ -16,6 +16,7 @@ from orchestrator.workloads import (
     pretrain,
 )
 from orchestrator.workloads.command import Binding, Program
+from orchestrator.workloads.pretrain_files import code_version, program_folder
 
 MOCK = "mock data"
 
@@ -32,17 +33,18 @@ _COMPILE_KWAI = _COMPILE + (
 
 
 def _pretrain(binding: Binding) -> Program:
-    image, image_path = binding.image()
-    package = str(binding.folders.package_parent)
+    image, image_path, image_digest = binding.image()
+    package = str(program_folder(binding.folders))
     named = binding.cluster.profile.workloads.pretrain.python
     return Program(
         workload=binding.case.workload,
         python=named or ("python" if image else sys.executable),
         target=("-m", "orchestrator.pretrain"),
         arguments=tuple(pretrain.job_arguments(binding.case)),
-        code=pretrain.code_version(),
+        code=code_version(),
         image=image,
         image_path=image_path,
+        image_digest=image_digest,
         python_path=package,
         mounts=(package,),
         site_values=((named, ("workloads", "pretrain", "python")),) if named else (),
@@ -121,7 +123,7 @@ def _pretrain_gpt(binding: Binding, site: CheckoutSite, words: Sequence[str], ot
 
 
 def _megatron(binding: Binding, site: CheckoutSite, script: str, words: Sequence[str], code: str) -> Program:
-    image, image_path = binding.image()
+    image, image_path, image_digest = binding.image()
     return Program(
         workload=binding.case.workload,
         python="python",
@@ -130,6 +132,7 @@ def _megatron(binding: Binding, site: CheckoutSite, script: str, words: Sequence
         code=code,
         image=image,
         image_path=image_path,
+        image_digest=image_digest,
         mounts=(site.checkout,),
     )
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import ModelShape
@@ -87,16 +84,6 @@ def _recomputation(training: Training) -> list[str]:
     if training.offload:
         result += _pair("--offload-activation-ratio", training.offload)
     return result
-
-
-@cache
-def code_version() -> str:
-    """A digest of the program's own sources: another version is another job."""
-    folder = Path(__file__).resolve().parent.parent / "pretrain"
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return f"pretrain-{digest.hexdigest()[:12]}"
 
 
 def _pair(flag: str, value: object) -> list[str]:

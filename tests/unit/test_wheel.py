@@ -46,6 +46,44 @@ def test_an_installed_wheel_renders_a_script_without_a_checkout(installed: Path,
     assert answer.returncode == 0 and answer.stdout.count("#!/bin/bash") == 6, answer.stderr
 
 
+SITE = """\
+about: this machine
+scheduler: local
+workloads: {{pretrain: {{python: {python}}}}}
+"""
+INTERPRETER = """\
+#!/bin/sh
+exec {python} -Sc '
+import importlib.util, orchestrator.pretrain
+print(orchestrator.pretrain.__file__, importlib.util.find_spec("numpy"))'
+"""
+
+
+def test_a_job_imports_the_program_and_no_other_package_of_the_environment_that_repro_is_installed_in(
+    installed: Path, tmp_path: Path
+) -> None:
+    (installed / "numpy").mkdir(exist_ok=True)
+    (installed / "numpy" / "__init__.py").write_text("raise ImportError('the numpy of the login node')")
+    python = tmp_path / "python"
+    python.write_text(INTERPRETER.format(python=sys.executable))
+    python.chmod(0o755)
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "own.yaml").write_text(SITE.format(python=python))
+    words = ("figure-13", "--cluster", "own", "--scale", "cpu", "--where", "pp=1,gbs=4")
+    rendered = repro(installed, tmp_path, "render", *words, "-o", "jobs")
+    assert rendered.returncode == 0, rendered.stderr
+    script = Path(rendered.stdout.strip())
+    clean = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", script], cwd=tmp_path / "jobs", env=clean, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    file, numpy = (script.with_suffix("") / "log.txt").read_text().split(maxsplit=1)
+    assert numpy.strip() == "None"
+    (copy,) = (tmp_path / "runs" / "programs").iterdir()
+    assert file == str(copy / "orchestrator" / "pretrain" / "__init__.py")
+
+
 def test_private_values_of_a_shipped_profile_are_wanted_in_the_working_folder_and_found_there(
     installed: Path, tmp_path: Path
 ) -> None:

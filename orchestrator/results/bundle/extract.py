@@ -45,6 +45,7 @@ _PATHS: Mapping[str, frozenset[str]] = {
     "attempts": frozenset({"folder", "script", "file"}),
 }
 _ADDED: Mapping[str, frozenset[str]] = {
+    "jobs": frozenset({"image_digest"}),
     "attempts": frozenset({"execution"}),
     "iterations": frozenset({"host_wait_ms"}),
 }

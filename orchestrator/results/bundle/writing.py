@@ -91,8 +91,9 @@ def _add_inputs(contents: Contents, figure: Figure, extract: Extract) -> None:
     for run in extract.runs:
         contents.add(profile_path(run), _json(given_out(run["profile"], extract.users)))
     made_with = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
-    ran = {json.dumps({name: job[name] for name in ("workload", "code", "image")}): job for job in extract.jobs}
-    programs = [{"workload": job["workload"], "code": job["code"], "image": job["image"]} for job in ran.values()]
+    names = ("workload", "code", "image", "image_digest")
+    ran = {tuple(job[name] for name in names) for job in extract.jobs}
+    programs = [dict(zip(names, values, strict=True)) for values in sorted(ran, key=repr)]
     gpus = sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))})
     environment = {"runs": made_with, "programs": programs, "gpus": gpus}
     contents.add("environment.json", _json(given_out(environment, extract.users)))

@@ -208,6 +208,7 @@ _PUBLISHED = (
 _PROVENANCE = (
     Column("code", "text", "the code of the program that ran: a commit, or a digest"),
     Column("image", "text", "its container image"),
+    Column("image_digest", "text", "the digest of that image, where `repro images import` recorded it"),
     Column("git_commit", "text", "the commit of the checkout that `repro submit` ran from"),
     Column("git_dirty", "boolean", "whether that checkout had changes"),
 )

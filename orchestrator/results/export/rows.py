@@ -27,6 +27,7 @@ _TRAINING = ("dtype", "attention", "dropout", "iterations", "warmup_iterations")
 _JOB = (
     *("cluster", "job", "run", "attempt", "repeat", "scheduler_id", "state", "verdict", "verdict_reason", "failure"),
     *("deciding_line", "deciding_rank", "submitted_at", "started_at", "ended_at", "nodes", "code", "image"),
+    "image_digest",
 )
 _FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
 

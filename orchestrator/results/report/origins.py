@@ -144,7 +144,7 @@ def attempt_rows(
             verdict=_verdict(one),
             started=shown_moment(one.started_at),
             hours=shown_hours(one.gpu_hours),
-            program=", ".join(filter(None, (one.workload, one.code, one.image))),
+            program=", ".join(filter(None, (one.workload, one.code, one.image, one.image_digest))),
             script=anchors.get(one.script_sha256, ""),
         )
         for one in attempts

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
+import shutil
+import sqlite3
 import subprocess
 import tarfile
 import tempfile
@@ -104,6 +107,38 @@ def test_two_bundles_of_the_same_are_the_same_bytes(
     done = looking("bundle", "figure-13", "--scale", "cpu", "--cluster", "here", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"{TOP}.tar.zst\n"), done.stderr
     assert (tmp_path / f"{TOP}.tar.zst").read_bytes() == made.read_bytes()
+
+
+IMAGE_DIGEST = f"sha256:{64 * 'a'}"
+
+
+def test_the_digest_of_an_image_is_in_the_bundle_and_in_the_export(
+    looking: Caller, reviewer: Caller, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "copy.db"
+    shutil.copy(looking.site.folder / "results.db", ledger)
+    with contextlib.closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute("UPDATE jobs SET image = 'pretrain', image_digest = ?", (IMAGE_DIGEST,))
+    file = tmp_path / "with-digest.tar.zst"
+    done = looking("bundle", "figure-13", "--database", str(ledger), "-o", str(file))
+    assert done.returncode == 0, done.stderr
+    files = content(file)
+    (program,) = json.loads(files["environment.json"])["programs"]
+    assert (program["image"], program["image_digest"]) == ("pretrain", IMAGE_DIGEST)
+    assert [json.loads(line)["image_digest"] for line in files["ledger/jobs.jsonl"].splitlines()] == 6 * [IMAGE_DIGEST]
+    exported = [row["image_digest"] for row in csv.DictReader(io.StringIO(files["results/cases.csv"].decode()))]
+    assert exported == 6 * [IMAGE_DIGEST] and IMAGE_DIGEST in files["report.html"].decode()
+    assert reviewer("bundle", "verify", str(file)).returncode == 0
+
+
+def test_a_bundle_from_before_digests_of_images_still_holds(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    jobs = re.sub(rb'"image_digest": null, ', b"", files["ledger/jobs.jsonl"])
+    assert jobs.count(b"image_digest") == 0 and jobs != files["ledger/jobs.jsonl"]
+    older = packed({**files, "ledger/jobs.jsonl": jobs}, tmp_path / "older.tar.zst", with_sums=True)
+    done = reviewer("bundle", "verify", str(older))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_checksums_are_such_as_coreutils_read(made: Path, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import re
 from datetime import datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from orchestrator.ledger.jobs import Observation, record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
+from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Job
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs
 from tests.unit.launch.stand_in import Site
@@ -96,6 +97,17 @@ def test_json_has_the_same_a_list_of_attempts_each_with_its_events(made: MadeJob
         "event": "verdict",
         "detail": "verified: every check passed",
     }
+
+
+def test_the_digest_of_the_jobs_image_is_shown(made: MadeJobs) -> None:
+    digest = f"sha256:{64 * 'a'}"
+    with made.ledger.writing() as session:
+        session.execute(sa.update(Job).where(Job.id == "a-id").values(image="pretrain", image_digest=digest))
+    done = made.repro("history", "a-id")
+    assert f"image pretrain, {digest}" in done.stderr
+    shown = json.loads(made.repro("history", "a-id", "--json").stdout)
+    assert [(one["image"], one["image_digest"]) for one in shown] == 2 * [("pretrain", digest)]
+    assert "image" not in made.repro("history", "b-id").stderr
 
 
 def test_what_no_attempt_has_is_no_column(made: MadeJobs) -> None:

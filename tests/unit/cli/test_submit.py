@@ -221,8 +221,8 @@ def test_a_job_that_would_be_another_now_is_not_retried(failed: Caller) -> None:
     assert (done.returncode, done.complaints) == (
         2,
         [
-            f"repro: pp=1,tp=4,gbs=4 ({row.job_id}) would be another job now: its experiment or its profile has "
-            "changed; repro submit figure-13 --cluster here"
+            f"repro: pp=1,tp=4,gbs=4 ({row.job_id}) would be another job now: its experiment, profile, code or "
+            "image has changed; repro submit figure-13 --cluster here"
         ],
     )
     assert len(failed.site.started()) == 1

@@ -278,10 +278,18 @@ def test_a_site_without_pyxis_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["pass_env: [NCCL_DEBUG]", "writable: true"])
 def test_a_pyxis_too_old_for_what_the_profile_asks_of_it_is_named(tmp_path: Path, field: str) -> None:
     old = replace(SITE, srun=pyxis_of((0, 8)))
-    (said,) = faults(tmp_path, f"container:\n  runtime: pyxis\n  {field}\n", old)
+    said = faults(tmp_path, f"container:\n  runtime: pyxis\n  {field}\n", old)[0]
     name = field.partition(":")[0]
     assert said.startswith(f"site.local.yaml:3:3 container.{name}: this pyxis has no --container-")
     assert said.endswith(f"pyxis 0.8, older than 0.11: install a newer one, or take container.{name}: out")
+
+
+def test_a_pyxis_without_an_option_for_a_readonly_image_wants_its_version_in_the_profile(tmp_path: Path) -> None:
+    old = replace(SITE, srun=pyxis_of((0, 8)))
+    (said,) = faults(tmp_path, "container:\n  runtime: pyxis\n", old)
+    assert said.startswith("site.local.yaml:1:1 container.version: this pyxis has no --container-readonly; ")
+    assert said.endswith('write version: "0.8" below container:')
+    assert faults(tmp_path, 'container:\n  runtime: pyxis\n  version: "0.8"\n', old) == []
 
 
 def test_a_pyxis_that_cannot_pass_the_submitters_secrets_is_named(tmp_path: Path) -> None:

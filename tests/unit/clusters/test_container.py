@@ -51,6 +51,14 @@ def test_the_version_of_another_runtime_is_not_pyxis_own(tmp_path: Path) -> None
     assert container(tmp_path, "runtime: apptainer, version: '0.1', writable: true").writable
 
 
+@pytest.mark.parametrize(("version", "has"), [(None, True), ("0.24.0", True), ("0.11", True), ("0.10.9", False)])
+def test_a_pyxis_has_an_option_for_a_readonly_image_from_0_11_on(
+    version: str | None, has: bool, tmp_path: Path
+) -> None:
+    said_version = f", version: '{version}'" if version else ""
+    assert container(tmp_path, f"runtime: pyxis{said_version}").has_readonly_option == has
+
+
 @pytest.mark.parametrize("version", ["v0.20", "0.20-rc1", "new", "0."])
 def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
     assert "container.version: string should match pattern" in said(tmp_path, f"runtime: pyxis, version: {version}")
@@ -109,6 +117,12 @@ def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
         ("data:/data", "a mount must start with / or ./"),
         ("/a:/a,/b:/b", "one mount to a line: pyxis divides its list at commas"),
         ("/a:/b:ro:rw", "a mount is SOURCE:TARGET:FLAGS"),
+        ("/data/$(id)", 'a mount must not contain $, `, " or \\, which a shell on the node expands; use {job_id} and'),
+        ("/data/`id`:/data", "a mount must not contain $, `, "),
+        ("/data:/$HOME", "a mount must not contain $, `, "),
+        ("/data:/data:ro$(id)", "a mount must not contain $, `, "),
+        ('/data"', "a mount must not contain $, `, "),
+        ("/data\\", "a mount must not contain $, `, "),
         ("/run/{job}", "{job} is not known here, only {job_id}, {user}"),
     ],
 )

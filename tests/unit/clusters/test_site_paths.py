@@ -53,6 +53,16 @@ def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(t
     }
 
 
+@pytest.mark.parametrize(("writable", "result"), [(True, "ok"), (False, "later")])
+def test_a_staging_folder_that_the_user_cannot_write_to_is_told(
+    writable: bool, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, _mode: writable or str(path) != str(tmp_path))
+    (found,) = path_findings(cluster_of(tmp_path, PLAIN, f"site: {{staging_folder: {tmp_path}}}\n"), "login")
+    assert (found.check, found.result, found.is_fault) == ("site.staging_folder", result, False)
+    assert ("you cannot write to it" in found.found) == (not writable)
+
+
 def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
     python = "workloads: {pretrain: {python: /opt/conda/bin/python}}\n"
     assert list(paths(tmp_path, python)) == ["/opt/conda/bin/python"]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import Unreachable
 from orchestrator.job_record import read_record
-from orchestrator.launch.image_import import Import, import_progress, render_import
+from orchestrator.launch.image_import import Import, import_progress, render_import, wanted_images
 from orchestrator.launch.images import image_rows
 from orchestrator.slurm.query import JobRecord, QueryAnswer
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
@@ -103,6 +103,33 @@ def test_a_record_that_is_missing_or_names_another_source_is_written_anew(shop: 
     record.unlink() if before is None else record.write_text(before)
     shop.run()
     assert shop.record()["uri"] == URI and shop.record()["bytes"] == len("half of an image\n")
+
+
+def test_another_name_of_the_registry_is_added_to_the_record_and_the_first_one_stays(tmp_path: Path) -> None:
+    cluster = profile(tmp_path)
+    shop = Workshop.make(tmp_path, cluster)
+    shop.run()
+    first = shop.record()
+    others = [profile(tmp_path, text=SITE.replace("registry", host)) for host in ("mirror", "third")]
+    for other in (*others, *others):
+        shop.script.write_text(render_import(other, "pretrain", shop.folder, TEMPLATES), encoding="utf-8")
+        shop.run()
+    uris = ["docker://mirror.example#team/torch:1", "docker://third.example#team/torch:1"]
+    assert shop.record() == first | {"other_uris": uris} and len(shop.enroot.imports) == 1
+    for one in (cluster, *others):
+        assert wanted_images(one, []).already == ("pretrain",)
+    assert wanted_images(profile(tmp_path, text=SITE.replace("registry", "fourth")), []).already == ()
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o2775, 0o644), (0o750, 0o640), (0o700, 0o600)])
+def test_whoever_may_read_the_folder_may_read_the_image_whatever_the_umask(
+    folder: int, file: int, shop: Workshop
+) -> None:
+    shop.staging.mkdir()
+    shop.staging.chmod(folder)
+    shop.script.write_text(f"umask 077\n{shop.script.read_text()}")
+    shop.run()
+    assert {path.stat().st_mode & 0o777 for path in (shop.used, shop.staging / f"{FILE}.json")} == {file}
 
 
 def test_a_job_reads_the_old_image_or_the_new_one_and_never_half(shop: Workshop) -> None:
@@ -387,6 +414,23 @@ def test_an_import_that_has_ended_needs_no_scheduler_to_say_how(shop: Workshop) 
     (shop.folder / "log.txt").write_text("...\n" + shop.run(expected=3) + "\x1b[2J\n\n")
     failures = import_progress([one]).failures
     assert failures == {"pretrain": "ended with exit code 3: ?[2J"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[INFO] Authenticating with user: <anonymous>",
+        "[ERROR] URL https://registry.example/v2/ returned error code: 401 Unauthorized",
+    ],
+)
+def test_a_registry_that_wants_credentials_gives_a_hint_to_enroots_file_of_them(line: str, shop: Workshop) -> None:
+    shop.run()
+    end = shop.folder / "end"
+    end.write_text(end.read_text().replace("exit_code=0", "exit_code=1"))
+    (shop.folder / "log.txt").write_text(f"[INFO] Querying registry for permission grant\n{line}\n")
+    failures = import_progress([Import("pretrain", shop.used, shop.folder, job_id="17")]).failures
+    assert failures["pretrain"].startswith(f"ended with exit code 1: {line}; if the registry wants credentials: add ")
+    assert failures["pretrain"].endswith("to enroot's .credentials, in $ENROOT_CONFIG_PATH or ~/.config/enroot")
 
 
 @pytest.mark.parametrize(

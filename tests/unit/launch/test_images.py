@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
 from orchestrator.launch.image_import import render_import, wanted_images
-from orchestrator.launch.images import image_rows, require_imported
+from orchestrator.launch.images import image_rows, image_warnings, require_images
+from orchestrator.launch.render import render_job
+from orchestrator.planning.plan import Plan, plan_cases
+from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, short
-from tests.unit.launch.enroot import DIGEST, FILE, SITE, StandIn, Workshop, profile
+from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, StandIn, Workshop, profile
 from tests.unit.render.plans import TEMPLATES, plans
 
 # ---- before anything is submitted --------------------------------------------------------------------------------
@@ -180,22 +185,96 @@ def test_a_job_is_refused_until_its_image_is_imported_and_again_when_it_is_anoth
     cluster = selene(tmp_path)
     jobs = plans(cluster, "paper")
     with pytest.raises(ReproError) as error:
-        require_imported(jobs, cluster)
+        require_images(jobs, cluster)
     assert [str(problem) for problem in error.value.problems] == [
         "nvidia/pytorch:20.12-py3 is not imported yet; repro images import --cluster selene nvidia/pytorch:20.12-py3"
     ]
     StandIn.make(tmp_path / "bin", DIGEST)
-    script = render_import(cluster, "nvidia/pytorch:20.12-py3", tmp_path / "job", TEMPLATES)
-    path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
-    subprocess.run(["bash", "-c", script], env=path, capture_output=True, check=True)
-    require_imported(jobs, cluster)
+    run_import(cluster, tmp_path)
+    require_images(jobs, cluster)
     moved = selene(tmp_path, "other.example")
     with pytest.raises(ReproError, match="was imported from docker://registry.example#nvidia"):
-        require_imported(plans(moved, "paper"), moved)
+        require_images(plans(moved, "paper"), moved)
+
+
+def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own_file(tmp_path: Path) -> None:
+    cluster = selene(tmp_path)
+    before = plan_of(cluster)
+    assert before.program.image_digest is None
+    stand_in = StandIn.make(tmp_path / "bin", DIGEST)
+    found = []
+    for digest in (DIGEST, OTHER_DIGEST):
+        stand_in.tell(digest=digest, content=digest)
+        run_import(cluster, tmp_path)
+        found.append(plan_of(cluster))
+    assert [plan.program.image_digest for plan in found] == [DIGEST, OTHER_DIGEST]
+    files = [Path(str(plan.program.image_path)) for plan in found]
+    assert [file.name for file in files] == [
+        "nvidia+pytorch+20.12-py3@sha256-0123456789ab.sqsh",
+        "nvidia+pytorch+20.12-py3@sha256-fedcba987654.sqsh",
+    ]
+    assert all(
+        file.read_text().endswith(f"{digest}\n") for file, digest in zip(files, (DIGEST, OTHER_DIGEST), strict=True)
+    )
+    assert len({plan.identity for plan in (before, *found)}) == 3
+    script = render_job(found[0], cluster, tmp_path / "job", TEMPLATES)
+    assert f"--container-image={files[0]} " in script
+
+
+@pytest.mark.parametrize("record", ["{}", '{"digest": "latest"}', '{"digest": 7}', "broken"])
+def test_an_image_without_a_recorded_digest_keeps_its_identity_and_the_link(record: str, tmp_path: Path) -> None:
+    cluster = selene(tmp_path)
+    before = plan_of(cluster)
+    StandIn.make(tmp_path / "bin", DIGEST)
+    run_import(cluster, tmp_path)
+    (file,) = (tmp_path / "images").glob("*.json")
+    file.write_text(record)
+    after = plan_of(cluster)
+    assert (after.identity, after.program) == (before.identity, before.program)
+
+
+def test_where_the_login_node_does_not_see_paths_no_digest_is_read(tmp_path: Path) -> None:
+    cluster = selene(tmp_path)
+    StandIn.make(tmp_path / "bin", DIGEST)
+    run_import(cluster, tmp_path)
+    assert plan_of(selene(tmp_path, sees="false")).program.image_digest is None
+
+
+def plan_of(cluster: Cluster) -> Plan:
+    """The plan of the first case, as a person's is made."""
+    entry = shipped()
+    folders = Folders(shipped=CHECKOUT, home=CHECKOUT)
+    return plan_cases(entry, expand(entry, "paper")[:1], cluster, folders)[0]
+
+
+def run_import(cluster: Cluster, folder: Path) -> None:
+    script = render_import(cluster, "nvidia/pytorch:20.12-py3", folder / "job", TEMPLATES)
+    path = {"PATH": f"{folder}/bin:/usr/bin:/bin"}
+    subprocess.run(["bash", "-c", script], env=path, capture_output=True, check=True)
 
 
 def test_a_job_is_not_refused_where_this_machine_cannot_know_or_the_profile_names_a_file(tmp_path: Path) -> None:
     unseen = selene(tmp_path, sees="false")
-    require_imported(plans(unseen, "paper"), unseen)
+    require_images(plans(unseen, "paper"), unseen)
     file = selene(tmp_path, "/no/such")
-    require_imported(plans(file, "paper"), file)
+    require_images(plans(file, "paper"), file)
+    (warning,) = image_warnings(plans(file, "paper"), file)
+    assert warning.endswith(
+        "/no/such/nvidia/pytorch:20.12-py3 cannot be looked for, because /no/such/nvidia is not on this machine"
+    )
+    assert image_warnings(plans(unseen, "paper"), unseen) == []
+
+
+def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_missing(tmp_path: Path) -> None:
+    cluster = selene(tmp_path, str(tmp_path))
+    (tmp_path / "nvidia").mkdir()
+    with pytest.raises(ReproError) as error:
+        require_images(plans(cluster, "paper"), cluster)
+    (problem,) = error.value.problems
+    assert short(problem).startswith("selene.local.yaml:3:")
+    assert "/nvidia/pytorch:20.12-py3: no such file; correct the path, or put the image there" in str(problem)
+    unseen = selene(tmp_path, str(tmp_path), sees="false")
+    require_images(plans(unseen, "paper"), unseen)
+    (tmp_path / "nvidia" / "pytorch:20.12-py3").touch()
+    require_images(plans(cluster, "paper"), cluster)
+    assert image_warnings(plans(cluster, "paper"), cluster) == []

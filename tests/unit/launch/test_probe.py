@@ -26,6 +26,7 @@ from orchestrator.launch.probe import Probed, job_findings, probe_findings, prob
 from orchestrator.launch.render import render_job
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord as QueueRecord
+from orchestrator.workloads.pretrain_files import code_version
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
 TEMPLATES = CHECKOUT / "templates"
@@ -51,7 +52,9 @@ done >"$output"
 
 
 def script_of(cluster: Cluster, folder: Path) -> str:
-    return render_job(probe_plan(cluster), with_probe_lines(cluster), folder, TEMPLATES)
+    return render_job(
+        probe_plan(cluster, Folders(shipped=CHECKOUT, home=folder.parent)), with_probe_lines(cluster), folder, TEMPLATES
+    )
 
 
 def run(cluster: Cluster, base: Path, **variables: str) -> Probed:
@@ -110,6 +113,14 @@ def test_where_jobs_have_one_task_for_a_node_so_has_the_probe_and_all_its_gpus(t
     asked = re.findall(r"^#SBATCH --(\S+)", text, re.MULTILINE)
     assert {"ntasks-per-node=1", "cpus-per-task=96", "gpus-per-node=4"} <= set(asked)
     assert "torch.distributed" not in text
+
+
+def test_the_script_has_the_import_path_and_the_mount_of_a_job(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN, IMAGE)
+    script = script_of(cluster, tmp_path / "runs" / "check")
+    program = tmp_path / "runs" / "runs" / "programs" / code_version()
+    assert f"\nexport PYTHONPATH={program}${{PYTHONPATH:+:$PYTHONPATH}}\n" in script
+    assert f'\n  --container-mounts="$folder":/repro-job,{program}:{program} \\\n' in script
 
 
 def test_the_script_looks_at_paths_counts_gpus_and_tries_the_python_of_pretrain(tmp_path: Path) -> None:

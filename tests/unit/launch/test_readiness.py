@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
@@ -14,7 +16,7 @@ from orchestrator.launch.readiness import require_ready
 from orchestrator.launch.side_jobs import side_plan
 from orchestrator.planning.plan import Plan
 from orchestrator.workloads.program import Program
-from tests.unit.clusters.sites import cluster_of
+from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.launch.test_provenance import checkout, git
 
 __all__ = ["checkout"]
@@ -50,6 +52,22 @@ def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkou
 
 def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Path) -> None:
     require([job_of(tmp_path, tmp_path / "not here", "6985e58938")], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a,b", "$HOME", "`id`", 'a"b'])
+def test_a_home_that_cannot_be_mounted_into_containers_is_refused_before_anything_is_recorded(
+    name: str, tmp_path: Path
+) -> None:
+    cluster = replace(here(tmp_path), profile=container_profile(tmp_path))
+    with pytest.raises(ReproError, match=r"cannot be mounted into containers; set REPRO_HOME to a folder without"):
+        require_ready([], cluster, Folders(shipped=tmp_path, home=tmp_path / name))
+    require_ready([], cluster, Folders(shipped=tmp_path, home=tmp_path / "a b"))
+
+
+def container_profile(folder: Path) -> ClusterProfile:
+    """Of a machine that needs no Slurm to be asked."""
+    profile = cluster_of(folder, f"{PLAIN}container: {{runtime: pyxis}}\n", name="boxed").profile
+    return profile.model_copy(update={"scheduler": "local"})
 
 
 def test_all_that_is_missing_is_said_at_once(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,14 @@ def test_where_python_and_images_lie_is_no_part_of_it() -> None:
         (CASE, replace(PROGRAM, code="c2"), "selene"),
         (CASE, replace(PROGRAM, image="i2"), "selene"),
         (CASE, replace(PROGRAM, image=None), "selene"),
+        (CASE, replace(PROGRAM, image_digest="sha256:" + 64 * "0"), "selene"),
         (replace(CASE, workload="pretrain"), PROGRAM, "selene"),
         (replace(CASE, device="cpu"), PROGRAM, "selene"),
         (replace(CASE, model=replace(CASE.model, layers=64)), PROGRAM, "selene"),
         (replace(CASE, layout=replace(CASE.layout, sequence_parallel=True)), PROGRAM, "selene"),
         (replace(CASE, training=replace(CASE.training, iterations=26)), PROGRAM, "selene"),
     ],
-    ids=["cluster", "code", "image", "no image", "workload", "device", "model", "layout", "training"],
+    ids=["cluster", "code", "image", "no image", "image digest", "workload", "device", "model", "layout", "training"],
 )
 def test_what_runs_is_part_of_it(case: Case, program: Program, cluster: str) -> None:
     assert identity(case, program, cluster) != BASE

@@ -18,6 +18,7 @@ from tests.unit.clusters.sites import selene as shipped_selene
 
 TEMPLATES = CHECKOUT / "templates"
 RUN = Path("/runs/20261121-092041-bd57")
+PROGRAM = "/runs/programs/pretrain-000000000000"
 
 PLAIN_SLURM = """\
 about: a Slurm cluster without containers
@@ -96,5 +97,5 @@ def planned(entry: Entry, cases: list[Case], cluster: Cluster) -> list[Plan]:
 def _anywhere(plan: Plan, identity: str) -> Plan:
     if plan.program.workload != "pretrain":
         return replace(plan, identity=identity)
-    program = replace(plan.program, python_path="/opt/repro", mounts=("/opt/repro",))
+    program = replace(plan.program, python_path=PROGRAM, mounts=(PROGRAM,))
     return replace(plan, identity=identity, program=program)

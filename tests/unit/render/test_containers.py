@@ -54,10 +54,12 @@ def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
         Stage.at(tmp_path).script(with_image(plan, None), cluster)
 
 
-@pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b"])
+@pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b", "$HOME", "a$(id)", "`id`"])
 def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path: Path) -> None:
     cluster, plan = sited("pyxis")
-    with pytest.raises(ReproError, match="no folder for jobs in containers"):
+    with pytest.raises(
+        ReproError, match=r"(cannot be mounted into containers|below a folder with a backslash); set REPRO_HOME"
+    ):
         Stage.at(tmp_path, name).script(with_words(plan), cluster)
 
 
@@ -88,7 +90,7 @@ def test_whether_the_home_folder_is_mounted_is_what_the_profile_says(
 @pytest.mark.parametrize(
     ("runtime", "writable", "fixed"),
     [
-        ("pyxis", "\n  --container-writable ", ""),
+        ("pyxis", "\n  --container-writable ", "\n  --container-readonly "),
         ("edf", "'writable = true'", "'writable = false'"),
         ("apptainer", "\n  --writable-tmpfs ", ""),
     ],
@@ -101,6 +103,13 @@ def test_an_image_can_be_written_to_where_the_profile_says_so(
     assert writable in stage.script(with_words(plan), saying(cluster, container={"writable": True}))
     script = stage.script(with_words(plan), cluster)
     assert writable not in script and fixed in script
+
+
+@pytest.mark.parametrize(("version", "option"), [("0.10", False), ("0.11", True)])
+def test_an_old_pyxis_is_given_no_option_that_it_does_not_have(version: str, option: bool, tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    script = Stage.at(tmp_path).script(with_words(plan), saying(cluster, container={"version": version}))
+    assert ("--container-readonly" in script) == option
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -127,6 +127,12 @@ def test_the_output_is_a_pattern_in_which_a_percent_sign_is_doubled(tmp_path: Pa
     assert "--output=/runs/50%%/x/batch.txt" in lines
 
 
+def test_a_folder_with_a_backslash_that_slurm_would_remove_is_refused(tmp_path: Path) -> None:
+    cluster = plain_slurm(tmp_path)
+    with pytest.raises(ReproError, match=r"^/a\\b/batch.txt Slurm cannot write output .*; set REPRO_HOME"):
+        render_job(plans(cluster, "quad")[0], cluster, Path("/a\\b"), TEMPLATES)
+
+
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
 def test_a_value_that_would_end_its_directive_is_refused(tmp_path: Path, value: str) -> None:
     cluster = with_slurm(plain_slurm(tmp_path), account=value)
@@ -134,7 +140,7 @@ def test_a_value_that_would_end_its_directive_is_refused(tmp_path: Path, value: 
         directives(plans(plain_slurm(tmp_path), "quad")[0], cluster)
 
 
-@pytest.mark.parametrize("folder", ["/a,b", "/a:b"])
+@pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\"])
 def test_a_folder_that_pyxis_would_divide_is_refused(tmp_path: Path, folder: str) -> None:
     cluster = selene(tmp_path)
     plan = plans(cluster, "paper")[0]

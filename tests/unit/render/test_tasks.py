@@ -79,13 +79,22 @@ def test_a_job_without_a_variable_that_it_wants_of_the_shell_stops_and_names_it(
 @pytest.mark.parametrize("leftover", ["SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_GPU_BIND", "SLURM_MEM_BIND_LIST",
     "SLURM_DISTRIBUTION", "SLURM_EXACT", "SLURM_EXPORT_ENV", "SLURM_HINT", "SLURM_MPI_TYPE", "SLURM_OVERCOMMIT",
     "SLURM_OVERLAP", "SLURM_THREADS", "SLURM_WHOLE", "SLURM_STEP_ID", "SLURM_STEPID", "PYXIS_CONTAINER_NAME",
-    "PYXIS_CONTAINER_IMAGE"])  # fmt: skip
+    "PYXIS_CONTAINER_IMAGE", "ENROOT_ROOTFS_WRITABLE", "ENROOT_REMAP_ROOT"])  # fmt: skip
 def test_srun_takes_no_option_from_what_the_submitting_shell_left(leftover: str, tmp_path: Path) -> None:
     cluster, plan = sited("pyxis")
     stage = Stage.at(tmp_path)
     stage.run_well(with_words(plan), cluster, {leftover: "x", "SLURM_JOB_PARTITION": "p"})
     assert leftover not in stage.environment("srun")
     assert stage.environment("srun")["SLURM_JOB_PARTITION"] == "p"
+
+
+def test_the_profiles_own_lines_may_set_a_variable_of_enroot_and_its_credentials_stay(tmp_path: Path) -> None:
+    cluster, plan = sited("pyxis")
+    stage = Stage.at(tmp_path)
+    cluster = saying(cluster, setup=["export ENROOT_MAX_CONNECTIONS=4"])
+    stage.run_well(with_words(plan), cluster, {"ENROOT_CONFIG_PATH": "/c", "ENROOT_MAX_CONNECTIONS": "99"})
+    found = {name: value for name, value in stage.environment("srun").items() if name.startswith("ENROOT_")}
+    assert found == {"ENROOT_CONFIG_PATH": "/c", "ENROOT_MAX_CONNECTIONS": "4"}
 
 
 # ---- where ranks meet --------------------------------------------------------------------------------------------

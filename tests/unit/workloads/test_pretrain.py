@@ -70,10 +70,3 @@ def test_what_the_program_does_not_do_is_refused() -> None:
     exchanged = replace(find_case("core-cp", "case=328"), workload="pretrain")
     with pytest.raises(ReproError, match=r"^case=328: pretrain has no a2a for context parallelism$"):
         pretrain.job_arguments(exchanged)
-
-
-def test_the_codes_version_is_stable_and_has_the_form_that_the_ledger_keeps() -> None:
-    first = pretrain.code_version()
-    assert first == pretrain.code_version()
-    name, _, digest = first.partition("-")
-    assert name == "pretrain" and len(digest) == 12 and int(digest, 16) >= 0

@@ -15,6 +15,7 @@ from orchestrator.errors import ReproError
 from orchestrator.folders import Folders
 from orchestrator.megatron.training import Attention, Training
 from orchestrator.workloads import traits
+from orchestrator.workloads.pretrain_files import code_version
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
@@ -66,8 +67,8 @@ def test_pretrain_runs_this_python_unless_the_site_names_another_or_there_is_an_
     assert program(named, "quad").python == "/opt/py"
     boxed = cluster_of(tmp_path, PLAIN + "container: {runtime: pyxis, images: {pretrain: /i.sqsh}}\n")
     found = program(boxed, "quad")
-    assert (found.python, found.image_path, found.mounts) == ("python", "/i.sqsh", (str(CHECKOUT),))
-    assert found.python_path == str(CHECKOUT)
+    assert (found.python, found.image_path, found.mounts) == ("python", "/i.sqsh", (found.python_path,))
+    assert found.python_path == str(CHECKOUT / "runs" / "programs" / code_version())
 
 
 def test_the_ranks_of_one_machine_are_forked_by_the_launcher_of_pretrain(tmp_path: Path) -> None:

@@ -89,21 +89,36 @@ if [ -e "$image" ]; then
   mv -n -- "$image" "$staging/$file" || [ -e "$staging/$file" ]
   [ -e "$image" ] || fresh=yes
 fi
-source_line='  "uri": "docker://registry.example#a/torch:1",'
-if [ -n "$fresh" ] || ! grep -qsxF -- "$source_line" "$staging/$file.json"; then
+quoted_uri='"docker://registry.example#a/torch:1"' json=$staging/$file.json
+if [ -z "$fresh" ] && grep -qsF -- "\"$digest\"" "$json" && grep -qs '^  "uri": ' "$json"; then
+  # The same image, imported before, perhaps under another name of the registry: that name stays first.
+  if ! grep -qsF -- "$quoted_uri" "$json"; then
+    others=$(sed -n 's/^  "other_uris": \[\(.*\)\],$/\1, /p' "$json")
+    {
+      printf '{\n%s\n' "$(grep -m 1 '^  "uri": ' "$json")"
+      printf '  "other_uris": [%s%s],\n' "$others" "$quoted_uri"
+      sed '1d; /^  "uri": /d; /^  "other_uris": /d' "$json"
+    } >"$own/json"
+  fi
+else
   text() { printf '"%s"' "$(printf '%s' "$1" | tr -d '[:cntrl:]' | sed 's/["\\]/\\&/g')"; }
   job_id=null
   [ -z "${SLURM_JOB_ID:-}" ] || job_id=$(text "$SLURM_JOB_ID")
   {
-    printf '{\n%s\n' "$source_line"
+    printf '{\n  "uri": %s,\n' "$quoted_uri"
     printf '  "digest": "%s",\n  "digest_of": "%s",\n' "$digest" "$digest_of"
     printf '  "imported": "%s",\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)"
     printf '  "user": %s,\n  "host": %s,\n' "$(text "$(id -un || id -u)")" "$(text "$(hostname)")"
     printf '  "bytes": %s,\n' "$(stat -c %s -- "$staging/$file")"
     printf '  "tool": %s,\n  "job_id": %s\n}\n' "$(text "$version")" "$job_id"
   } >"$own/json"
-  mv -f -- "$own/json" "$staging/$file.json"
 fi
+[ ! -e "$own/json" ] || mv -f -- "$own/json" "$json"
+# Whoever may read the folder may read what is in it, whatever the umask of the shell that imports.
+readable=$(printf %o $((8#$(stat -c %a -- "$staging") & 8#44 | 8#600)))
+for shared in "$staging/$file" "$json"; do
+  [ ! -O "$shared" ] || chmod -- "$readable" "$shared"
+done
 # A job that runs keeps the file it has opened; one that starts finds the old image or the new one, and never half.
 ln -s -- "$file" "$own/link"
 mv -fT -- "$own/link" "$used"

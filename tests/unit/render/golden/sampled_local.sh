@@ -39,7 +39,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
 export TITLE='it'"'"'s $HOME'
-export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 
 # 4 GPUs and no other: the first of those that CUDA_VISIBLE_DEVICES names, of all where it is not set.
 export CUDA_DEVICE_ORDER=${CUDA_DEVICE_ORDER:-PCI_BUS_ID} # numbers as nvidia-smi has them

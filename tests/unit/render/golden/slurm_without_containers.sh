@@ -72,7 +72,7 @@ export PYTHONUNBUFFERED=1
 export NCCL_DEBUG=WARN
 export TITLE='\''it'\''"'\''"'\''s $HOME, `here`'\''
 export RETRIES=3
-export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 shift 2
 exec "$@"'
 

@@ -49,6 +49,11 @@ trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Leftovers of the submitting shell that the container engine would obey. ENROOT_CONFIG_PATH names the credentials.
+for stray in "${!PYXIS_@}" "${!EDF_@}" "${!ENROOT_@}"; do
+  [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
+done
+
 # Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
 lock=/code/megatron-2021/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -61,7 +66,6 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Leftovers of the submitting shell that srun would take for options, and change the run silently.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
-unset "${!PYXIS_@}" "${!EDF_@}" # leftovers of the submitting shell would change the run silently
 printf '%s\n' \
   'image = "/images/nvidia+pytorch+20.12-py3.sqsh"' \
   'writable = false' \

@@ -49,6 +49,11 @@ trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Leftovers of the submitting shell that the container engine would obey. ENROOT_CONFIG_PATH names the credentials.
+for stray in "${!PYXIS_@}" "${!EDF_@}" "${!ENROOT_@}"; do
+  [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
+done
+
 # Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
 # `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -56,7 +61,6 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Leftovers of the submitting shell that srun would take for options, and change the run silently.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
-unset "${!PYXIS_@}" "${!EDF_@}" # leftovers of the submitting shell would change the run silently
 printf '%s\n' \
   'image = "/images/nvidia+pytorch+25.09-py3.sqsh"' \
   'writable = false' \

@@ -50,6 +50,11 @@ trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Leftovers of the submitting shell that pyxis and enroot would obey. ENROOT_CONFIG_PATH names the credentials.
+for stray in "${!PYXIS_@}" "${!ENROOT_@}"; do
+  [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
+done
+
 # From the cluster's profile. Module systems and conda read variables that they never set.
 set +u
 NCCL_LIB_DIR=/var/lib/tcpxo/lib64 source /var/lib/tcpxo/lib64/nccl-env-profile.sh
@@ -67,7 +72,6 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Leftovers of the submitting shell that srun would take for options, and change the run silently.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
-unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
 # Variables of the host that win over the image's own. pyxis takes names only, so they are spelt out here.
 pass_env=("${!NCCL_@}")
 
@@ -103,6 +107,7 @@ srun \
   --container-image=/images/nvidia+pytorch+20.12-py3.sqsh \
   --container-mounts="$folder":/repro-job,/code/megatron-2021:/code/megatron-2021,/var/tmp:/var/tmp,/var/lib/tcpxo/lib64/:/var/lib/tcpxo/lib64/ \
   --no-container-mount-home \
+  --container-readonly \
   ${pass_env[0]:+--container-env="$(IFS=,; printf %s "${pass_env[*]}")"} \
   bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
   python -u /code/megatron-2021/pretrain_gpt.py \

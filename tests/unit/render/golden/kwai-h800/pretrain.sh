@@ -59,7 +59,7 @@ export NCCL_IB_HCA=mlx5
 export NCCL_IB_QPS_PER_CONNECTION=8
 export NCCL_IB_TIMEOUT=19
 export NCCL_NET_OVERHEAD=1000
-export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 shift 2
 exec "$@"'
 

@@ -72,7 +72,7 @@ export PYTHONUNBUFFERED=1
 export FI_MR_CACHE_MONITOR=userfaultfd
 export HDF5_USE_FILE_LOCKING=FALSE
 export MPICH_OFI_NIC_POLICY=GPU
-export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 shift 2
 exec "$@"'
 
@@ -89,7 +89,7 @@ srun \
   shifter \
   --image=team/pretrain:1 \
   --module=gpu,nccl-2.18 \
-  --volume=/opt/repro:/opt/repro \
+  --volume=/runs/programs/pretrain-000000000000:/runs/programs/pretrain-000000000000 \
   bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
   python -u -m orchestrator.pretrain \
   --tensor-model-parallel-size 2 \

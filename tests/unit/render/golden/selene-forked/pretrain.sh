@@ -46,6 +46,11 @@ trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Leftovers of the submitting shell that pyxis and enroot would obey. ENROOT_CONFIG_PATH names the credentials.
+for stray in "${!PYXIS_@}" "${!ENROOT_@}"; do
+  [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
+done
+
 # Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
 # `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -53,7 +58,6 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Leftovers of the submitting shell that srun would take for options, and change the run silently.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
-unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
 
 # What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
 task='
@@ -66,7 +70,7 @@ export MASTER_ADDR=$1 MASTER_PORT=$2
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export OMP_NUM_THREADS=1
 export PYTHONUNBUFFERED=1
-export PYTHONPATH=/opt/repro${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 shift 2
 exec python -u -m orchestrator.pretrain.launch --nnodes=1 --node-rank="$SLURM_NODEID" \
   --nproc-per-node=4 --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" "$@"'
@@ -81,8 +85,9 @@ srun \
   --label \
   --output="${folder//%/%%}/log.txt" \
   --container-image=/images/pretrain.sqsh \
-  --container-mounts="$folder":/repro-job,/opt/repro:/opt/repro,/data:/data \
+  --container-mounts="$folder":/repro-job,/runs/programs/pretrain-000000000000:/runs/programs/pretrain-000000000000,/data:/data \
   --no-container-mount-home \
+  --container-readonly \
   bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
   --tensor-model-parallel-size 2 \
   --pipeline-model-parallel-size 2 \

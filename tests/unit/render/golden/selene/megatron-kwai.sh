@@ -50,6 +50,11 @@ trap 'exit 130' INT
 # Asked for while it was being started, when there was nobody to signal yet.
 [ ! -e "$folder/cancelled" ] || exit 143
 
+# Leftovers of the submitting shell that pyxis and enroot would obey. ENROOT_CONFIG_PATH names the credentials.
+for stray in "${!PYXIS_@}" "${!ENROOT_@}"; do
+  [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
+done
+
 # Kernels are compiled into the checkout under torch's lock. One that a killed job left would make this one wait for ever.
 lock=/code/megatron-kwai/megatron/fused_kernels/build/lock
 until [ ! -e "$lock" ] || [ -n "$(find "$lock" -mmin +10)" ]; do sleep 5; done
@@ -62,7 +67,6 @@ MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Leftovers of the submitting shell that srun would take for options, and change the run silently.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
-unset "${!PYXIS_@}" # a leftover of the submitting shell would change the run silently
 
 # What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
 task='
@@ -98,6 +102,7 @@ srun \
   --container-image=/images/yuantailing+megatron-kwai+atc24ae-1.0.0.sqsh \
   --container-mounts="$folder":/repro-job,/code/megatron-kwai:/code/megatron-kwai,/data:/data \
   --no-container-mount-home \
+  --container-readonly \
   bash -c "$task" task "$MASTER_ADDR" "$MASTER_PORT" \
   python -u /code/megatron-kwai/pretrain_gpt.py \
   --use-distributed-optimizer \

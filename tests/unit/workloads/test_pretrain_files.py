@@ -1,0 +1,84 @@
+"""The copy of `orchestrator.pretrain` that jobs import: complete, alone in its folder, and not writable by others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import orchestrator.pretrain
+from orchestrator.errors import ReproError
+from orchestrator.folders import Folders
+from orchestrator.workloads.pretrain_files import code_version, copy_program, program_folder
+
+SOURCES = Path(orchestrator.pretrain.__file__).parent
+
+
+def folders_at(home: Path) -> Folders:
+    return Folders(shipped=home, home=home)
+
+
+def test_the_codes_version_is_stable_and_has_the_form_that_the_ledger_keeps() -> None:
+    first = code_version()
+    assert first == code_version()
+    name, _, digest = first.partition("-")
+    assert name == "pretrain" and len(digest) == 12 and int(digest, 16) >= 0
+
+
+def test_the_copy_has_the_programs_files_and_nothing_else(tmp_path: Path) -> None:
+    folders = folders_at(tmp_path)
+    copy_program(folders)
+    folder = program_folder(folders)
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    expected = {f"orchestrator/pretrain/{file.name}" for file in SOURCES.glob("*.py")}
+    assert found == expected | {"orchestrator/__init__.py"}
+    assert all((SOURCES / Path(name).name).read_bytes() == (folder / name).read_bytes() for name in expected)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_the_copy_runs_without_the_rest_of_repro(tmp_path: Path) -> None:
+    folders = folders_at(tmp_path)
+    copy_program(folders)
+    command = [sys.executable, "-Sc", "import orchestrator.pretrain.arguments as one; print(one.__file__)"]
+    clean = {"PYTHONPATH": str(program_folder(folders)), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith(str(program_folder(folders))), done.stderr
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o000])
+def test_user_and_group_may_read_the_copy_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        copy_program(folders_at(tmp_path))
+    finally:
+        os.umask(before)
+    folder = program_folder(folders_at(tmp_path))
+    for path in (folder, *folder.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640)
+
+
+def test_processes_that_copy_at_once_leave_one_complete_copy(tmp_path: Path) -> None:
+    folders = folders_at(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(copy_program, folders) for _ in range(8)]:
+            future.result()
+    assert [path.name for path in program_folder(folders).parent.iterdir()] == [code_version()]
+
+
+@pytest.mark.parametrize("name", ["orchestrator/pretrain/model.py", "numpy.py"])
+def test_a_copy_that_was_changed_is_refused(name: str, tmp_path: Path) -> None:
+    folders = folders_at(tmp_path)
+    copy_program(folders)
+    (program_folder(folders) / name).write_text("changed")
+    with pytest.raises(ReproError, match=rf"{name} .*; remove this folder, then repeat the command$"):
+        copy_program(folders)
+
+
+def test_a_home_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ReproError, match=r"runs.* cannot be copied \(Not a directory|File exists\); set REPRO_HOME"):
+        copy_program(folders_at(tmp_path))
