@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import write_image
 from tests.slurm.site import REPRO, Site
+from tests.slurm.stand_in import StandInSite
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
@@ -375,6 +377,28 @@ def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
     steps = [record for record in slurm_cluster.pyxis_records if record not in before]
     assert len({record["node"] for record in steps}) == 2
     assert {record["container-image"] for record in steps} == {str(mine.image)}
+
+
+def test_a_case_of_a_user_whose_files_are_private_is_verified_inside_the_image() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        site = StandInSite(Path(name)).prepare()
+        image = write_image(site.folder / "torch.sqsh")
+        container = {"runtime": "pyxis", "images": {"pretrain": str(image)}, "mounts": [name]}
+        profile = site.folder / "site.yaml"
+        profile.write_text(f"{profile.read_text()}container: {json.dumps(container)}\n")
+        for path in (site.folder, *site.folder.iterdir()):
+            path.chmod(0o700)
+            shutil.chown(path, OTHER_USER)
+        site.user = OTHER_USER
+        mask = os.umask(0o077)
+        try:
+            answer = site.submit("--where", "gbs=4,pp=1", "--wait", timeout_s=120)
+        finally:
+            os.umask(mask)
+        (row,) = site.status()
+        assert (row["state"], row["verdict"]) == ("COMPLETED", "verified"), answer.stderr
+        (end,) = site.folder.glob("runs/*/*/end")
+        assert "inside_image=2/2" in end.read_text().splitlines()
 
 
 def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine: Checked) -> None:
