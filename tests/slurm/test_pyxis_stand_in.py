@@ -330,11 +330,11 @@ def test_the_home_folder_is_the_host_s_only_where_it_is_mounted(steps: Steps, el
 
 
 def test_the_tasks_of_a_node_share_a_folder_for_temporary_files_that_is_not_the_host_s(steps: Steps) -> None:
-    command = f"ls -A /tmp; test -e {steps.folder} && echo host; exec 9>>/tmp/mark; flock 9; echo $SLURM_PROCID >&9"
-    assert steps.shell(command) == ""
-    meet = "echo >/tmp/$SLURM_PROCID; until [ -e /tmp/0 ] && [ -e /tmp/1 ]; do sleep 0.1; done; echo met"
+    assert steps.shell(f"ls -A /tmp; test -e {steps.folder} && echo host; true") == ""
+    mark = f"/tmp/{steps.folder.name}-{os.getpid()}-"
+    meet = f"touch {mark}$SLURM_PROCID; until [ -e {mark}0 ] && [ -e {mark}1 ]; do sleep 0.1; done; echo met"
     assert steps.shell(meet, "-wn1", "-n2").split() == ["met", "met"]
-    assert not any(Path("/tmp", name).exists() for name in ("mark", "0", "1"))
+    assert not any(Path(f"{mark}{task}").exists() for task in range(2))
 
 
 def test_a_user_whose_files_are_private_runs_in_an_image(elsewhere: Path) -> None:
@@ -465,6 +465,18 @@ def test_leftovers_of_the_submitting_shell_set_switches_by_booleans(steps: Steps
     assert steps.shell(command, PYXIS_CONTAINER_READONLY="n") == "written"
     assert steps.shell(command, PYXIS_CONTAINER_WRITABLE="on") == "refused", "no boolean of pyxis"
     assert steps.shell(command, "--container-readonly", PYXIS_CONTAINER_WRITABLE="1") == "refused"
+
+
+def test_leftovers_of_enroot_make_an_image_writable_and_mount_the_home_unless_an_option_says_otherwise(
+    steps: Steps, elsewhere: Path
+) -> None:
+    command = f"mkdir {NEW_TARGET} && echo written || echo refused"
+    assert steps.shell(command, ENROOT_ROOTFS_WRITABLE="y") == "written"
+    assert steps.shell(command, "--container-readonly", ENROOT_ROOTFS_WRITABLE="y") == "refused"
+    home = {"HOME": str(elsewhere), "ENROOT_MOUNT_HOME": "y"}
+    command = "touch ~/mark && echo written || echo refused"
+    assert steps.shell(command, "--no-container-mount-home", **home) == "refused"
+    assert steps.shell(command, **home) == "written"
 
 
 def test_a_step_without_options_is_untouched_and_quick(slurm_cluster: SlurmCluster, steps: Steps) -> None:

@@ -130,7 +130,7 @@ static int add_mount(const char *entry)
         slurm_error("pyxis: --container-mounts: invalid format: %s", entry);
         return -1;
     }
-    const char *flags = is_path(source)              ? "x-create=auto,rbind"
+    const char *flags = is_path(source)             ? "x-create=auto,rbind"
                         : !strcmp(source, "tmpfs")  ? "x-create=dir"
                         : !strcmp(source, "umount") ? "x-detach"
                                                     : NULL;
@@ -289,11 +289,11 @@ static int take_defaults(spank_t sp)
 
 /* ---- on the node: one container for all tasks of a step ---------------------------------------------------------- */
 
-static bool contained;       /* this step has an image */
-static bool failed;          /* the setup went wrong; pyxis reports it to Slurm only in task_init */
-static bool batch;           /* a batch script that was given an image: recorded only */
-static int record_fd = -1;   /* the folder of the records */
-static int namespace_fd;     /* the mount namespace of the container */
+static bool contained;        /* this step has an image */
+static bool failed;           /* the setup went wrong; pyxis reports it to Slurm only in task_init */
+static bool batch;            /* a batch script that was given an image: recorded only */
+static int record_fd = -1;    /* the folder of the records */
+static int namespace_fd;      /* the mount namespace of the container */
 static char *variables[MOST]; /* the image's, NAME=value */
 static int variable_count;
 
@@ -714,11 +714,21 @@ static int make_root(void)
     return chdir(root) || chroot(".") ? cannot("mount", "overlay", "/") : 0;
 }
 
+/* Whether a switch is on: by its option, else by the variable of enroot that the job's environment hands on. */
+static bool is_on(spank_t sp, int yes, int no, const char *variable)
+{
+    char value[64];
+    if (given[yes] || given[no])
+        return given[yes];
+    return spank_getenv(sp, variable, value, sizeof(value)) == ESPANK_SUCCESS && lists("y,yes,true,1", ",", value);
+}
+
 static int fill_namespace(spank_t sp, struct mount *entries, int count)
 {
     char home[PATH_MAX], *folder = getcwd(NULL, 0);
     int sources[MOST];
-    if (given[HOME] && count < MOST && spank_getenv(sp, "HOME", home, sizeof(home)) == ESPANK_SUCCESS)
+    bool mounts_home = is_on(sp, HOME, NO_HOME, "ENROOT_MOUNT_HOME");
+    if (mounts_home && count < MOST && spank_getenv(sp, "HOME", home, sizeof(home)) == ESPANK_SUCCESS)
         entries[count++] = (struct mount){strdup(home), strdup(home), "x-create=dir,bind"};
     if (setns(namespace_fd, CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         return cannot("mount", "overlay", "/");
@@ -737,7 +747,8 @@ static int fill_namespace(spank_t sp, struct mount *entries, int count)
     for (i = 0; i < count; i++)
         if (apply(&entries[i], sources[i]))
             return -1;
-    if (!given[WRITABLE] && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
+    bool is_writable = is_on(sp, WRITABLE, READONLY, "ENROOT_ROOTFS_WRITABLE");
+    if (!is_writable && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
         return cannot("mount", "overlay", "/");
     return 0;
 }
