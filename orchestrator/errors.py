@@ -45,7 +45,7 @@ class Unreachable(ReproError):
     exit_code = EXIT_UNREACHABLE
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """`did you mean "gbs"?` for the nearest known word, or None when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """Return `did you mean "gbs"?` for the nearest known word; None if none is as similar as `cutoff` (0 to 1)."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f'did you mean "{near[0]}"?' if near else None

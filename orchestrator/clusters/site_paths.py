@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from orchestrator.clusters.conditions import MountFields
 from orchestrator.clusters.finding import Finding, Place
@@ -12,15 +13,22 @@ from orchestrator.clusters.resolve import Cluster
 
 CORRECT = "correct it, or put it there"
 
+Presence = Literal["yes", "no", "unreadable"]
+"""Whether a path exists; `unreadable`: this user may not read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SitePath:
-    """A path that must be there; `check` is the profile's field, `mend` what else to do than correct it."""
+    """A path that must exist; `check` is the profile's field, `mend` is the hint if the path is missing.
+
+    With `is_read`, jobs read the file as the user who submits them.
+    """
 
     check: str
     path: str
     where: str
     mend: str = CORRECT
+    is_read: bool = False
 
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
@@ -33,25 +41,35 @@ def site_paths(cluster: Cluster) -> list[SitePath]:
     return [one for one in found if "<" not in one.path and "{" not in one.path]
 
 
-def path_findings(cluster: Cluster, place: Place, there: dict[str, bool] | None = None) -> list[Finding]:
+def path_findings(cluster: Cluster, place: Place, there: dict[str, Presence] | None = None) -> list[Finding]:
     """A finding for each path: as this machine sees it on `login`, or as a job saw it on `compute`."""
     return [_finding(cluster, one, place, there) for one in site_paths(cluster)]
 
 
-def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, bool] | None) -> Finding:
+def presence(path: str) -> Presence:
+    """Return whether this path exists here."""
+    # os.path's is False, too, for what this user may not look at.
+    if not os.path.exists(path):  # noqa: PTH110
+        return "no"
+    return "yes" if os.access(path, os.R_OK) else "unreadable"
+
+
+def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, Presence] | None) -> Finding:
     if place == "login" and not cluster.profile.site.login_sees_paths:
         return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "say --job")
     if place == "compute" and there is None:
         return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
-    # os.path's is False, too, for what this user may not look at.
-    is_there = os.path.exists(one.path) if there is None else there.get(one.path, False)  # noqa: PTH110
-    if is_there and there is None and one.check == "site.staging_folder" and not os.access(one.path, os.W_OK | os.X_OK):
+    seen = presence(one.path) if there is None else there.get(one.path, "no")
+    if seen == "no":
+        return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)
+    if seen == "unreadable" and one.is_read:
+        mend = "ask its owner for the right to read it"
+        return Finding(one.check, place, "wrong", f"{one.path}: you may not read it", one.where, mend)
+    if there is None and one.check == "site.staging_folder" and not os.access(one.path, os.W_OK | os.X_OK):
         # Jobs do not need it: another user may have imported the images.
         mend = "ask its owner to import images, or to give you write permission"
         return Finding(one.check, place, "later", f"{one.path}: you cannot write to it", one.where, mend)
-    if is_there:
-        return Finding(one.check, place, "ok", one.path, one.where)
-    return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)
+    return Finding(one.check, place, "ok", one.path, one.where)
 
 
 def _images(cluster: Cluster) -> Iterator[SitePath]:
@@ -61,7 +79,7 @@ def _images(cluster: Cluster) -> Iterator[SitePath]:
         if location.startswith(("/", "./")):
             mend = CORRECT if location == given else f"repro images import --cluster {cluster.name}"
             where = cluster.layered.where(("container", "images", name))
-            yield SitePath(f"container.images.{name}", location, where, mend)
+            yield SitePath(f"container.images.{name}", location, where, mend, is_read=True)
 
 
 def _mounts(cluster: Cluster) -> Iterator[SitePath]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.clusters.finding import Finding, Result
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.site_paths import path_findings, site_paths
+from orchestrator.clusters.site_paths import Presence, path_findings, site_paths
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
@@ -47,6 +47,7 @@ if command -v nvidia-smi >/dev/null; then gpus=$(nvidia-smi -L | wc -l)
 else gpus=$(printf %s "${CUDA_VISIBLE_DEVICES:-}" | tr , "\\n" | grep -c .); fi
 echo "probe rank=$RANK machine=$(uname -m) gpus=$gpus"
 [ "$RANK" = 0 ] && [ -n "$1" ] || exit 0
+command -v "$1" >/dev/null || { echo "probe python=missing $1"; exit 0; }
 said=$("$1" -c "$2" 2>&1) && can=yes || can=no
 echo "probe python=$can ${said##*$'\\n'}"
 """
@@ -54,7 +55,7 @@ echo "probe python=$can ${said##*$'\\n'}"
 _IMPORTS = """\
 import importlib.util, torch
 if importlib.util.find_spec("megatron.core") is None: raise ImportError("No module named 'megatron.core'")
-print(torch.__version__, torch.version.cuda, torch.cuda.device_count())
+print(torch.__version__, torch.version.cuda or getattr(torch.version, "hip", None), torch.cuda.device_count())
 """
 
 
@@ -68,11 +69,12 @@ class Probed:
     host: str
     log: str
 
-    def paths(self) -> dict[str, bool] | None:
+    def paths(self) -> dict[str, Presence] | None:
         """Path -> whether the job's first node has it; None where it never came to look."""
         if not self.host:
             return None
-        return {path: yes == "yes" for yes, path in re.findall(r"^path=(yes|no) (.*)$", self.host, re.MULTILINE)}
+        found = re.findall(r"^path=(?:(yes)|(unreadable)|no) (.*)$", self.host, re.MULTILINE)
+        return {path: "yes" if yes else "unreadable" if unreadable else "no" for yes, unreadable, path in found}
 
 
 def job_findings(cluster: Cluster, folders: Folders, say: Callable[[str], None]) -> list[Finding]:
@@ -131,8 +133,9 @@ def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
 def with_probe_lines(cluster: Cluster) -> Cluster:
     """The cluster with a look at its paths before anything else, and its tasks started by srun."""
     paths = " ".join(shlex.quote(one.path) for one in site_paths(cluster))
-    look = f'for path in {paths}; do [ -e "$path" ] && echo "path=yes $path" || echo "path=no $path"; done'
-    lines = [f'{{ {look}; }} >"$folder/host.txt"'] if paths else []
+    look = '[ -e "$path" ] || seen=no; [ "$seen" = no ] || [ -r "$path" ] || seen=unreadable'
+    loop = f'for path in {paths}; do seen=yes; {look}; echo "path=$seen $path"; done'
+    lines = [f'{{ {loop}; }} >"$folder/host.txt"'] if paths else []
     update = {
         "setup": [*lines, *cluster.profile.setup],
         "container": cluster.profile.container if _probed_image(cluster)[0] else None,
@@ -211,31 +214,43 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
-    """Whether the Python that `pretrain` would run in can. A fault only where the profile speaks of that workload, or
-    has an image of its name: a site may offer other programs only."""
-    said = re.search(r"probe python=(yes|no) ([^\r\n]*)", probed.log)
-    if said is None:
+    """Yield whether the Python that `pretrain` would run in can run it.
+
+    A fault only where the profile sets that workload, or has an image of its name: a site may offer other programs
+    only.
+    """
+    answer = re.search(r"probe python=(yes|no|missing) ([^\r\n]*)", probed.log)
+    if answer is None:
         return
     name, _ = _probed_image(cluster)
-    spoken_of = "pretrain" in cluster.layered.value.get("workloads", {}) or name == "pretrain"
-    path = (
-        ("workloads", "pretrain", "python") if spoken_of and name != "pretrain" else ("container", "images", str(name))
-    )
-    check, where = "torch", cluster.layered.where(path)
-    if said[1] == "no":
-        result: Result = "wrong" if spoken_of else "later"
-        place = f"the python of image {name}" if name else "python on the nodes"
-        mend = "workloads: pretrain: python: one that has torch and megatron-core"
-        yield Finding(check, "compute", result, f"{place}: {said[2]}", where, mend)
+    is_offered = "pretrain" in cluster.layered.value.get("workloads", {}) or name == "pretrain"
+    fault: Result = "wrong" if is_offered else "later"
+    python_is_named = cluster.profile.workloads.pretrain.python is not None
+    of_image = cluster.layered.where(("container", "images", str(name)))
+    where = cluster.layered.where(("workloads", "pretrain", "python")) if python_is_named else of_image
+    check, mend = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
+    if answer[1] == "missing":
+        check = "workloads.pretrain.python" if python_is_named else check
+        place = f"in image {name}" if name else "on the nodes"
+        yield Finding(check, "compute", fault, f"{answer[2]}: no such program {place}", where, mend)
         return
-    version, cuda, devices = [*said[2].split(), "", "", ""][:3]
+    if answer[1] == "no":
+        place = f"the python of image {name}" if name else "python on the nodes"
+        yield Finding(check, "compute", fault, f"{place}: {answer[2]}", where, mend)
+        return
+    version, platform, devices = [*answer[2].split(), "", "", ""][:3]
     gpus = cluster.hardware.gpus_per_node
-    if cuda not in ("None", "") and devices != str(gpus):
+    if platform == "None" and cluster.hardware.gpu:
+        found = f"torch {version} is made for CPUs, the nodes have {gpus} GPUs"
+        yield Finding(check, "compute", fault, found, where, "workloads: pretrain: python: one whose torch uses GPUs")
+    elif platform == "None":
+        yield Finding(check, "compute", "ok", f"torch {version} is made for CPUs", where)
+    elif devices != str(gpus):
+        found = f"torch {version} sees {devices} of {gpus} GPUs"
         why = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else None
-        yield Finding(check, "compute", "wrong", f"torch {version} sees {devices} of {gpus} GPUs", where, why)
+        yield Finding(check, "compute", "wrong", found, of_image if name else where, why)
     else:
-        sees = f"sees {devices} GPUs" if cuda != "None" else "is made for CPUs"
-        yield Finding(check, "compute", "ok", f"torch {version} {sees}", where)
+        yield Finding(check, "compute", "ok", f"torch {version} sees {devices} GPUs", where)
 
 
 def _python(cluster: Cluster, image: str | None) -> str:

@@ -23,6 +23,9 @@ from orchestrator.slurm.rejections import explain_rejection, own_words
 from orchestrator.slurm.site_srun import parse_options
 
 _ON_SRUN = ("cpu_bind", "gpu_bind")
+_SIMILAR_OPTIONS = 0.75
+"""Similarity from which an option is proposed for an unknown one. srun has more than 100 options, so that each word
+is a little similar to one of them."""
 
 
 def option_findings(cluster: Cluster) -> list[Finding]:
@@ -81,7 +84,7 @@ def _option(cluster: Cluster, path: Path_, command: str, word: str) -> Finding:
         found = f"{word}: {command} says: {own_words(answer.stderr)}"
         return Finding(check, "login", "wrong", found, where, f"{command} --help lists what it takes")
     known = parse_options(run_slurm([command, "--help"]).stdout).names
-    mend = did_you_mean(name, [f"--{one}" for one in sorted(known)]) or "take it out"
+    mend = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "take it out"
     return Finding(check, "login", "wrong", f"{command} has no {name}", where, mend)
 
 

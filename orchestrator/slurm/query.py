@@ -131,20 +131,21 @@ def find_by_comments(comments: Collection[str], *, user: str | None = None, days
     missing -= {job.comment for job in found}
     if not missing:
         return _by_comment(found)
-    if doubt := _doubt(live, _has_header(live)):
-        return replace(_by_comment(found, doubt), lists_queue=False)
+    doubts = list(filter(None, [_doubt(live, _has_header(live))]))
+    lists_queue = not doubts
     try:
         # Accounting has the comment only from the job's end on; until then, and for a while after, squeue has it.
         past = _checked(run_slurm([*_SACCT, whose, f"--starttime=now-{days_back}days"], variables=_PLAIN))
     except AccountingUnreachable as away:
-        return _by_comment(found, str(away))
+        return replace(_by_comment(found, *doubts, str(away)), lists_queue=lists_queue)
     found += [job for job in parse_accounting(past.stdout) if job.comment in missing]
     missing -= {job.comment for job in found}
-    if missing and (doubt := _doubt(past, _has_header(past))):
-        return _by_comment(found, doubt)
-    if not missing or keeps_comments(run_slurm(["scontrol", "show", "config"]).stdout):
+    if not missing:
         return _by_comment(found)
-    return _by_comment(found, "sacct: accounting keeps no comments here, so a job that has left the queue is not found")
+    doubts += filter(None, [_doubt(past, _has_header(past))])
+    if not keeps_comments(run_slurm(["scontrol", "show", "config"]).stdout):
+        doubts.append("sacct: accounting keeps no comments here, so a job that has left the queue is not found")
+    return replace(_by_comment(found, *doubts), lists_queue=lists_queue)
 
 
 def _by_comment(found: Collection[JobRecord], *complaints: str) -> QueryAnswer:

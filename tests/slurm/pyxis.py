@@ -49,7 +49,7 @@ def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool 
 
 
 def write_image(path: Path, variables: Mapping[str, str] | None = None) -> Path:
-    """Write an image file with these variables; all else in it is the host's."""
+    """Write an image file with these variables; it contains the files of the host, except /tmp."""
     path.write_text("".join(f"{name}={value}\n" for name, value in (variables or {}).items()))
     return path
 

@@ -34,18 +34,23 @@ slurm:
 
 @dataclass
 class Site:
-    """A folder that is `repro`'s home: profile, results.db and runs lie in it."""
+    """A folder that is `repro`'s home: profile, results.db and runs lie in it.
+
+    `repro` runs as `user`, who must be able to write the folder; None: as the user of the tests.
+    """
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
+    user: str | None = None
 
     def write_profile(self, account: str = "research", partition: str = "batch") -> None:
         (self.folder / "site.yaml").write_text(PROFILE.format(account=account, partition=partition))
 
     def repro(self, *words: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "REPRO_HOME": str(self.folder), **self.variables}
+        user = ("setpriv", "--reuid", self.user, "--regid", "nogroup", "--clear-groups") if self.user else ()
         return subprocess.run(
-            [REPRO, *words],
+            [*user, REPRO, *words],
             cwd=self.folder,
             env=environment,
             capture_output=True,

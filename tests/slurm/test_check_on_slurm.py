@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.pyxis import write_image
 from tests.slurm.site import REPRO, Site
+from tests.slurm.stand_in import StandInSite
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
@@ -76,6 +80,11 @@ class Checked:
         (programs / "sbatch").chmod(0o755)
         self.site.variables["PATH"] = f"{programs}:{os.environ['PATH']}"
 
+    def line_of(self, word: str) -> int:
+        """Return the number of the overlay's line that contains this word."""
+        lines = (self.site.folder / "clusters" / "mine.local.yaml").read_text().splitlines()
+        return next(number for number, line in enumerate(lines, start=1) if word in line)
+
     @property
     def faults(self) -> list[str]:
         """The faults as printed, each without `repro: ` and its file's folder."""
@@ -124,7 +133,7 @@ def test_a_job_runs_inside_the_image_and_leftovers_of_the_shell_change_nothing(
     mine.contained()
     before = slurm_cluster.pyxis_records
     mine.site.variables |= {"PYXIS_CONTAINER_IMAGE": "/nosuch", "SBATCH_PARTITION": "nosuch", "SLURM_NNODES": "3"}
-    assert mine.check("--job") == 0, mine.stderr
+    assert mine.check("--job", hardware={"gpu": None}) == 0, mine.stderr  # the tests' torch is made for CPUs
     assert mine.compute["container.images.pretrain"] == "the job ran inside it"
     assert mine.compute["torch"].startswith("torch ")
     (record,) = [record for record in slurm_cluster.pyxis_records if record not in before]
@@ -160,6 +169,7 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
         ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun knows no such kind; did you mean "),
         ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; there are: none"),
         ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered; did you mean "--unbuffered"?'),
+        ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume; take it out"),
         ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun says: "),
         ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty; "),
         ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder; "),
@@ -256,8 +266,36 @@ def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> 
     assert f"for image: {mine.image}; [ERROR] Invalid image format; " in said
 
 
-def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None:
+def test_an_image_that_the_user_may_not_read_is_named_as_the_login_node_and_as_a_node_sees_it(
+    tmp_path: Path, written: str
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        mine = Checked(folder, written)
+        mine.contained()
+        mine.image.chmod(0o600)
+        mine.overlay["site"] = {"staging_folder": str(tmp_path)}
+        mine.write()
+        folder.chmod(0o777)
+        mine.site.user = OTHER_USER
+        assert mine.check() == 2
+        assert f"container.images.pretrain: {mine.image}: you may not read it; ask its owner" in "".join(mine.faults)
+        assert mine.check("--job", site={"login_sees_paths": False}) == 2
+        assert f"container.images.pretrain: {mine.image}: you may not read it; ask its owner" in "".join(mine.faults)
+
+
+def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -> None:
     mine.contained()
+    assert mine.check("--job") == 2
+    (said,) = mine.faults
+    gpus = mine.compute["hardware.gpus_per_node"].split()[3]
+    assert said.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs; workloads: " in said
+    key = mine.line_of("python:")
+    assert said.startswith(f"local.yaml:{key}:"), said
+
+
+def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None:
+    mine.contained(mounts=[str(mine.site.folder)])
     bare = mine.site.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what is installed
     bare.chmod(0o755)
@@ -266,7 +304,8 @@ def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None
     assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'; " in said
     assert mine.check("--job", workloads={"pretrain": {"python": "/nosuch/python"}}) == 2
     (said,) = mine.faults
-    assert "/nosuch/python: No such file or directory; workloads: pretrain: python: one that has torch" in said
+    problem = "workloads.pretrain.python: /nosuch/python: no such program in image pretrain; workloads: pretrain: "
+    assert said.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in said
 
 
 def test_gpus_that_a_task_cannot_see_are_named(mine: Checked) -> None:
@@ -338,6 +377,28 @@ def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
     steps = [record for record in slurm_cluster.pyxis_records if record not in before]
     assert len({record["node"] for record in steps}) == 2
     assert {record["container-image"] for record in steps} == {str(mine.image)}
+
+
+def test_a_case_of_a_user_whose_files_are_private_is_verified_inside_the_image() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        site = StandInSite(Path(name)).prepare()
+        image = write_image(site.folder / "torch.sqsh")
+        container = {"runtime": "pyxis", "images": {"pretrain": str(image)}, "mounts": [name]}
+        profile = site.folder / "site.yaml"
+        profile.write_text(f"{profile.read_text()}container: {json.dumps(container)}\n")
+        for path in (site.folder, *site.folder.iterdir()):
+            path.chmod(0o700)
+            shutil.chown(path, OTHER_USER)
+        site.user = OTHER_USER
+        mask = os.umask(0o077)
+        try:
+            answer = site.submit("--where", "gbs=4,pp=1", "--wait", timeout_s=120)
+        finally:
+            os.umask(mask)
+        (row,) = site.status()
+        assert (row["state"], row["verdict"]) == ("COMPLETED", "verified"), answer.stderr
+        (end,) = site.folder.glob("runs/*/*/end")
+        assert "inside_image=2/2" in end.read_text().splitlines()
 
 
 def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine: Checked) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm import pyxis
+from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.host import ClusterUnavailable
 from tests.slurm.pyxis import write_image
@@ -90,8 +91,8 @@ def elsewhere() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def said(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What pyxis said on the node, in order, with N for the numbers of processes and jobs."""
+def messages_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the error messages of pyxis on the nodes, in order, with N for the numbers of processes and jobs."""
     lines = re.findall(r"^slurmstepd(?:-\w+)?: error: pyxis: (.*)$", done.stderr, re.M)
     return [re.sub(r"(?<=child )\d+|(?<=pyxis_)\d+", "N", line) for line in lines]
 
@@ -180,28 +181,49 @@ def test_of_two_mount_options_slurm_brings_the_last_to_the_node(slurm_cluster: S
 # ---- what fails on the node ----------------------------------------------------------------------------------
 
 
+REMOVAL = "child N failed with error code: 1"
+"""At the end of a step pyxis removes a container that was never created."""
+
+NOT_STARTED = "container was not started successfully by another task"
+
+
 @pytest.mark.parametrize(
-    ("image", "why"),
+    ("image", "reason"),
     [
         ("/nosuch/x.sqsh", "No such file or directory: /nosuch/x.sqsh"),
         ("./nope.sqsh", "No such file or directory: {folder}/nope.sqsh"),
         ("/tmp", "No such file or directory: /tmp"),
-        ("/bin/true", "Invalid image format: /bin/true"),
+        ("./link", "Invalid image format: {folder}/target"),
     ],
 )
-def test_an_image_file_that_is_none(steps: Steps, image: str, why: str) -> None:
+def test_an_image_file_that_is_none(steps: Steps, image: str, reason: str) -> None:
+    (steps.folder / "target").write_text("this is no image\n")
+    (steps.folder / "link").symlink_to(steps.folder / "target")
     done = steps.srun("-wn1,n2", f"--container-image={image}", "true")
-    words = [
+    messages = [
         "child N failed with error code: 1",
         f"failed to create container filesystem for image: {image}",
         "printing enroot log file:",
-        f"    [ERROR] {why.format(folder=steps.folder)}",
+        f"    [ERROR] {reason.format(folder=steps.folder)}",
+        REMOVAL,
     ]
-    assert done.returncode == 1 and sorted(said(done)) == sorted(2 * words), "the lines of two nodes mix"
-    assert said(steps.srun(f"--container-image={image}", "true")) == words
+    assert done.returncode == 1 and sorted(messages_of(done)) == sorted(2 * messages), "the lines of two nodes mix"
+    assert messages_of(steps.srun(f"--container-image={image}", "true")) == messages
     assert len(re.findall(r"required plugin spank_pyxis.so: task_init\(\) failed with rc=-1", done.stderr)) == 2
     assert done.stderr.count("error: Failed to invoke spank plugin stack") == 2
     assert re.search(r"srun: error: n2: task 1: Exited with exit code 1", done.stderr)
+
+
+def test_one_task_of_a_node_reports_the_cause_and_the_others_that_another_task_failed(
+    slurm_cluster: SlurmCluster, steps: Steps
+) -> None:
+    options = ("-wn1", "-n3", "--container-image=/nosuch/x.sqsh", "true")
+    cause = "    [ERROR] No such file or directory: /nosuch/x.sqsh"
+    messages = messages_of(steps.srun(*options))
+    assert (messages.count(cause), messages.count(NOT_STARTED), messages.count(REMOVAL)) == (1, 2, 2)
+    with slurm_cluster.pyxis(version="0.23"):
+        messages = messages_of(steps.srun(*options))
+    assert (messages.count(cause), messages.count("couldn't start container"), NOT_STARTED in messages) == (1, 3, False)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +234,13 @@ def test_without_a_leading_slash_or_dot_it_is_an_image_of_a_registry(steps: Step
     done = steps.srun(f"--container-image={image}", "true")
     assert done.returncode == 1
     assert f"pyxis: importing docker image: {image}" in done.stderr.splitlines()
-    assert said(done) == [
+    assert messages_of(done) == [
         "child N failed with error code: 6",
         f"failed to import docker image: {image}",
         "printing enroot log file:",
         "    [INFO] Querying registry for permission grant",
         f"    curl: (6) Could not resolve host: {host}",
+        REMOVAL,
     ]
     assert "importing" not in steps.srun("-n2", f"--container-image={image}", "true").stderr
 
@@ -226,17 +249,28 @@ def test_a_mount_source_that_is_missing_is_seen_in_time_since_0_24(slurm_cluster
     words = (steps.image, f"--container-mounts=/nosuch:{NEW_TARGET}", "true")
     done = steps.srun(*words)
     assert done.returncode == 1
-    assert said(done) == [
+    assert messages_of(done) == [
         "--container-mounts: source path does not exist: /nosuch",
         "couldn't create enroot start configuration script",
         "printing enroot log file:",
         "    [INFO] Extracting squashfs filesystem...",
-        "container was not started successfully by another task",
+        "    Parallel unsquashfs: Using 2 processors",
+        "    2 inodes (1 blocks) to write",
+        "    ",
+        "    ",
+        "    created 1 file",
+        "    created 1 directory",
+        "    created 1 symlink",
+        "    created 0 devices",
+        "    created 0 fifos",
+        "    created 0 sockets",
+        "    created 0 hardlinks",
+        NOT_STARTED,
     ]
     with slurm_cluster.pyxis(version="0.23"):
         done = steps.srun(*words)
     assert done.returncode == 1
-    first, *_, third, last = said(done)
+    first, *_, third, last = messages_of(done)
     assert (first, last) == ("container start failed with error code: 1", "couldn't start container")
     assert re.fullmatch(
         rf"    enroot-mount: failed to mount: /nosuch at \S+{NEW_TARGET}: No such file or directory", third
@@ -247,14 +281,16 @@ def test_a_mount_source_that_is_missing_is_seen_in_time_since_0_24(slurm_cluster
 def test_a_working_directory_that_is_missing(steps: Steps, folder: str) -> None:
     done = steps.srun(steps.image, f"--container-workdir={folder}", "pwd")
     assert done.returncode == 1 and done.stdout == ""
-    assert said(done) == [f"couldn't chdir to {folder}: No such file or directory"]
+    assert messages_of(done) == [f"couldn't chdir to {folder}: No such file or directory"]
 
 
 def test_no_container_is_kept_under_a_name(steps: Steps) -> None:
-    done = steps.srun("--container-name=mine:exec", "true")
-    assert done.returncode == 1
-    words = 'error: a container with name "pyxis_N_mine" does not exist, and --container-image is not set'
-    assert said(done) == [words]
+    done = steps.srun("--container-name=mine", "true")
+    missing = 'error: a container with name "pyxis_N_mine" does not exist, and --container-image is not set'
+    assert (done.returncode, messages_of(done)) == (1, [missing])
+    done = steps.srun(steps.image, "--container-name=mine:exec", "true")
+    not_running = 'error: "exec" flag was passed to --container-name but the container is not running'
+    assert (done.returncode, messages_of(done)) == (1, [not_running])
 
 
 def test_the_exit_code_of_the_program_comes_through(steps: Steps) -> None:
@@ -284,17 +320,70 @@ def test_the_image_can_be_written_to_only_when_asked_and_the_host_is_never_chang
     assert not Path(NEW_TARGET).exists()
 
 
-def test_the_job_folder_and_a_mounted_home_are_the_host_s(steps: Steps, elsewhere: Path) -> None:
-    write_image(elsewhere / "image")
+def test_the_home_folder_is_the_host_s_only_where_it_is_mounted(steps: Steps, elsewhere: Path) -> None:
     (elsewhere / "home").mkdir()
-    there = Steps(elsewhere, {"HOME": str(steps.folder)})
-    there.shell(f"echo job > {elsewhere}/log; echo tmp > {steps.folder}/log")
-    assert ((elsewhere / "log").read_text(), (steps.folder / "log").read_text()) == ("job\n", "tmp\n")
     command = "pwd; touch ~/mark && echo written || echo refused"
     home = str(elsewhere / "home")
     assert steps.shell(command, HOME=home).split() == [home, "refused"]
     assert steps.shell(command, "--container-mount-home", HOME=home).split() == [home, "written"]
     assert (elsewhere / "home/mark").exists()
+
+
+def test_the_tasks_of_a_node_share_a_folder_for_temporary_files_that_is_not_the_host_s(steps: Steps) -> None:
+    assert steps.shell(f"ls -A /tmp; test -e {steps.folder} && echo host; true") == ""
+    mark = f"/tmp/{steps.folder.name}-{os.getpid()}-"
+    meet = f"touch {mark}$SLURM_PROCID; until [ -e {mark}0 ] && [ -e {mark}1 ]; do sleep 0.1; done; echo met"
+    assert steps.shell(meet, "-wn1", "-n2").split() == ["met", "met"]
+    assert not any(Path(f"{mark}{task}").exists() for task in range(2))
+
+
+def test_a_user_whose_files_are_private_runs_in_an_image(elsewhere: Path) -> None:
+    shutil.chown(elsewhere, OTHER_USER)
+    image = write_image(elsewhere / "image", {"NAME": "torch"})
+    command = f"id -un; umask; echo $NAME; cat {NEW_TARGET}/deep/x; touch /tmp/a {NEW_TARGET}/deep/y && echo written"
+    (elsewhere / "x").write_text("from the host\n")
+    options = (f"--container-image={image}", f"--container-mounts={elsewhere}:{NEW_TARGET}/deep,{elsewhere}:/tmp/new")
+    user = ("setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups")
+    started = ("srun", "-Q", "-t1", "-n2", "-wn1", *options, "bash", "-c", command)
+    done = subprocess.run(
+        [*user, "bash", "-c", 'umask 027; exec "$@"', "bash", *started],
+        cwd=elsewhere,
+        env={**os.environ, "HOME": "/"},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    expected = [OTHER_USER, "0027", "torch", "from the host", "written"]
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, sorted(2 * expected)), done.stderr
+    assert (elsewhere / "y").owner() == OTHER_USER
+    image.chmod(0)
+    shutil.chown(image, "root")
+    done = subprocess.run([*user, *started], cwd=elsewhere, text=True, capture_output=True, timeout=60, check=False)
+    assert f"    [ERROR] Invalid image format: {image}" in messages_of(done), done.stderr
+
+
+def test_a_shell_on_the_node_expands_the_mounts_and_the_names_of_variables(steps: Steps) -> None:
+    for name in ("one", "two words"):
+        (steps.folder / name).mkdir()
+        (steps.folder / name / "x").write_text(f"{name}\n")
+    (steps.folder / "name").write_text("one\n")
+    sources = ("$NAME", "$(<name)", "`<name`", "two words")
+    mounts = ",".join(f"./{source}:{NEW_TARGET}/{i}" for i, source in enumerate(sources))
+    printed = steps.shell(f"cat {NEW_TARGET}/?/x", f"--container-mounts={mounts}", NAME="one")
+    assert printed.splitlines() == ["one", "one", "one", "two words"]
+    for i, option in enumerate((f"--container-mounts=/usr:{NEW_TARGET}:ro$(>mark0)", "--container-env=A[$(>mark1)0]")):
+        steps.shell("true", option)
+        assert (steps.folder / f"mark{i}").exists()
+
+
+def test_a_mount_that_the_shell_cannot_expand_ends_the_step(steps: Steps) -> None:
+    done = steps.srun(steps.image, "--container-mounts=./$NOSUCH:/data", "true")
+    assert done.returncode == 1
+    first, second, log, last = messages_of(done)
+    assert (first, second) == ("container start failed with error code: 1", "printing enroot log file:")
+    assert re.fullmatch(r"    /tmp/\.enroot_config_\w+: line \d+: NOSUCH: unbound variable", log)
+    assert last == NOT_STARTED
 
 
 def test_the_image_s_variables_win_unless_container_env_names_them(steps: Steps) -> None:
@@ -368,6 +457,26 @@ def test_leftovers_of_the_submitting_shell_change_a_run_silently_since_0_21(
     assert steps.shell(command[2], "--container-workdir=/usr", **left) == "image /usr"
     with slurm_cluster.pyxis(version="0.20"):
         assert steps.srun(*command, **left).stdout.strip() == f"host {steps.folder}"
+
+
+def test_leftovers_of_the_submitting_shell_set_switches_by_booleans(steps: Steps) -> None:
+    command = f"mkdir {NEW_TARGET} && echo written || echo refused"
+    assert steps.shell(command, PYXIS_CONTAINER_WRITABLE="yes") == "written"
+    assert steps.shell(command, PYXIS_CONTAINER_READONLY="n") == "written"
+    assert steps.shell(command, PYXIS_CONTAINER_WRITABLE="on") == "refused", "no boolean of pyxis"
+    assert steps.shell(command, "--container-readonly", PYXIS_CONTAINER_WRITABLE="1") == "refused"
+
+
+def test_leftovers_of_enroot_make_an_image_writable_and_mount_the_home_unless_an_option_says_otherwise(
+    steps: Steps, elsewhere: Path
+) -> None:
+    command = f"mkdir {NEW_TARGET} && echo written || echo refused"
+    assert steps.shell(command, ENROOT_ROOTFS_WRITABLE="y") == "written"
+    assert steps.shell(command, "--container-readonly", ENROOT_ROOTFS_WRITABLE="y") == "refused"
+    home = {"HOME": str(elsewhere), "ENROOT_MOUNT_HOME": "y"}
+    command = "touch ~/mark && echo written || echo refused"
+    assert steps.shell(command, "--no-container-mount-home", **home) == "refused"
+    assert steps.shell(command, **home) == "written"
 
 
 def test_a_step_without_options_is_untouched_and_quick(slurm_cluster: SlurmCluster, steps: Steps) -> None:

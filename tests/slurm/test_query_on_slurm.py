@@ -59,7 +59,9 @@ def accounted(job_id: str) -> JobRecord | None:
 
 def forgetful(argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
     """The queue forgets after MinJobAge; here it has forgotten everything."""
-    return CommandResult(tuple(argv), 0, "", "") if argv[0] == "squeue" else run_slurm(argv, variables=variables)
+    answer = run_slurm(argv, variables=variables)
+    header = answer.stdout.partition("\n")[0] + "\n"
+    return dataclasses.replace(answer, stdout=header) if argv[0] == "squeue" else answer
 
 
 def as_another_user(argv: Sequence[str], *, timeout_s: float) -> CommandResult:

@@ -1,34 +1,45 @@
 /*
- * A stand-in for pyxis on the test cluster. It is not pyxis and contains none of it.
+ * A stand-in for pyxis on the test cluster. It is not pyxis and contains no code of pyxis.
  *
- * It takes pyxis' options, records them, fails in pyxis' words, and runs each task in a root of its own: a read-only
- * view of the host (overlayfs) with the mounts that were asked for. The words and their order are those of pyxis 0.24
- * with enroot 4.1 under Slurm 22.05; where they were not seen, a comment says "unconfirmed".
+ * It accepts the options of pyxis, records them, prints the error messages of pyxis, and runs the tasks of a step on a
+ * node in one root file system: a read-only view of the host (overlayfs) with an empty /tmp and the requested mounts.
+ * Messages and their order are those of pyxis 0.24 with enroot 4.1 under Slurm 22.05.
  *
- * What it does not do: read squashfs, ask a registry, keep named containers, save a container, run an entrypoint,
- * remap users, unshare more than mounts. An image is a text file whose lines NAME=value are the image's variables.
- * The host's programs and files are there in every image. /tmp and the job's working folder are the host's own, so
- * that a mount target that is made there is made on the host. Tasks do not share what they write elsewhere.
+ * Like pyxis, it writes the mounts into a shell script as `echo "SOURCE TARGET FLAGS"` and runs that script on the node
+ * as the user of the job. The lines that the script prints are mounted. `$` and backticks in a mount are executed.
+ *
+ * It does not read squashfs, ask a registry, keep named containers, save a container, run an entrypoint, remap users,
+ * or unshare more than mounts. An image is a text file of lines NAME=value, which are the variables of the image. Each
+ * image contains the programs and files of the host, except /tmp. An ordinary user does not own these files, so
+ * --container-writable lets only root change them.
  *
  * Arguments in plugstack.conf:
  *   record=FOLDER        each containerised step, and batch script, adds a line of JSON to FOLDER/NODE.jsonl
- *   runtime_path=FOLDER  an empty folder of the host, on which the tasks' roots are mounted
- *   version=0.N          that pyxis' options, PYXIS_* variables and check of mount sources (0.24)
+ *   runtime_path=FOLDER  an empty folder of the host, on which the root file systems are mounted
+ *   version=0.N          version of pyxis: options, PYXIS_* variables, messages (0.24)
  *   sbatch_support=0     sbatch and salloc do not know the options (1)
  *   broken_node=NODE     on this node no image can be read
  */
 #define _GNU_SOURCE
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <slurm/slurm.h>
@@ -76,12 +87,12 @@ static const int opposites[][2] = {
 
 struct mount {
     char *source, *target, *flags;
-    int source_fd;
 };
 
 static unsigned version = 24;
 static bool sbatch_support = true;
-static const char *record_folder, *runtime_path = "/run/pyxis", *broken_node = "";
+static const char *broken_node = "";
+static const char *record_folder, *runtime_path = "/run/pyxis";
 static char *given[OPTIONS]; /* what was said; "" for a switch */
 static struct mount mounts[MOST];
 static int mount_count;
@@ -110,29 +121,49 @@ static bool lists(const char *list, const char *separator, const char *word)
     return false;
 }
 
-/* ---- options ---------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static int add_mount(const char *entry)
 {
     char *rest = strdup(entry), *source = strsep(&rest, ":"), *target = strsep(&rest, ":");
     if (!target)
         target = source;
-    if (!*source || !*target || mount_count == MOST) { /* what pyxis says this of: unconfirmed */
+    if (!*source || !*target || mount_count == MOST) {
         slurm_error("pyxis: --container-mounts: invalid format: %s", entry);
         return -1;
     }
-    if (!is_path(source) && strcmp(source, "tmpfs") && strcmp(source, "umount"))
+    const char *flags = is_path(source)             ? "x-create=auto,rbind"
+                        : !strcmp(source, "tmpfs")  ? "x-create=dir"
+                        : !strcmp(source, "umount") ? "x-detach"
+                                                    : NULL;
+    for (char *c = rest; c && *c; c++)
+        *c = *c == '+' ? ',' : *c;
+    if (!flags)
         slurm_error("pyxis: mount source must be a relative path, an absolute path, \"tmpfs\" or \"umount\"");
     else if (!is_path(target))
         slurm_error("pyxis: mount target must be a relative path or an absolute path");
     else {
         if (!lists(given[MOUNTS], ",", entry)) { /* Slurm may bring the same option twice: see take_option */
             given[MOUNTS] = given[MOUNTS] ? text("%s,%s", given[MOUNTS], entry) : strdup(entry);
-            mounts[mount_count++] = (struct mount){source, target, rest, -1};
+            mounts[mount_count++] =
+                (struct mount){source, target, rest && *rest ? text("%s,%s", flags, rest) : strdup(flags)};
         }
         return 0;
     }
     slurm_error("pyxis: could not add mount entry: %s:%s", source, target);
+    return -1;
+}
+
+static int check_name(const char *value)
+{
+    const char *flag = strchr(value, ':');
+    if (*value == ':') {
+        slurm_error("pyxis: --container-name: empty name");
+        return -1;
+    }
+    if (!flag || !flag[1] || lists("auto,create,exec,no_exec", ",", flag + 1))
+        return 0;
+    slurm_error("pyxis: --container-name: flag must be \"auto\", \"create\", \"exec\" or \"no_exec\"");
     return -1;
 }
 
@@ -180,10 +211,12 @@ static int take_option(int option, const char *value, int remote UNUSED)
     }
     if (option == MOUNTS)
         return for_each(value, add_mount);
-    if (given[option] && strcmp(given[option], value)) { /* more of the message than these words: unconfirmed */
+    if (given[option] && strcmp(given[option], value)) {
         slurm_error("pyxis: --%s specified multiple times", known[option].name);
         return -1;
     }
+    if (option == NAME && check_name(value))
+        return -1;
     given[option] = strdup(value);
     return option == UNSHARE ? for_each(value, check_namespace) : 0;
 }
@@ -196,10 +229,10 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
             record_folder = av[i] + 7;
         else if (!strncmp(av[i], "runtime_path=", 13))
             runtime_path = av[i] + 13;
-        else if (!strncmp(av[i], "broken_node=", 12))
-            broken_node = av[i] + 12;
         else if (!strcmp(av[i], "sbatch_support=0"))
             sbatch_support = false;
+        else if (!strncmp(av[i], "broken_node=", 12))
+            broken_node = av[i] + 12;
     }
     spank_context_t here = spank_context();
     if (here != S_CTX_LOCAL && here != S_CTX_REMOTE && !(here == S_CTX_ALLOCATOR && sbatch_support))
@@ -215,32 +248,105 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
     return 0;
 }
 
-/* PYXIS_CONTAINER_... for options that were not given. Not read: switches, whose spelling there is unconfirmed. */
+/* Return the value of the option's PYXIS_CONTAINER_... variable, or NULL. */
+static const char *default_of(spank_t sp, int option)
+{
+    static char value[8192];
+    if (known[option].since > version)
+        return NULL;
+    char *variable = text("PYXIS_%s", known[option].name);
+    for (char *c = variable; *c; c++)
+        *c = *c == '-' ? '_' : toupper(*c);
+    if (!spank_remote(sp)) /* slurmstepd has variables of its own beside those of the job */
+        return getenv(variable);
+    return spank_getenv(sp, variable, value, sizeof(value)) == ESPANK_SUCCESS ? value : NULL;
+}
+
+/* Switches take a boolean. pyxis ignores any other value. */
+static void take_default_switch(spank_t sp, int option, int if_true, int if_false)
+{
+    const char *value = default_of(sp, option);
+    if (!value || given[if_true] || (if_false < OPTIONS && given[if_false]))
+        return;
+    if (lists("1,true,yes,y", ",", value))
+        given[if_true] = "";
+    else if (if_false < OPTIONS && lists("0,false,no,n", ",", value))
+        given[if_false] = "";
+}
+
+/* Read the PYXIS_CONTAINER_... variables of the options that the command does not set. */
 static int take_defaults(spank_t sp)
 {
-    for (int i = 0; i < OPTIONS && version >= 21; i++) {
-        char value[8192];
-        if (given[i] || !known[i].argument || known[i].since > version)
-            continue;
-        char *variable = text("PYXIS_%s", known[i].name);
-        for (char *c = variable; *c; c++)
-            *c = *c == '-' ? '_' : toupper(*c);
-        const char *found = getenv(variable); /* srun's own; slurmstepd has the job's beside its own */
-        if (spank_remote(sp))
-            found = spank_getenv(sp, variable, value, sizeof(value)) == ESPANK_SUCCESS ? value : NULL;
-        if (found && *found && take_option(i, found, 0))
+    if (version < 21)
+        return 0;
+    for (int i = 0; i < OPTIONS; i++) {
+        const char *value = known[i].argument && !given[i] ? default_of(sp, i) : NULL;
+        if (value && *value && take_option(i, value, 0))
             return -1;
     }
+    for (int i = 0; i < 4; i++)
+        take_default_switch(sp, opposites[i][0], opposites[i][0], opposites[i][1]);
+    take_default_switch(sp, READONLY, READONLY, WRITABLE);
+    take_default_switch(sp, ENTRYPOINT_LOG, ENTRYPOINT_LOG, OPTIONS);
     return 0;
 }
 
-/* ---- on the node: what goes wrong, in pyxis' words -------------------------------------------------------------- */
+/* ---- on the node: one container for all tasks of a step ---------------------------------------------------------- */
 
 static bool contained;        /* this step has an image */
-static bool failed;           /* its setup went wrong, which pyxis tells the tasks only in task_init */
+static bool failed;           /* the setup went wrong; pyxis reports it to Slurm only in task_init */
 static bool batch;            /* a batch script that was given an image: recorded only */
+static int record_fd = -1;    /* the folder of the records */
+static int namespace_fd;      /* the mount namespace of the container */
 static char *variables[MOST]; /* the image's, NAME=value */
 static int variable_count;
+
+/* Shared by slurmstepd and the tasks of the step. */
+static struct container {
+    pthread_mutex_t mutex;
+    unsigned started_tasks, ended_tasks;
+    bool created; /* its file system exists */
+    bool running;
+} *container;
+
+/* Return a descriptor of a new mount namespace, which lives as long as the descriptor is open; -1 on failure. */
+static int new_namespace(void)
+{
+    int ends[2], found = -1;
+    pid_t child;
+    char byte;
+    if (pipe2(ends, O_CLOEXEC) || (child = fork()) < 0)
+        return -1;
+    if (!child) {
+        if (unshare(CLONE_NEWNS) || write(ends[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ends[1]);
+    if (read(ends[0], &byte, 1) == 1)
+        found = open(text("/proc/%d/ns/mnt", child), O_RDONLY | O_CLOEXEC);
+    close(ends[0]);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return found;
+}
+
+/* In slurmstepd, as root. */
+static int prepare(void)
+{
+    pthread_mutexattr_t shared;
+    pthread_mutexattr_init(&shared);
+    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST); /* a task may be killed while it holds the lock */
+    container = mmap(NULL, sizeof(*container), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (container == MAP_FAILED || pthread_mutex_init(&container->mutex, &shared) ||
+        (namespace_fd = new_namespace()) < 0) {
+        slurm_error("pyxis: stand-in: cannot make a mount namespace: %m");
+        return -1;
+    }
+    return 0;
+}
 
 int slurm_spank_init_post_opt(spank_t sp, int ac UNUSED, char **av UNUSED)
 {
@@ -259,11 +365,39 @@ int slurm_spank_init_post_opt(spank_t sp, int ac UNUSED, char **av UNUSED)
         spank_get_item(sp, S_JOB_STEPID, &step);
     contained = step <= SLURM_MAX_NORMAL_STEP_ID;
     batch = step == SLURM_BATCH_SCRIPT && sbatch_support;
+    return contained ? prepare() : 0;
+}
+
+static int no_container(spank_t sp, const char *name)
+{
+    uint32_t job = 0;
+    spank_get_item(sp, S_JOB_ID, &job);
+    size_t length = strcspn(name, ":");
+    if (!strcmp(name + length, ":exec"))
+        slurm_error("pyxis: error: \"exec\" flag was passed to --container-name but the container is not running");
+    else
+        slurm_error("pyxis: error: a container with name \"pyxis_%u_%.*s\" does not exist, and --container-image is "
+                    "not set",
+                    job, (int)length, name);
+    return -1;
+}
+
+/* In slurmstepd, as the user. */
+int slurm_spank_user_init(spank_t sp, int ac UNUSED, char **av UNUSED)
+{
+    const char *name = contained ? given[NAME] : NULL, *flag = name ? strchr(name, ':') : NULL;
+    if (name && (!given[IMAGE] || (flag && !strcmp(flag, ":exec"))))
+        failed = no_container(sp, name);
     return 0;
 }
 
+/* ---- creation of the container, by the first task of a node ------------------------------------------------------ */
+
 static int show_log(char *log)
 {
+    size_t length = strlen(log);
+    if (length && log[length - 1] == '\n')
+        log[length - 1] = 0;
     slurm_error("pyxis: printing enroot log file:");
     for (char *line; (line = strsep(&log, "\n"));)
         slurm_error("pyxis:     %s", line);
@@ -277,21 +411,44 @@ static int no_import(spank_t sp, const char *image)
     if (tasks <= 1)
         slurm_spank_log("pyxis: importing docker image: %s", image);
     const char *scheme = strstr(image, "://");
-    char *rest = strdup(scheme ? scheme + 3 : image), *host = strsep(&rest, "#"), *user = strchr(host, '@');
-    host = !rest ? "registry.example" : user ? user + 1 : host;
+    char *rest = strdup(scheme ? scheme + 3 : image), *host = strsep(&rest, "#"), *at = strchr(host, '@');
+    host = !rest ? "registry.example" : at ? at + 1 : host;
     slurm_error("pyxis: child %d failed with error code: 6", (int)getpid());
     slurm_error("pyxis: failed to import docker image: %s", image);
     return show_log(text("[INFO] Querying registry for permission grant\ncurl: (6) Could not resolve host: %s", host));
 }
 
-static int no_filesystem(const char *image, const char *why, const char *path)
+/* Return the path as `readlink -f` prints it: the last component need not exist. */
+static const char *resolved(const char *path)
 {
-    slurm_error("pyxis: child %d failed with error code: 1", (int)getpid());
-    slurm_error("pyxis: failed to create container filesystem for image: %s", image);
-    return show_log(text("[ERROR] %s: %s", why, path));
+    char *real = realpath(path, NULL), *slash = strrchr(path, '/');
+    if (real || errno != ENOENT || !slash)
+        return real ? real : path;
+    char *folder = realpath(slash == path ? "/" : text("%.*s", (int)(slash - path), path), NULL);
+    return folder ? text("%s/%s", strcmp(folder, "/") ? folder : "", slash + 1) : path;
 }
 
-/* By the step's list of nodes, as Slurm does not name this node before its tasks begin. */
+/* Read the variables of the image. Return NULL, or enroot's reason why it is no image. */
+static const char *read_image(const char *path)
+{
+    struct stat found;
+    if (stat(path, &found) || !S_ISREG(found.st_mode))
+        return "No such file or directory";
+    FILE *file = fopen(path, "re");
+    bool good = file != NULL;
+    char *line = NULL;
+    for (size_t size = 0; good && getline(&line, &size, file) > 0;) {
+        line[strcspn(line, "\n")] = 0;
+        good = (!*line || strchr(line, '=') > line) && variable_count < MOST;
+        if (good && *line)
+            variables[variable_count++] = strdup(line);
+    }
+    if (file)
+        fclose(file);
+    return good ? NULL : "Invalid image format";
+}
+
+/* Whether this is the node of the step's list on which no image can be read. */
 static bool is_broken_node(spank_t sp)
 {
     uint32_t node = 0;
@@ -305,107 +462,242 @@ static bool is_broken_node(spank_t sp)
     return found == (int)node;
 }
 
-static int read_image(spank_t sp, const char *image)
+static int create_container(spank_t sp)
 {
-    const char *path = image, *relative = strncmp(image, "./", 2) ? image : image + 2;
-    if (*image != '/')
-        path = text("%s/%s", getcwd(NULL, 0), relative);
-    struct stat found;
-    if (stat(path, &found) || !S_ISREG(found.st_mode))
-        return no_filesystem(image, "No such file or directory", path);
-    FILE *file = fopen(path, "re");
-    bool good = file != NULL && !is_broken_node(sp); /* what pyxis says of a file that may not be read: unconfirmed */
-    char *line = NULL;
-    for (size_t size = 0; good && getline(&line, &size, file) > 0;) {
-        line[strcspn(line, "\n")] = 0;
-        good = (!*line || strchr(line, '=') > line) && variable_count < MOST;
-        if (good && *line)
-            variables[variable_count++] = strdup(line);
-    }
-    if (file)
-        fclose(file);
-    return good ? 0 : no_filesystem(image, "Invalid image format", path);
+    const char *image = given[IMAGE];
+    if (!is_path(image))
+        return no_import(sp, image);
+    const char *path = resolved(image);
+    const char *reason = is_broken_node(sp) ? "Invalid image format" : read_image(path);
+    if (!reason)
+        return 0;
+    slurm_error("pyxis: child %d failed with error code: 1", (int)getpid());
+    slurm_error("pyxis: failed to create container filesystem for image: %s", image);
+    return show_log(text("[ERROR] %s: %s", reason, path));
 }
+
+/* ---- its mounts, from the script that pyxis writes and enroot runs ----------------------------------------------- */
 
 static int check_sources(void)
 {
     struct stat found;
     for (int i = 0; i < mount_count && version >= 24; i++) {
-        if (!is_path(mounts[i].source) || !stat(mounts[i].source, &found))
+        if (*mounts[i].source != '/' || !stat(mounts[i].source, &found) || (errno != ENOENT && errno != ENOTDIR))
             continue;
         slurm_error("pyxis: --container-mounts: source path does not exist: %s", mounts[i].source);
         slurm_error("pyxis: couldn't create enroot start configuration script");
-        show_log(strdup("[INFO] Extracting squashfs filesystem..."));
-        slurm_error("pyxis: container was not started successfully by another task");
-        return -1;
+        return show_log(strdup("[INFO] Extracting squashfs filesystem...\n"
+                               "Parallel unsquashfs: Using 2 processors\n"
+                               "2 inodes (1 blocks) to write\n"
+                               "\n"
+                               "\n"
+                               "created 1 file\n"
+                               "created 1 directory\n"
+                               "created 1 symlink\n"
+                               "created 0 devices\n"
+                               "created 0 fifos\n"
+                               "created 0 sockets\n"
+                               "created 0 hardlinks\n"));
     }
     return 0;
 }
 
-static int no_container(spank_t sp, const char *name)
+static int start_failed(int code, char *log)
 {
-    uint32_t job = 0;
-    spank_get_item(sp, S_JOB_ID, &job);
-    char *full = text("pyxis_%u_%.*s", job, (int)strcspn(name, ":"), name);
-    slurm_error("pyxis: error: a container with name \"%s\" does not exist, and --container-image is not set", full);
-    return -1;
+    slurm_error("pyxis: container start failed with error code: %d", code);
+    return show_log(log);
 }
 
-/* Once per node, as the user. */
-int slurm_spank_user_init(spank_t sp, int ac UNUSED, char **av UNUSED)
+/* Write the characters that divide the fields of fstab as its octal escapes, which pyxis 0.24 began to do. */
+static void put_field(FILE *out, const char *value)
 {
-    const char *image = given[IMAGE];
-    if (contained && !image)
-        failed = no_container(sp, given[NAME]);
-    else if (contained)
-        failed = is_path(image) ? read_image(sp, image) || check_sources() : no_import(sp, image);
-    return 0;
+    for (; *value; value++)
+        fprintf(out, version >= 24 && strchr(" \t\n\\", *value) ? "\\%03o" : "%c", *value);
 }
 
-/* ---- on the node: the root of one task -------------------------------------------------------------------------- */
-
-static int record_fd = -1;
-
-static int cannot(const char *source, const char *target)
+static void write_script(FILE *out)
 {
-    char *log = text("enroot-mount: failed to mount: %s at %s/%s: %m", source, runtime_path, target + (*target == '/'));
-    slurm_error("pyxis: container start failed with error code: 1");
-    show_log(log);
-    slurm_error("pyxis: couldn't start container");
-    return -1;
+    fputs("mounts() {\n:\n", out);
+    for (int i = 0; i < mount_count; i++) {
+        fputs("\techo \"", out);
+        put_field(out, mounts[i].source);
+        fputc(' ', out);
+        put_field(out, mounts[i].target);
+        fprintf(out, " %s\"\n", mounts[i].flags);
+    }
+    fputs("}\nenviron() {\n:\n", out);
+    char *rest = given[ENV] ? strdup(given[ENV]) : NULL, *name;
+    while ((name = strsep(&rest, ",")))
+        fprintf(out, "\t[ -n \"${%s-}\" ] && echo \"%s=${%s}\" || :\n", name, name, name);
+    fputs("}\n", out);
 }
 
-/* Makes the target, and the folders above it, where there is none; whether it then is there. */
+static char *contents(int file)
+{
+    off_t size = lseek(file, 0, SEEK_END);
+    char *all = calloc(1, size + 1);
+    if (pread(file, all, size, 0) != size)
+        abort();
+    return all;
+}
+
+/* Replace this process by the shell that runs the script; its environment is that of the job, but not PATH. */
+static void run_script(char **environment, const char *path, int output, int log)
+{
+    const char *never_passed[] = {"PATH=", "LD_LIBRARY_PATH=", "LD_PRELOAD="};
+    char *bash[] = {"bash", "-c", "set -euo pipefail; source \"$1\"; environ >/dev/null; mounts", "enroot",
+                    (char *)path, NULL};
+    char *found = getenv("PATH"), *own = found ? strdup(found) : NULL;
+    clearenv();
+    for (; environment && *environment; environment++) {
+        bool passed = true;
+        for (int i = 0; i < 3; i++)
+            passed &= strncmp(*environment, never_passed[i], strlen(never_passed[i])) != 0;
+        if (passed)
+            putenv(*environment);
+    }
+    int null = open("/dev/null", O_RDONLY);
+    if ((own && setenv("PATH", own, 1)) || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(log, 2) < 0)
+        _exit(1);
+    execvp(*bash, bash);
+    _exit(1);
+}
+
+/* Return the lines that the script prints, each `SOURCE TARGET FLAGS`; NULL when it fails, which is reported. */
+static char *evaluate_mounts(spank_t sp)
+{
+    char path[] = "/tmp/.enroot_config_XXXXXX", **environment = NULL;
+    int script = mkstemp(path), output = memfd_create("output", MFD_CLOEXEC), log = memfd_create("log", MFD_CLOEXEC);
+    FILE *out = fdopen(script, "w");
+    if (!out || output < 0 || log < 0)
+        abort();
+    write_script(out);
+    fclose(out);
+    spank_get_item(sp, S_JOB_ENV, &environment);
+    int status = 0;
+    pid_t child = fork();
+    if (!child)
+        run_script(environment, path, output, log);
+    waitpid(child, &status, 0);
+    unlink(path);
+    if (!status)
+        return contents(output);
+    start_failed(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), contents(log));
+    return NULL;
+}
+
+/* Undo the octal escapes of fstab in place. */
+static char *unescape(char *field)
+{
+    char *out = field;
+    for (char *in = field; *in; out++) {
+        unsigned code;
+        bool escaped = *in == '\\' && sscanf(in + 1, "%3o", &code) == 1;
+        *out = escaped ? (char)code : *in;
+        in += escaped ? 4 : 1;
+    }
+    *out = 0;
+    return field;
+}
+
+/* Return the number of mounts in these lines. A line without a target or flags has enroot's defaults. */
+static int parse_mounts(char *lines, struct mount found[MOST])
+{
+    int count = 0;
+    for (char *line; count < MOST && (line = strsep(&lines, "\n"));) {
+        char *words[3] = {0}, *rest = line, *word;
+        for (int i = 0; i < 3 && (word = strsep(&rest, " \t"));)
+            if (*word)
+                words[i++] = word;
+        if (!words[0])
+            continue;
+        char *target = unescape(strdup(words[1] ? words[1] : words[0]));
+        found[count++] = (struct mount){unescape(words[0]), target, words[2] ? words[2] : "rbind,x-create=auto"};
+    }
+    return count;
+}
+
+/* ---- its root file system ---------------------------------------------------------------------------------------- */
+
+/* Use the capabilities that this process kept from root, or only the rights of the user. */
+static void elevate(bool yes)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (!getuid())
+        return;
+    if (syscall(SYS_capget, &header, sets))
+        abort();
+    for (int i = 0; i < 2; i++)
+        sets[i].effective = yes ? sets[i].permitted : 0;
+    if (syscall(SYS_capset, &header, sets))
+        abort();
+}
+
+static int cannot(const char *what, const char *source, const char *target)
+{
+    const char *reason = strerror(errno);
+    const char *at = *source ? " at " : "";
+    return start_failed(1, text("enroot-mount: failed to %s: %s%s%s/%s: %s", what, source, at, runtime_path,
+                                target + (*target == '/'), reason));
+}
+
+/* Whether this folder belongs to the image, and not to a mount. */
+static bool is_in_image(const char *folder)
+{
+    struct stat found, root;
+    return !stat(folder, &found) && !stat("/", &root) && found.st_dev == root.st_dev;
+}
+
+/* Make a file or folder with the rights of the user; in the image with any, since users own all of a real image. */
+static bool make_entry(const char *path, bool folder)
+{
+    const char *slash = strrchr(path, '/');
+    const char *parent = !slash ? "." : slash == path ? "/" : text("%.*s", (int)(slash - path), path);
+    elevate(is_in_image(parent));
+    bool made = folder ? !mkdir(path, 0755) : !mknod(path, S_IFREG | 0644, 0);
+    elevate(true);
+    return made;
+}
+
+/* Make the target, and the folders above it, where there is none. Return whether it then exists. */
 static bool make_target(char *path, bool folder)
 {
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+    bool there = true;
+    for (char *slash = path + 1; there && (slash = strchr(slash, '/')); *slash++ = '/') {
         *slash = 0;
-        mkdir(path, 0755);
+        there = !access(path, F_OK) || make_entry(path, true);
     }
-    return !access(path, F_OK) || (folder ? !mkdir(path, 0755) : !mknod(path, S_IFREG | 0644, 0));
+    return there && (!access(path, F_OK) || make_entry(path, folder));
 }
 
-static int apply(const struct mount *entry)
+static int apply(const struct mount *entry, int source_fd)
 {
     const char *source = entry->source, *target = entry->target;
     struct stat found = {.st_mode = S_IFDIR};
-    if (entry->source_fd >= 0)
-        fstat(entry->source_fd, &found);
-    bool done;
-    if (!strcmp(source, "umount"))
-        done = !umount2(target, MNT_DETACH);
-    else if (!make_target(entry->target, S_ISDIR(found.st_mode)))
-        done = false;
-    else if (!strcmp(source, "tmpfs"))
+    if (source_fd >= 0)
+        fstat(source_fd, &found);
+    bool folder = S_ISDIR(found.st_mode), done;
+    if (lists(entry->flags, ",", "x-detach"))
+        return umount2(target, MNT_DETACH) ? cannot("unmount", source, target) : 0;
+    if (!make_target(entry->target, folder))
+        return cannot(folder ? "create directory" : "create file", "", target);
+    if (!strcmp(source, "tmpfs"))
         done = !mount("tmpfs", target, "tmpfs", 0, NULL);
-    else /* the host's paths cannot be named any more, what was opened before still can */
-        done = !mount(text("/proc/self/fd/%d", entry->source_fd), target, NULL, MS_BIND | MS_REC, NULL);
-    if (done && lists(entry->flags, "+", "ro"))
+    else /* the host's paths cannot be named any more, but what was opened before can be */
+        done = !mount(text("/proc/self/fd/%d", source_fd), target, NULL, MS_BIND | MS_REC, NULL);
+    if (done && lists(entry->flags, ",", "ro"))
         done = !mount(NULL, target, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL);
-    return done ? 0 : cannot(source, target);
+    return done ? 0 : cannot("mount", source, target);
 }
 
-/* The paths of the host's mounts, each after the one that it lies on. */
+static bool is_below(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+    return !strncmp(path, folder, length) && (!path[length] || path[length] == '/');
+}
+
+/* List the paths of the host's mounts, each after the mount that it lies on. */
 static int host_mounts(char *paths[MOST])
 {
     FILE *file = fopen("/proc/self/mountinfo", "re");
@@ -416,54 +708,119 @@ static int host_mounts(char *paths[MOST])
     return count;
 }
 
-/* An overlay shows what lies on the host's own root; what is mounted on that is bound path by path. */
+/* Make the root and enter it: an overlay of the host's root, and on it the other mounts of the host except /tmp. */
 static int make_root(void)
 {
-    char *paths[MOST + 2] = {"/tmp", getcwd(NULL, 0)};
-    int count = 2 + host_mounts(paths + 2);
+    char *paths[MOST];
+    int count = host_mounts(paths);
     char *root = text("%s/root", runtime_path), *upper = text("%s/upper", runtime_path);
     char *work = text("%s/work", runtime_path), *layers = text("lowerdir=/,upperdir=%s,workdir=%s", upper, work);
     if (mount("tmpfs", runtime_path, "tmpfs", 0, "mode=755") || mkdir(root, 0755) || mkdir(upper, 0755) ||
         mkdir(work, 0755) || mount("overlay", root, "overlay", 0, layers))
-        return cannot("overlay", "/");
-    /* No harm where one fails: it was itself mounted over, so that nobody could reach it. */
-    for (int i = 0; i < count; i++)
-        if (paths[i] && strcmp(paths[i], "/"))
-            mount(paths[i], text("%s%s", root, paths[i]), NULL, MS_BIND, NULL);
-    return chdir(root) || chroot(".") ? cannot("overlay", "/") : 0;
+        return cannot("mount", "overlay", "/");
+    /* A mount that another one hides cannot be reached on the host either, so that a failure does no harm. */
+    for (int i = 0; i < count; i++) {
+        const char *path = text("%s%s", root, paths[i]);
+        bool writable = is_below(paths[i], "/proc") || is_below(paths[i], "/dev");
+        if (!strcmp(paths[i], "/") || is_below(paths[i], "/tmp") || mount(paths[i], path, NULL, MS_BIND, NULL))
+            continue;
+        if (!writable && mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
+            return cannot("mount", paths[i], paths[i]);
+    }
+    if (mount("tmpfs", text("%s/tmp", root), "tmpfs", MS_NOSUID | MS_NODEV,
+              "mode=755"))
+        return cannot("mount", "tmpfs", "/tmp");
+    return chdir(root) || chroot(".") ? cannot("mount", "overlay", "/") : 0;
 }
 
-static int enter_root(spank_t sp)
+/* Whether a switch is on: by its option, else by the variable of enroot that the job's environment hands on. */
+static bool is_on(spank_t sp, int yes, int no, const char *variable)
 {
-    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-        return cannot("overlay", "/");
-    char home[PATH_MAX];
-    if (given[HOME] && mount_count < MOST && spank_getenv(sp, "HOME", home, sizeof(home)) == ESPANK_SUCCESS)
-        mounts[mount_count++] = (struct mount){strdup(home), strdup(home), NULL, -1};
-    for (int i = 0; i < mount_count; i++)
-        if (is_path(mounts[i].source) && (mounts[i].source_fd = open(mounts[i].source, O_PATH | O_CLOEXEC)) < 0)
-            return cannot(mounts[i].source, mounts[i].target);
+    char value[64];
+    if (given[yes] || given[no])
+        return given[yes];
+    return spank_getenv(sp, variable, value, sizeof(value)) == ESPANK_SUCCESS && lists("y,yes,true,1", ",", value);
+}
+
+static int fill_namespace(spank_t sp, struct mount *entries, int count)
+{
+    char home[PATH_MAX], *folder = getcwd(NULL, 0);
+    int sources[MOST];
+    bool mounts_home = is_on(sp, HOME, NO_HOME, "ENROOT_MOUNT_HOME");
+    if (mounts_home && count < MOST && spank_getenv(sp, "HOME", home, sizeof(home)) == ESPANK_SUCCESS)
+        entries[count++] = (struct mount){strdup(home), strdup(home), "x-create=dir,bind"};
+    if (setns(namespace_fd, CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        return cannot("mount", "overlay", "/");
+    elevate(false);
+    bool all = !folder || !chdir(folder);
+    int i = 0;
+    for (; i < count && all; i++) {
+        sources[i] = is_path(entries[i].source) ? open(entries[i].source, O_PATH | O_CLOEXEC) : -1;
+        all = sources[i] >= 0 || !is_path(entries[i].source);
+    }
+    elevate(true);
+    if (!all)
+        return i ? cannot("mount", entries[i - 1].source, entries[i - 1].target) : cannot("mount", "overlay", "/");
     if (make_root())
         return -1;
-    for (int i = 0; i < mount_count; i++)
-        if (apply(&mounts[i]))
+    for (i = 0; i < count; i++)
+        if (apply(&entries[i], sources[i]))
             return -1;
-    if (!given[WRITABLE] && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
-        return cannot("overlay", "/");
+    bool is_writable = is_on(sp, WRITABLE, READONLY, "ENROOT_ROOTFS_WRITABLE");
+    if (!is_writable && mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL))
+        return cannot("mount", "overlay", "/");
     return 0;
 }
 
-/* In each task, as root. */
-int slurm_spank_task_init_privileged(spank_t sp, int ac UNUSED, char **av UNUSED)
+static int start_container(spank_t sp)
 {
-    if (record_folder && (contained || batch)) /* in the task's root there may be no way to it */
-        record_fd = open(record_folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (contained && !failed)
-        failed = enter_root(sp);
-    return 0;
+    struct mount entries[MOST];
+    char *lines = check_sources() ? NULL : evaluate_mounts(sp);
+    if (!lines)
+        return -1;
+    mode_t mask = umask(022);
+    elevate(true);
+    int result = fill_namespace(sp, entries, parse_mounts(lines, entries));
+    elevate(false);
+    umask(mask);
+    return result;
 }
 
-/* ---- in each task, as the user ---------------------------------------------------------------------------------- */
+/* ---- in each task, as the user ----------------------------------------------------------------------------------- */
+
+static int join_container(void)
+{
+    read_image(resolved(given[IMAGE]));
+    elevate(true);
+    int result = setns(namespace_fd, CLONE_NEWNS) || chdir(text("%s/root", runtime_path)) || chroot(".") ? -1 : 0;
+    elevate(false);
+    if (result)
+        slurm_error("pyxis: couldn't join mount namespace: %m");
+    return result;
+}
+
+/* The first task of a node creates and starts the container. Only that task reports why this fails. */
+static int start_once(spank_t sp)
+{
+    bool first, failed_to_create = false;
+    if (pthread_mutex_lock(&container->mutex) == EOWNERDEAD) {
+        pthread_mutex_consistent(&container->mutex);
+        slurm_error("pyxis: a previous task terminated unexpectedly during container setup");
+    }
+    first = !container->started_tasks++;
+    if (first) {
+        container->created = !create_container(sp);
+        container->running = container->created && !start_container(sp);
+        failed_to_create = !container->created;
+    }
+    bool running = container->running;
+    if (!running && version < 24)
+        slurm_error("pyxis: couldn't start container");
+    else if (!running && !failed_to_create)
+        slurm_error("pyxis: container was not started successfully by another task");
+    pthread_mutex_unlock(&container->mutex);
+    return !running ? -1 : first ? 0 : join_container();
+}
 
 static void put_string(FILE *out, const char *value)
 {
@@ -520,6 +877,16 @@ static void set_environment(spank_t sp, int local_rank)
     }
 }
 
+/* As root, before Slurm makes this process the user's. */
+int slurm_spank_task_init_privileged(spank_t sp UNUSED, int ac UNUSED, char **av UNUSED)
+{
+    if (record_folder && (contained || batch)) /* in the container there may be no way to it */
+        record_fd = open(record_folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (contained && prctl(PR_SET_KEEPCAPS, 1)) /* until the task's program starts */
+        abort();
+    return 0;
+}
+
 int slurm_spank_task_init(spank_t sp, int ac UNUSED, char **av UNUSED)
 {
     int task = 0;
@@ -527,8 +894,10 @@ int slurm_spank_task_init(spank_t sp, int ac UNUSED, char **av UNUSED)
     spank_get_item(sp, S_TASK_ID, &task);
     if (record_fd >= 0 && task == 0)
         put_record(sp);
-    if (!contained || failed)
-        return failed ? -1 : 0;
+    if (!contained)
+        return 0;
+    if (failed || start_once(sp))
+        return -1;
     set_environment(sp, task);
     if (given[WORKDIR] && chdir(given[WORKDIR])) {
         slurm_error("pyxis: couldn't chdir to %s: %m", given[WORKDIR]);
@@ -537,4 +906,16 @@ int slurm_spank_task_init(spank_t sp, int ac UNUSED, char **av UNUSED)
     /* An image without a working directory of its own starts at home. */
     spank_getenv(sp, "HOME", home, sizeof(home));
     return given[WORKDIR] || !chdir(home) ? 0 : chdir("/");
+}
+
+/* In slurmstepd, for each task. After the last one pyxis removes the container, also where it was never created. */
+int slurm_spank_task_exit(spank_t sp, int ac UNUSED, char **av UNUSED)
+{
+    uint32_t tasks = 0;
+    if (!contained || failed)
+        return 0;
+    spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks);
+    if (++container->ended_tasks == tasks && !container->created)
+        slurm_error("pyxis: child %d failed with error code: 1", (int)getpid());
+    return 0;
 }

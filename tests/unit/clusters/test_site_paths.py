@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.clusters.finding import Finding
-from orchestrator.clusters.site_paths import path_findings, site_paths
+from orchestrator.clusters.site_paths import Presence, path_findings, presence, site_paths
 from tests.unit.clusters.sites import PLAIN, cluster_of
 
 EVERYTHING = """\
@@ -107,9 +108,25 @@ def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -
 
 def test_what_a_job_saw_counts_and_not_what_this_machine_has(files: Path) -> None:
     cluster = cluster_of(files, PLAIN, overlay(files))
-    seen = {str(files / "there.sqsh"): False, str(files / "gone"): True}
+    seen: dict[str, Presence] = {str(files / "there.sqsh"): "no", str(files / "gone"): "yes"}
     found = path_findings(cluster, "compute", seen)
     assert [(one.place, one.result) for one in found] == [("compute", "wrong"), ("compute", "ok")]
+
+
+def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_mount(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode == os.R_OK and path.startswith(str(files))))
+    file = str(files / "there.sqsh")
+    assert (presence(file), presence(str(files / "gone"))) == ("unreadable", "no")
+    text = f"container: {{runtime: pyxis, images: {{pretrain: {file}}}, mounts: ['{file}:/x']}}\n"
+    cluster = cluster_of(files, PLAIN, text)
+    for found in (path_findings(cluster, "login"), path_findings(cluster, "compute", {file: "unreadable"})):
+        assert [(one.check, one.result, one.found) for one in found] == [
+            ("container.images.pretrain", "wrong", f"{file}: you may not read it"),
+            ("container.mounts", "ok", file),
+        ]
+        assert found[0].where == cluster.layered.where(("container", "images", "pretrain"))
 
 
 def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -225,11 +226,84 @@ def test_no_torch_is_a_fault_only_where_the_profile_offers_pretrain(tmp_path: Pa
     assert [one.result for one in found if one.check == "torch"] == [result]
 
 
-def test_a_torch_for_cpus_says_so_and_is_no_fault(tmp_path: Path) -> None:
-    found = probe_findings(
-        cluster_of(tmp_path, PLAIN), probed(log_of(torch="probe python=yes 2.9.0+cpu None 0"), host="")
-    )
+CPU_TORCH = log_of(torch="probe python=yes 2.9.0+cpu None 0")
+PYTHON = "workloads: {pretrain: {python: /x/python}}\n"
+
+
+def test_a_torch_for_cpus_is_right_where_the_profile_names_no_gpu(tmp_path: Path) -> None:
+    found = probe_findings(cluster_of(tmp_path, PLAIN), probed(CPU_TORCH, host=""))
     assert (found[-1].result, found[-1].found) == ("ok", "torch 2.9.0+cpu is made for CPUs")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "result", "where"),
+    [
+        (PYTHON, "wrong", ("workloads", "pretrain", "python")),
+        (f"{PYTHON}{IMAGE}", "wrong", ("workloads", "pretrain", "python")),
+        (IMAGE, "wrong", ("container", "images", "pretrain")),
+        ("container: {runtime: pyxis, images: {other: /images/other.sqsh}}\n", "later", None),
+    ],
+    ids=["a python is named", "a python of an image", "an image of pretrain", "other images only"],
+)
+def test_a_torch_for_cpus_is_a_fault_of_a_profile_that_names_a_gpu(
+    tmp_path: Path, overlay: str, result: str, where: tuple[str, ...] | None
+) -> None:
+    cluster = cluster_of(tmp_path, PLAIN, f"hardware: {{gpu: H100-SXM5-80GB}}\n{overlay}")
+    found = probe_findings(cluster, probed(CPU_TORCH, host=""))[-1]
+    assert (found.check, found.result) == ("torch", result)
+    assert found.found == "torch 2.9.0+cpu is made for CPUs, the nodes have 4 GPUs"
+    assert where is None or found.where == cluster.layered.where(where)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "check", "found", "where"),
+    [
+        (
+            f"{PYTHON}{IMAGE}",
+            "workloads.pretrain.python",
+            "/x/python: no such program in image pretrain",
+            ("workloads", "pretrain", "python"),
+        ),
+        (IMAGE, "torch", "python: no such program in image pretrain", ("container", "images", "pretrain")),
+        (
+            PYTHON,
+            "workloads.pretrain.python",
+            "/x/python: no such program on the nodes",
+            ("workloads", "pretrain", "python"),
+        ),
+    ],
+    ids=["named, in an image", "not named", "named, on the node"],
+)
+def test_a_python_that_is_missing_is_at_the_line_that_names_it(
+    tmp_path: Path, overlay: str, check: str, found: str, where: tuple[str, ...]
+) -> None:
+    cluster = cluster_of(tmp_path, PLAIN, overlay)
+    log = log_of(torch=f"probe python=missing {found.partition(':')[0]}")
+    (fault,) = [one for one in probe_findings(cluster, probed(log, host="")) if one.is_fault]
+    assert (fault.check, fault.found, fault.where) == (check, found, cluster.layered.where(where))
+
+
+def test_the_script_finds_a_program_that_is_missing(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, PLAIN, "workloads: {pretrain: {python: nosuchpython}}\n")
+    found = told(probe_findings(cluster, run(cluster, tmp_path)))
+    assert found["workloads.pretrain.python"] == ("wrong", "nosuchpython: no such program on the nodes")
+
+
+def test_the_script_tells_a_file_that_its_user_may_not_read(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        folder, image = Path(place), Path(place, "private.sqsh")
+        folder.chmod(0o777)
+        image.touch()
+        image.chmod(0)
+        overlay = f"container: {{runtime: pyxis, images: {{pretrain: '{image}', other: '{folder}/no.sqsh'}}}}\n"
+        cluster = cluster_of(tmp_path, PLAIN, overlay)
+        (look,) = [line for line in script_of(cluster, folder).splitlines() if "path=$seen" in line]
+        user = "nobody" if os.geteuid() == 0 else None  # root may read every file
+        subprocess.run(["bash", "-uc", f"folder={folder}; {look}"], check=True, user=user)
+        left = probed(host=(folder / "host.txt").read_text())
+    assert left.paths() == {str(image): "unreadable", f"{folder}/no.sqsh": "no"}
+    faults = [one.found for one in probe_findings(cluster, left) if one.is_fault]
+    assert faults[:2] == [f"{image}: you may not read it", f"{folder}/no.sqsh: no such file or folder"]
 
 
 def failed(cluster: Cluster, words: str, host: str = HOST) -> list[Finding]:

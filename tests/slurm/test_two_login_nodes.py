@@ -1,0 +1,134 @@
+"""Two login nodes with one shared ledger, on a real Slurm.
+
+A login node is a network, a host name and a table of processes of its own (namespaces of this machine). It reaches
+Slurm through an address of its own, and shares the file system.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import SlurmCluster
+from tests.slurm.host import install_packages, run, wait_until
+from tests.slurm.site import REPRO
+from tests.slurm.stand_in import StandInSite, ids_in_queue
+
+# A name for the host, its slurm.conf in the place of the cluster's, then the command.
+_ENTER = 'hostname "$1" && mount --bind "$2" "$3" && shift 3 && exec "$@"'
+
+SUBMIT = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
+SMALL = (*SUBMIT, "--where", "gbs=4")
+"""Three cases; without the condition there are six."""
+
+
+@dataclass(frozen=True)
+class LoginNode:
+    """A login node; `namespace` is its network, `conf` its slurm.conf."""
+
+    name: str
+    namespace: str
+    conf: Path
+    site: StandInSite
+    cluster: SlurmCluster
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `repro` with these words on this node."""
+        spaces = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount")
+        enter = ("bash", "-c", _ENTER, "login", self.name, str(self.conf), str(self.cluster.conf))
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, *spaces, *enter, REPRO, *words],
+            cwd=self.site.folder,
+            env={**os.environ, "REPRO_HOME": str(self.site.folder), **self.site.variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def repro(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `repro` with these words on this node until it ends."""
+        process = self.start(*words)
+        stdout, stderr = process.communicate(timeout=90)
+        return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+
+
+@pytest.fixture
+def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNode, LoginNode]]:
+    """Two login nodes of a cluster that takes jobs and starts none."""
+    install_packages(("iproute2",))
+    site = StandInSite(tmp_path).prepare()
+    made: list[LoginNode] = []
+    slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
+    try:
+        for number in (1, 2):
+            made.append(_make_node(number, site, slurm_cluster))
+        yield made[0], made[1]
+        site.variables.clear()
+        site.repro("cancel", "figure-13", "--yes")
+    finally:
+        slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=up")
+        for node in made:
+            run(["ip", "netns", "delete", node.namespace])  # with its end of the cable, and so the other end
+
+
+def _make_node(number: int, site: StandInSite, cluster: SlurmCluster) -> LoginNode:
+    namespace = f"repro-{os.getpid()}-{number}"
+    outside, inside = f"o{os.getpid()}-{number}", f"i{os.getpid()}-{number}"
+    network = f"198.18.{os.getpid() % 125 * 2 + number}"  # a range that no network uses (RFC 2544)
+    run(["ip", "netns", "add", namespace])
+    run(["ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace])
+    run(["ip", "address", "add", f"{network}.1/24", "dev", outside])
+    run(["ip", "link", "set", outside, "up"])
+    for words in (("address", "add", f"{network}.2/24", "dev", inside), ("link", "set", inside, "up")):
+        run(["ip", "-netns", namespace, *words])
+    conf = site.folder / f"slurm-{number}.conf"
+    conf.write_text(cluster.conf.read_text().replace("127.0.0.1", f"{network}.1"))
+    return LoginNode(f"login{number}", namespace, conf, site, cluster)
+
+
+def queue(node: LoginNode) -> list[str]:
+    return sorted(ids_in_queue(node.cluster.run, node.site.folder))
+
+
+def test_a_job_that_one_node_submitted_is_seen_submitted_once_and_cancelled_from_the_other(
+    nodes: tuple[LoginNode, LoginNode],
+) -> None:
+    first, second = nodes
+    assert first.repro(*SMALL).returncode == 0
+    assert "3 waiting, 3 submitted" in second.repro(*SUBMIT).stderr
+    rows = first.site.status()
+    assert [row["state"] for row in rows] == ["PENDING"] * 6 and queue(first) == sorted(row["id"] for row in rows)
+    cancelled = second.repro("cancel", "figure-13", "--where", "gbs=4", "--yes")
+    assert cancelled.returncode == 0 and "3 jobs asked to end" in cancelled.stderr
+    assert len(queue(first)) == 3 and first.repro("status").stdout.count("CANCELLED") >= 3
+
+
+def test_two_nodes_that_submit_at_once_submit_each_job_once(nodes: tuple[LoginNode, LoginNode]) -> None:
+    processes = [node.start(*SUBMIT) for node in (*nodes, *nodes)]
+    ends = [(process.communicate(timeout=90), process.returncode) for process in processes]
+    assert [code for _, code in ends] == [0] * 4, ends
+    rows = nodes[0].site.status()
+    assert len(rows) == 6 and queue(nodes[0]) == sorted(row["id"] for row in rows)
+
+
+def test_a_submission_that_goes_on_on_one_node_is_left_to_it_by_the_other(nodes: tuple[LoginNode, LoginNode]) -> None:
+    first, second = nodes
+    folder = first.site.folder
+    first.site.replace_sbatch(f'until [ -e {folder}/go ]; do sleep 0.1; done; exec /usr/bin/sbatch "$@"')
+    process = first.start(*SMALL)
+    try:
+        wait_until((folder / "bin" / "sbatch.count").exists, seconds=60, what="sbatch begins")
+        first.site.variables.clear()
+        assert second.repro("status").stdout.count("SUBMITTING") == 3
+        assert "3 waiting, 0 submitted" in second.repro(*SMALL).stderr
+        assert queue(first) == []
+    finally:
+        (folder / "go").touch()
+        process.communicate(timeout=90)
+    rows = first.site.status()
+    assert process.returncode == 0 and len(rows) == 3 and queue(first) == sorted(row["id"] for row in rows)
