@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
+from orchestrator.launch.own_scripts import OwnScript, read_own_script
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
@@ -86,7 +86,8 @@ def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
             _send_group(ledger, run_id, turns, wishes, sent, talk)
         except ReproError as error:
             if error.exit_code == ReproError.exit_code:
-                untried = [turn.attempt_id for turn in in_turn(ledger, run_id=run_id)]
+                rest = in_turn(ledger, run_id=run_id)
+                untried = [turn.attempt_id for turn in rest if ledger.is_own(turn.user)]
                 why = "not tried, as the submission before it failed"
                 record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
             raise
@@ -95,8 +96,14 @@ def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
 
 def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishes, sent: Sent, talk: Talk) -> None:
     """One file of the scheduler, in one submission or, where that is too much at once, in several."""
+    try:
+        script = read_own_script(ledger, turns)
+    except ReproError as refused:
+        own = [turn.attempt_id for turn in turns if ledger.is_own(turn.user)]
+        record_never_submitted(ledger, own, str(refused.problems[0]), str(Failure.NOT_SUBMITTED))
+        raise
     if turns[0].scheduler == "local":
-        _send_queue(ledger, turns, sent)
+        _send_queue(ledger, turns, script, sent)
         return
     rest, size = list(turns), len(turns)
     why = _kept_back(ledger, run_id, turns, wishes)
@@ -111,7 +118,7 @@ def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wish
             record_never_submitted(ledger, [turn.attempt_id for turn in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, some, [*_array(some, wishes), *words], talk)
+            scheduler_id = _send_slice(ledger, some, script, [*_array(some, wishes), *words], talk)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -124,7 +131,9 @@ def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wish
         rest = rest[len(some) :]
 
 
-def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], talk: Talk) -> str | None:
+def _send_slice(
+    ledger: Ledger, turns: Sequence[Turn], script: OwnScript, words: Sequence[str], talk: Talk
+) -> str | None:
     """The scheduler's id; None where another sender was quicker."""
     token = secrets.token_hex(8)
     attempts = [turn.attempt_id for turn in turns]
@@ -132,7 +141,7 @@ def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], tal
         return None
     options = [*turns[0].options, *words]
     try:
-        scheduler_id = _sbatch_somewhere(_Submission(turns), token, options, talk)
+        scheduler_id = _sbatch_somewhere(script, token, options, talk)
     except QueueFull as full:
         record_back_in_turn(ledger, token, full.problems[0].what)
         raise
@@ -144,37 +153,26 @@ def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], tal
     return scheduler_id
 
 
-class _Submission:
-    """What the scheduler is given. A script that is submitted is told its folder: so it knows that nobody runs it once
-    more by hand, and a second copy of it does not start.
-    """
-
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        self.file = Path(turns[0].file)
-        self.arguments = (turns[0].folder,) if turns[0].array_index is None else ()
-
-
-def _sbatch_somewhere(what: _Submission, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
     """Not on the nodes that failed before; but where there are not enough others, on any."""
     anywhere = [word for word in options if not word.startswith("--exclude=")]
     try:
-        return _sbatch(what, token, options, talk)
+        return _sbatch(script, token, options, talk)
     except ReproError as error:
         if len(anywhere) == len(options) or isinstance(error, (QueueFull, Unreachable)):
             raise
         talk.tell(f"{error.problems[0].what}; again on any node, also those where it failed")
-    return _sbatch(what, token, anywhere, talk)
+    return _sbatch(script, token, anywhere, talk)
 
 
-def _sbatch(what: _Submission, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
     """Submit until there is an answer; before each new try the scheduler is asked whether it has the job already."""
-    executor, comment = SlurmScriptExecutor(what.file.parent), comment_of(token)
-    text = what.file.read_text(encoding="utf-8")
+    executor, comment = SlurmScriptExecutor(script.file.parent), comment_of(token)
     pauses = iter(PAUSES_S)
     sent_again = False
     while True:
         try:
-            job_id = executor.submit_script(text, comment, options, what.arguments)
+            job_id = executor.submit_script(script.text, comment, options, script.arguments)
         except Unreachable as away:
             found = _look_for(comment, away, pauses, talk)
             if found:
@@ -227,12 +225,11 @@ def only_one(ids: set[str]) -> str:
     return first
 
 
-def _send_queue(ledger: Ledger, turns: Sequence[Turn], sent: Sent) -> None:
+def _send_queue(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
     if not claim(ledger, [turn.attempt_id for turn in turns], token, sender()):
         return
-    file = Path(turns[0].file)
-    scheduler_id = LocalScriptExecutor(file.parent).submit_queue(file)
+    scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)
     sent.jobs += len(turns)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Run, RunJob, batched, fields, rows_of
 
 
@@ -86,9 +87,9 @@ class Latest:
     host: str
     pid: int | None
     created_at: datetime
-    folder: str
     nodes: str | None
     options: tuple[str, ...]
+    folder: str
     submitted: int
 
 
@@ -137,7 +138,7 @@ def record_run(
     """
     by_id = {job.id: job for job in jobs}  # cases may share a job
     with ledger.writing() as session:
-        latest = _latest(session, list(by_id))
+        latest = _latest(session, list(by_id), ledger.run_folders())
         standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
         missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Standing.MISSING}
         made = make_attempts(missing)
@@ -186,19 +187,20 @@ def _missing(before: Latest | None) -> Missing:
     return Missing(before.number if before.state == IN_TURN else before.number + 1, before)
 
 
-def _latest(session: Session, job_ids: list[str]) -> dict[str, Latest]:
+def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, Latest]:
     found: dict[str, Latest] = {}
     submitted: dict[str, int] = {}
     columns = (
         *(Attempt.job_id, Attempt.scheduler_id, Attempt.id, Attempt.number, Attempt.phase, Attempt.state),
         *(Attempt.verdict, Attempt.failure, Attempt.reason, Attempt.scheduler, Attempt.host, Attempt.pid),
-        *(Attempt.created_at, Attempt.folder, Attempt.nodes, Attempt.options),
+        *(Attempt.created_at, Attempt.nodes, Attempt.options, Attempt.folder),
     )
     for ids in batched(job_ids):
         for row in session.execute(sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)):
-            job_id, scheduler_id, *values, options = row
+            job_id, scheduler_id, *values, options, folder = row
             submitted[job_id] = submitted.get(job_id, 0) + (scheduler_id is not None)
-            found[job_id] = Latest(*values, tuple(options or ()), submitted[job_id])  # type: ignore[call-arg]  # counted
+            words = tuple(options or ())
+            found[job_id] = Latest(*values, words, folders.current(folder), submitted[job_id])  # type: ignore[call-arg]  # counted
     return found
 
 

@@ -46,6 +46,7 @@ class Turn:
     file: str
     array_index: int | None
     options: tuple[str, ...]
+    script_sha256: str
 
 
 def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
@@ -54,7 +55,7 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
         sa.select(
             *(Attempt.id, Attempt.job_id, Attempt.run_id, Attempt.number, Attempt.scheduler, Attempt.host),
             *(Attempt.user, Attempt.pid, Attempt.folder, Attempt.created_at),
-            *(Attempt.file, Attempt.array_index, Attempt.options),
+            *(Attempt.file, Attempt.array_index, Attempt.options, Attempt.script_sha256),
         )
         .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
@@ -63,7 +64,10 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
         query = query.where(Attempt.run_id == run_id)
     with ledger.reading() as session:
         turns = session.execute(query).all()
-    return [Turn(*first, file or "", index, tuple(options or ())) for *first, file, index, options in turns]  # type: ignore[call-arg]  # counted
+    return [
+        Turn(*first, file or "", index, tuple(options or ()), digest)  # type: ignore[call-arg]  # counted
+        for *first, file, index, options, digest in turns
+    ]
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
@@ -163,9 +167,10 @@ def unsettled(ledger: Ledger) -> list[Unsettled]:
         .order_by(Attempt.id)
     )
     found: dict[str, Unsettled] = {}
+    run_folders = ledger.run_folders()
     with ledger.reading() as session:
         for token, scheduler, host, user, pid, file, created_at, folder in session.execute(query):
             before = found[token].folders if token in found else ()
-            folders = (*before, folder)
+            folders = (*before, run_folders.current(folder))
             found[token] = Unsettled(token, scheduler, host, user, pid, file or "", created_at, folders)
     return list(found.values())

@@ -400,6 +400,7 @@ def turn(index: int | None) -> Turn:
         file="/runs/r/x.array.sh",
         array_index=index,
         options=(),
+        script_sha256="",
     )
 
 
