@@ -27,7 +27,7 @@ SAME_FLOOR = {
     ("results", "reading"),
     ("job_files", "errors"),
     ("ownership", "errors"),
-    ("folders", "ownership"),
+    *(("folders", room) for room in ("errors", "ownership")),
     *((room, "job_files") for room in ("folders", "job_record")),
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
