@@ -18,6 +18,7 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.own_scripts import OwnScript, read_own_script
 from orchestrator.launch.provenance import user_name
+from orchestrator.launch.sent_records import COMMENT, write_sent
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
@@ -37,7 +38,6 @@ from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comment
 
-COMMENT = "repro:"
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 """Between asking a scheduler that does not answer again; after the last it is left to the next command."""
 
@@ -140,6 +140,7 @@ def _send_slice(
     if not claim(ledger, attempts, token, sender()):
         return None
     options = [*turns[0].options, *words]
+    _write_sent(ledger, turns, script, token)
     try:
         scheduler_id = _sbatch_somewhere(script, token, options, talk)
     except QueueFull as full:
@@ -225,10 +226,20 @@ def only_one(ids: set[str]) -> str:
     return first
 
 
+def _write_sent(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, token: str) -> None:
+    """Write the submission down beside its scripts; without that nothing is submitted."""
+    try:
+        write_sent(script.file.parent.parent, turns, token)
+    except ReproError as error:
+        record_back_in_turn(ledger, token, str(error.problems[0]))
+        raise
+
+
 def _send_queue(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
     if not claim(ledger, [turn.attempt_id for turn in turns], token, sender()):
         return
+    _write_sent(ledger, turns, script, token)
     scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)

@@ -166,6 +166,12 @@ class RunRow:
     wishes: dict[str, Any]
 
 
+def run_ids(ledger: Ledger) -> set[str]:
+    """The ids of all runs."""
+    with ledger.reading() as session:
+        return set(session.scalars(sa.select(Run.id)))
+
+
 def run_row(ledger: Ledger, run_id: str) -> RunRow:
     """One run."""
     with ledger.reading() as session:
