@@ -114,7 +114,7 @@ def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
     known |= {"job_id": job.id, "attempt_id": 0, "folder": str(folder), "token": "", "host": end.host}
     known |= {"phase": ENDED, "state": "COMPLETED" if end.exit_code == 0 else "FAILED", "exit_code": end.exit_code}
     try:
-        row = JobRow(**{field.name: known.get(field.name) for field in fields(JobRow)})
-        return measure(row).verdict == VERIFIED
+        values: dict[str, Any] = {field.name: known.get(field.name) for field in fields(JobRow)}
+        return measure(JobRow(**values)).verdict == VERIFIED
     except ReproError:
         return False
