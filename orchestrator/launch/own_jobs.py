@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.launch.sending import comment_of
-from orchestrator.launch.sent_records import read_sent
+from orchestrator.launch.sent_records import sent_of_run
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ownership import NotOwn, require_own_folder, user_name
@@ -28,7 +28,7 @@ def why_not_the_attempts_job(ledger: Ledger, row: JobRow, record: JobRecord | No
     user = row.user or user_name()
     if record.user and record.user != user:
         return f"the job belongs to {record.user}, and the attempt to {user}"
-    return why_not_in_run_folder(ledger, row) if ledger.is_own(row.user) else None
+    return why_not_in_run_folder(ledger, row) if user == user_name() else None
 
 
 def why_not_in_run_folder(ledger: Ledger, row: JobRow) -> str | None:
@@ -41,10 +41,8 @@ def why_not_in_run_folder(ledger: Ledger, row: JobRow) -> str | None:
         require_own_folder(folder, ledger.runs)
     except NotOwn as error:
         return str(error.problems[0])
-    sent = read_sent(folder.parent, row.token)
-    if sent is None:
+    records = list(sent_of_run(folder.parent))
+    submitted = {(record.token, job.job_id, job.element, job.folder.name) for record in records for job in record.jobs}
+    if not records or (row.token, row.job_id, row.array_index, folder.name) in submitted:
         return None
-    expected = (row.job_id, row.array_index, folder.name)
-    if expected in [(job.job_id, job.element, job.folder.name) for job in sent.jobs]:
-        return None
-    return f"{folder.parent} contains this submission without this job"
+    return f"{folder.parent}: contains no submission of this job under that id"

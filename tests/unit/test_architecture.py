@@ -14,7 +14,9 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 FLOORS = {
-    **dict.fromkeys(("errors", "folders", "job_files", "job_record", "masking", "megatron", "ownership", "pretrain"), 1),
+    **dict.fromkeys(
+        ("errors", "folders", "job_files", "job_record", "masking", "megatron", "ownership", "pretrain"), 1
+    ),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
