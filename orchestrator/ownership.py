@@ -91,8 +91,7 @@ def require_own_folder(folder: Path, runs: Iterable[Path]) -> None:
 def _enter(path: Path, runs: Iterable[Path]) -> tuple[tuple[str, ...], int]:
     """Return the parts of `path` below its folder of runs, and a descriptor of the folder that it lies in."""
     known = tuple(runs)
-    root = next((one for one in known if path.is_relative_to(one)), None)
-    parts = path.relative_to(root).parts if root is not None else ()
+    root, parts = _below(path, known)
     if root is None or len(parts) < 2 or ".." in parts:
         raise _refused(path, f"is not in a run folder of {' or '.join(map(str, known)) or 'this ledger'}")
     here = root
@@ -113,6 +112,15 @@ def _enter(path: Path, runs: Iterable[Path]) -> tuple[tuple[str, ...], int]:
         is_link = here.is_symlink()
         raise _refused(here, "is a link" if is_link else f"cannot be opened ({error.strerror})") from None
     return parts, opened
+
+
+def _below(path: Path, known: tuple[Path, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """Return which of the known folders a path lies in, and its parts below; home may have two names, by a link."""
+    for folder in path.parents:
+        root = folder if folder in known else folder.resolve() if folder.name == "runs" else None
+        if root in known:
+            return root, path.relative_to(folder).parts
+    return None, ()
 
 
 def _require_own(path: Path, status: os.stat_result) -> None:

@@ -44,6 +44,11 @@ def test_a_file_of_the_user_in_a_run_folder_of_the_user_is_read(home: Path) -> N
     require_own_folder(script(home).parent.parent / "not-there-yet", [home / "home" / "runs"])
 
 
+def test_a_home_may_have_two_names(home: Path) -> None:
+    (home / "link").symlink_to(home / "home")
+    assert read(home, home / "link" / "runs" / "run" / "pp8" / "job.sh") == b"own"
+
+
 def by_link(home: Path) -> None:
     script(home).unlink()
     script(home).symlink_to(home / "other" / "job.sh")
