@@ -8,11 +8,14 @@ private cluster profile needs no checkout.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.errors import Problem
 from orchestrator.job_files import single_name
+from orchestrator.ownership import why_not_own_path
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -24,10 +27,15 @@ def short_name(experiment: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """`shipped` holds the three data folders; `home` is where results and private files go."""
+    """`shipped` holds the three data folders; `home` is where results and private files go.
+
+    `refused` is a ledger that lies in or above the working folder and that another user can change: it is not used
+    unless it is named.
+    """
 
     shipped: Path
     home: Path
+    refused: Problem | None = None
 
     @property
     def templates(self) -> Path:
@@ -75,17 +83,30 @@ class Folders:
 
 
 def find_folders() -> Folders:
-    """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db."""
+    """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db.
+
+    A folder that another user can change is never home, as a ledger and profiles in it decide what runs.
+    """
     checkout, given = _PACKAGE.parent, os.environ.get("REPRO_HOME")
     wanted = Path(given).expanduser().absolute() if given else None
     if (checkout / "experiments").is_dir() and (checkout / "clusters").is_dir():
         return Folders(shipped=checkout, home=wanted or checkout)
-    return Folders(shipped=_PACKAGE / "shipped", home=wanted or _nearest_home())
-
-
-def _nearest_home() -> Path:
+    shipped = _PACKAGE / "shipped"
+    if wanted is not None:
+        return Folders(shipped=shipped, home=wanted)
     here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "results.db").is_file():
-            return folder
-    return here
+    found = next((folder for folder in (here, *here.parents) if (folder / "results.db").is_file()), here)
+    refused = _refused(found / "results.db")
+    return Folders(shipped=shipped, home=here if refused else found, refused=refused)
+
+
+def _refused(ledger: Path) -> Problem | None:
+    """Why a ledger that nobody has named is not used: another user can change it, or replace it."""
+    if not ledger.is_file():
+        return None
+    hint = f"name it if you trust it: --database {shlex.quote(str(ledger))}, or set REPRO_HOME to a folder of your own"
+    for path in dict.fromkeys((ledger.parent, ledger, ledger.resolve().parent)):
+        why = why_not_own_path(path)
+        if why is not None:
+            return Problem(f"{why}, so it is not used", f"{path}:", hint)
+    return None

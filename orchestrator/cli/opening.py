@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.errors import ReproError
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -26,9 +28,16 @@ class Looked:
 
 def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
     """The ledger, brought to today's schema; None when nothing was ever submitted."""
+    return named_ledger(folders, database, create=False)
+
+
+def named_ledger(folders: Folders, database: str | None, *, create: bool) -> Ledger | None:
+    """Return the ledger that was named, else that of home; ReproError if another user can change the one found."""
     from orchestrator.ledger.database import ledger_url, open_ledger
 
-    return open_ledger(ledger_url(database, folders.home), create=False)
+    if not database and folders.refused is not None:
+        raise ReproError(folders.refused)
+    return open_ledger(ledger_url(database, folders.home), create=create, home=folders.home)
 
 
 def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
+from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload, Targets, Where
 from orchestrator.cli.output import counted, data, next_command, say
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import short_name
@@ -40,6 +40,7 @@ def retry(
     where: Where = None,
     scale: OnlyScale = None,
     workload: OnlyWorkload = None,
+    cluster: ClusterName = None,
     database: Database = None,
 ) -> None:
     """Run failed jobs again, planned anew from today's profile: on other nodes, or with more time."""
@@ -62,7 +63,7 @@ def retry(
     for row in chosen:
         key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload, str(row.iterations))
         groups.setdefault(key, []).append(row)
-    planned = [_plans(folders, some, new_limit) for some in groups.values()]
+    planned = [_plans(folders, some, cluster, new_limit) for some in groups.values()]
     for profile, plans in planned:
         _submit(ledger, folders, profile, plans, wanted)
     next_command(f"repro status {short_name(chosen[0].experiment)} --watch", "until they have ended")
@@ -85,18 +86,23 @@ def _submit(ledger: Ledger, folders: Folders, profile: Cluster, plans: list[Plan
     say(f"{counted(done.sent.jobs, 'job')} submitted again{said if left else ''}")
 
 
-def _plans(folders: Folders, rows: list[JobRow], new_limit: Callable[[str], str]) -> tuple[Cluster, list[Plan]]:
+def _plans(
+    folders: Folders, rows: list[JobRow], cluster: str | None, new_limit: Callable[[str], str]
+) -> tuple[Cluster, list[Plan]]:
     """The same jobs, planned from the files as they are now; ReproError where one would be another job."""
     from orchestrator.catalog.library import find_experiment
     from orchestrator.cli.planned import cases_of
+    from orchestrator.clusters.recorded import recorded_cluster
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.planning.budget import trained_for
     from orchestrator.planning.plan import plan_cases, repeated
 
     first = rows[0]
-    entry, profile = (
-        find_experiment(folders, first.experiment),
-        find_cluster(folders, first.profile_file or first.cluster),
+    entry = find_experiment(folders, first.experiment)
+    profile = (
+        recorded_cluster(folders, first.cluster, first.profile_file)
+        if cluster is None
+        else find_cluster(folders, cluster)
     )
     names = {row.case_name for row in rows}
     own = [case for case in cases_of(entry, first.scale, first.workload) if case.name in names]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.opening import bring_up_to_date
+from orchestrator.cli.opening import bring_up_to_date, named_ledger
 from orchestrator.cli.options import (
     Database,
     ExperimentName,
@@ -104,14 +104,13 @@ def submit(
     from orchestrator.launch.readiness import require_ready
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.launch.taken_gpus import warnings as gpu_warnings
-    from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
 
     of_plans = sorted({warning for plan in plans for warning in plan.warnings})
     for warning in [*of_plans, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
         say(f"warning: {warning}")
     require_ready(plans, profile, folders)
-    ledger = open_ledger(ledger_url(database, folders.home))
+    ledger = named_ledger(folders, database, create=True)
     assert ledger is not None
     request = _request(ledger, folders, profile, rerun, max_parallel, after or [], canary, stop_after, depends_on)
     for complaint in bring_up_to_date(ledger):

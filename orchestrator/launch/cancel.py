@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.executors import LocalScriptJob
+from orchestrator.launch.own_jobs import why_not_the_attempts_job
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
 from orchestrator.launch.sending import comment_of, mark_cancelled
@@ -15,11 +17,13 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
 from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
+from orchestrator.ownership import require_own_folder
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comments, query_jobs
+from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 
 
@@ -49,9 +53,9 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
         if row.state == IN_TURN:
             _withdraw(ledger, row, done)
         elif row.scheduler == "local" and row.scheduler_id is not None:
-            _end_here(row, done)
+            _end_here(ledger, row, done)
     _give_up(ledger, [row for row in rows if row.phase == SUBMITTING], done)
-    _end_on_slurm([row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
+    _end_on_slurm(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
     order = {row.attempt_id: place for place, row in enumerate(rows)}
     done.asked.sort(key=lambda row: order[row.attempt_id])
@@ -59,18 +63,20 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
 
 
 def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
-    if row.user not in (None, user_name()):
-        done.refused.append(Problem(f"{row.label}: {row.user} has written it down, and it is theirs to cancel"))
+    if not ledger.is_own(row.user):
+        whose = row.user or "another user"
+        done.refused.append(Problem(f"{row.label}: {whose} has written it down, and it is theirs to cancel"))
         return
     record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
     done.asked.append(row)
 
 
-def _end_here(row: JobRow, done: Cancelled) -> None:
+def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     if not is_here(row.machine, row.host):
         done.refused.append(Problem(f"{row.label} runs on {row.host}", mend=f"cancel it from {row.host}"))
         return
     try:
+        require_own_folder(Path(row.folder), ledger.runs)
         LocalScriptJob(row.folder, str(row.scheduler_id)).cancel()
     except PermissionError:
         done.refused.append(Problem(f"{row.label}: it is {row.user or 'another user'}'s, and theirs to cancel"))
@@ -101,8 +107,8 @@ def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
 
 
 def _why_kept(ledger: Ledger, one: Unsettled) -> Problem | None:
-    if one.user not in (None, user_name()):
-        return Problem(f"{one.user} submits it, and it is theirs to cancel")
+    if not ledger.is_own(one.user):
+        return Problem(f"{one.user or 'another user'} submits it, and it is theirs to cancel")
     if is_being_made(ledger, one):
         return Problem(f"it is being submitted on {one.host}", mend="press Ctrl-C there, or try again in 5 minutes")
     if one.scheduler == "slurm" and one.slurm_cluster not in (None, here := cluster_identity()):
@@ -110,7 +116,7 @@ def _why_kept(ledger: Ledger, one: Unsettled) -> Problem | None:
     return None
 
 
-def _end_on_slurm(rows: Sequence[JobRow], done: Cancelled) -> None:
+def _end_on_slurm(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
     """Cancel those of these attempts that the scheduler has under their tokens."""
     if not rows:
         return
@@ -123,23 +129,27 @@ def _end_on_slurm(rows: Sequence[JobRow], done: Cancelled) -> None:
     by_id = {str(row.scheduler_id): row for row in asked}
     shared = [row for row in asked if by_id[str(row.scheduler_id)] is not row]
     live = _live(by_id)
+    for job_id, record in list(live.items()):
+        if why := why_not_the_attempts_job(ledger, by_id[job_id], record):
+            done.refused.append(Problem(f"{by_id[job_id].label} ({job_id}): {why}"))
+            del live[job_id], by_id[job_id]
     refusals = cancel_jobs(list(live)) if live else {}
-    done.refused += [Problem(f"{live[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
-    done.asked += [row for job_id, row in live.items() if job_id not in refusals]
+    done.refused += [Problem(f"{by_id[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
+    done.asked += [by_id[job_id] for job_id in live if job_id not in refusals]
     for row in (row for job_id, row in by_id.items() if job_id not in live and row.state != LOST):
         if sees_jobs_of(row.user):  # it has ended, or is an element of an array that leaves no trace
             done.asked.append(row)
         else:
             done.refused.append(Problem(f"{row.label}: Slurm does not list this job of {row.user} to {user_name()}"))
     if shared:  # ids that were given out again
-        _end_on_slurm(shared, done)
+        _end_on_slurm(ledger, shared, done)
 
 
-def _live(by_id: dict[str, JobRow]) -> dict[str, JobRow]:
-    """Return the rows, in their order, whose jobs the scheduler lists as ours and not ended; the last one first."""
+def _live(by_id: Mapping[str, JobRow]) -> dict[str, JobRecord]:
+    """Return what the scheduler has of those of these jobs that it lists as ours and not ended, in their order."""
     records = query_jobs(list(by_id), lambda record: is_record_of(record, by_id)).records
-    listed = [(job_id, row) for job_id, row in by_id.items() if job_id in records]
-    return {job_id: row for job_id, row in listed if records[job_id].phase is not Phase.ENDED}
+    listed = {job_id: records[job_id] for job_id in by_id if job_id in records}
+    return {job_id: record for job_id, record in listed.items() if record.phase is not Phase.ENDED}
 
 
 def _elsewhere(cluster: str, here: str) -> Problem:

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from orchestrator.job_files import tail_bytes
 from orchestrator.job_record import JobRecord, read_record
 
 TIMED_OUT = 124
 """What timeout(1) exits with."""
+NOT_STARTED = 95
+"""Exit code of a script that finds its folder claimed by another job."""
+_REFUSED = re.compile(rb"^repro: (not started: .+)$", re.MULTILINE)
+_LONGEST_REFUSAL = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,18 @@ def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = Fal
     if start is not None:
         why = "its process is gone and left no end record (killed, or the machine went down)"
         return LocalState("NODE_FAIL", why, started_at=start.at)
+    refused = _refused_start(folder)
+    if refused is not None:
+        return LocalState("FAILED", refused, NOT_STARTED)
     if queued:
         return LocalState("PENDING", "waits for the jobs before it")
     return LocalState("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
+
+
+def _refused_start(folder: Path) -> str | None:
+    """Why the script ended before it wrote a record: another job has claimed the folder."""
+    found = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
+    return found[1].decode(errors="replace") if found else None
 
 
 def is_alive(pid: int, marker: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import pwd
 import socket
 import subprocess
 from dataclasses import dataclass
@@ -12,6 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 import orchestrator
+from orchestrator.ownership import user_name
+
+__all__ = ["Provenance", "git_says", "provenance", "user_name"]
 
 _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
 
@@ -36,14 +37,6 @@ def provenance(checkout: Path) -> Provenance:
         git_dirty=None if status is None else bool(status),
         versions=_versions(),
     )
-
-
-def user_name() -> str:
-    """Of whom this process is, whatever the environment says."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())  # a container's uid without a name
 
 
 def _versions() -> dict[str, str]:

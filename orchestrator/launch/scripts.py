@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
+from orchestrator.launch.own_scripts import file_name
 from orchestrator.launch.policy import failure_named, pause_before
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_job, render_queue
 from orchestrator.launch.wishes import Wishes
@@ -34,7 +34,6 @@ from orchestrator.workloads.pretrain_files import copy_program
 class Batch:
     """Jobs that ask for the same: one file of the scheduler, with further words of sbatch."""
 
-    name: str
     plans: tuple[Plan, ...]
     options: tuple[str, ...]
 
@@ -94,7 +93,7 @@ def batches_of(
     if not plans:
         return
     if not cluster.is_slurm:
-        yield Batch(secrets.token_hex(8), tuple(plans), ())
+        yield Batch(tuple(plans), ())
         return
     groups: dict[Any, list[Plan]] = {}
     for plan in plans:
@@ -102,7 +101,7 @@ def batches_of(
         groups.setdefault((plan.resources, options, plan.identity == wishes.canary), []).append(plan)
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
-            yield Batch(secrets.token_hex(8), tuple(group[start : start + most]), options)
+            yield Batch(tuple(group[start : start + most]), options)
 
 
 def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
@@ -128,11 +127,16 @@ def write_scripts(
     requeued = slurm is not None and slurm.requeue
     for batch in batches:
         scripts = scripts_of(run_id, batch.plans, folders)
-        file = _file_of(batch, run_id, scripts, cluster, folders, has_gate=gate is not None)
+        text = _text_of_several(batch, run_id, scripts, wishes, gate, cluster, folders)
+        file = scripts[0].file
+        if text is not None:
+            kind = "array" if cluster.is_slurm else "queue"
+            file = folders.submissions(run_id) / file_name(text, kind)
+            texts[file] = text
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
-                text = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
-                kept[script.file] = masked(text), hashlib.sha256(text.encode()).hexdigest()
+                job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
+                kept[script.file] = masked(job), hashlib.sha256(job.encode()).hexdigest()
             shown, digest = kept[script.file]
             kept[script.file] = "", digest  # of those who share a script one keeps its text: they have one digest
             attempts[plan.identity] = NewAttempt(
@@ -143,13 +147,6 @@ def write_scripts(
                 folder=str(script.folder),
                 script=shown,
                 script_sha256=digest,
-            )
-        if not cluster.is_slurm:
-            before = [Before(Path(folder), queue) for folder, queue in wishes.follows]
-            texts[file] = render_queue(scripts, folders.runs / "local.lock", folders.templates, gate=gate, after=before)
-        elif file not in texts:
-            texts[file] = render_array(
-                batch.plans, cluster, scripts, file.parent, folders.templates, at_once=wishes.at_once, gate=gate
             )
     _write(texts)
     return attempts
@@ -167,15 +164,23 @@ def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Scr
     return found
 
 
-def _file_of(
-    batch: Batch, run_id: str, scripts: Sequence[Script], cluster: Cluster, folders: Folders, *, has_gate: bool
-) -> Path:
-    """What the scheduler is given: a lone script itself, unless something has to look before it starts."""
+def _text_of_several(
+    batch: Batch,
+    run_id: str,
+    scripts: Sequence[Script],
+    wishes: Wishes,
+    gate: Gate | None,
+    cluster: Cluster,
+    folders: Folders,
+) -> str | None:
+    """Return the text of the array or queue; None for a lone script that the scheduler can be given itself."""
     if not cluster.is_slurm:
-        return folders.submissions(run_id) / f"{batch.name}.queue.sh"
-    if len(scripts) == 1 and not has_gate and scripts[0].is_alone:
-        return scripts[0].file
-    return folders.submissions(run_id) / f"{batch.name}.array.sh"
+        before = [Before(Path(folder), queue) for folder, queue in wishes.follows]
+        return render_queue(scripts, folders.runs / "local.lock", folders.templates, gate=gate, after=before)
+    if len(scripts) == 1 and gate is None and scripts[0].is_alone:
+        return None
+    folder = folders.submissions(run_id)
+    return render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=wishes.at_once, gate=gate)
 
 
 def _gate(run_id: str, wishes: Wishes, canary: tuple[Plan, str | None] | None, folders: Folders) -> Gate | None:

@@ -19,7 +19,9 @@ from pathlib import Path
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_files import FOLDER_MODE
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
+from orchestrator.launch.own_scripts import OwnScript, read_own_script
 from orchestrator.launch.provenance import user_name
+from orchestrator.launch.sent_records import COMMENT, write_sent
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
@@ -42,7 +44,6 @@ from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import find_by_comment
 
-COMMENT = "repro:"
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 """Between asking a scheduler that does not answer again; after the last it is left to the next command."""
 
@@ -91,7 +92,8 @@ def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
             _send_group(ledger, run_id, turns, wishes, sent, talk)
         except ReproError as error:
             if error.exit_code == ReproError.exit_code:
-                untried = [turn.attempt_id for turn in in_turn(ledger, run_id=run_id)]
+                rest = in_turn(ledger, run_id=run_id)
+                untried = [turn.attempt_id for turn in rest if ledger.is_own(turn.user)]
                 why = "not tried, as the submission before it failed"
                 record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
             raise
@@ -100,8 +102,14 @@ def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
 
 def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishes, sent: Sent, talk: Talk) -> None:
     """One file of the scheduler, in one submission or, where that is too much at once, in several."""
+    try:
+        script = read_own_script(ledger, turns)
+    except ReproError as refused:
+        own = [turn.attempt_id for turn in turns if ledger.is_own(turn.user)]
+        record_never_submitted(ledger, own, str(refused.problems[0]), str(Failure.NOT_SUBMITTED))
+        raise
     if turns[0].scheduler == "local":
-        _send_queue(ledger, turns, sent)
+        _send_queue(ledger, turns, script, sent)
         return
     rest, size = list(turns), len(turns)
     why = _kept_back(ledger, run_id, turns, wishes)
@@ -116,7 +124,7 @@ def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wish
             record_never_submitted(ledger, [turn.attempt_id for turn in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, some, [*_array(some, wishes), *words], talk)
+            scheduler_id = _send_slice(ledger, some, script, [*_array(some, wishes), *words], talk)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -129,16 +137,19 @@ def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wish
         rest = rest[len(some) :]
 
 
-def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], talk: Talk) -> str | None:
-    """The scheduler's id; None where another sender was quicker."""
+def _send_slice(
+    ledger: Ledger, turns: Sequence[Turn], script: OwnScript, words: Sequence[str], talk: Talk
+) -> str | None:
+    """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     token = secrets.token_hex(8)
     attempts = [turn.attempt_id for turn in turns]
     file, cluster = turns[0].file, cluster_identity()
     if not claim(ledger, attempts, token, sender(), file=file, slurm_cluster=cluster):
         return None
     options = [*turns[0].options, *words]
+    _write_sent(ledger, turns, script, token)
     try:
-        scheduler_id = _sbatch_somewhere(_Submission(turns), token, options, talk)
+        scheduler_id = _sbatch_somewhere(script, token, options, talk)
     except QueueFull as full:
         record_back_in_turn(ledger, token, full.problems[0].what)
         raise
@@ -146,41 +157,34 @@ def _send_slice(ledger: Ledger, turns: Sequence[Turn], words: Sequence[str], tal
         if error.exit_code == ReproError.exit_code:  # refused; where it is out of reach, it may have been taken
             record_never_submitted(ledger, attempts, error.problems[0].what, str(Failure.REFUSED))
         raise
-    record_submission(ledger, token, scheduler_id)
+    if not record_submission(ledger, token, scheduler_id):
+        # It took so long that another login node gave it up, and submits these attempts under a token of its own.
+        cancel_jobs([scheduler_id])
+        talk.tell(f"job {scheduler_id} was cancelled: its submission had been given up, and made again elsewhere")
+        return None
     return scheduler_id
 
 
-class _Submission:
-    """What the scheduler is given. A script that is submitted is told its folder: so it knows that nobody runs it once
-    more by hand, and a second copy of it does not start.
-    """
-
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        self.file = Path(turns[0].file)
-        self.arguments = (turns[0].folder,) if turns[0].array_index is None else ()
-
-
-def _sbatch_somewhere(what: _Submission, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
     """Not on the nodes that failed before; but where there are not enough others, on any."""
     anywhere = [word for word in options if not word.startswith("--exclude=")]
     try:
-        return _sbatch(what, token, options, talk)
+        return _sbatch(script, token, options, talk)
     except ReproError as error:
         if len(anywhere) == len(options) or isinstance(error, (QueueFull, Unreachable)):
             raise
         talk.tell(f"{error.problems[0].what}; again on any node, also those where it failed")
-    return _sbatch(what, token, anywhere, talk)
+    return _sbatch(script, token, anywhere, talk)
 
 
-def _sbatch(what: _Submission, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
     """Submit until there is an answer; before each new try the scheduler is asked whether it has the job already."""
-    executor, comment = SlurmScriptExecutor(what.file.parent), comment_of(token)
-    text = what.file.read_text(encoding="utf-8")
+    executor, comment = SlurmScriptExecutor(script.file.parent), comment_of(token)
     pauses = iter(PAUSES_S)
     sent_again = False
     while True:
         try:
-            job_id = executor.submit_script(text, comment, options, what.arguments)
+            job_id = executor.submit_script(script.text, comment, options, script.arguments)
         except Unreachable as away:
             found = _look_for(comment, away, pauses, talk)
             if found:
@@ -240,12 +244,21 @@ def mark_cancelled(folder: str) -> None:
         os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
-def _send_queue(ledger: Ledger, turns: Sequence[Turn], sent: Sent) -> None:
+def _write_sent(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, token: str) -> None:
+    """Write the submission down beside its scripts; without that nothing is submitted."""
+    try:
+        write_sent(script.file.parent.parent, turns, token)
+    except ReproError as error:
+        record_back_in_turn(ledger, token, str(error.problems[0]))
+        raise
+
+
+def _send_queue(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
     if not claim(ledger, [turn.attempt_id for turn in turns], token, sender(), file=turns[0].file):
         return
-    file = Path(turns[0].file)
-    scheduler_id = LocalScriptExecutor(file.parent).submit_queue(file)
+    _write_sent(ledger, turns, script, token)
+    scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)
     sent.jobs += len(turns)

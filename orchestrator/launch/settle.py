@@ -13,7 +13,6 @@ from orchestrator.job_files import tail_bytes
 from orchestrator.job_record import read_record
 from orchestrator.launch.local_state import find_process
 from orchestrator.launch.policy import sender_is_alive
-from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import comment_of, only_one
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import time_unsettled_s
@@ -43,7 +42,7 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
     Only the user who submitted can ask for certain: a site may hide one user's jobs from another.
     """
     begun = [one for one in unsettled(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)]
-    mine = [one for one in begun if one.user in (None, user_name())]
+    mine = [one for one in begun if ledger.is_own(one.user)]
     complaints = [
         f"a submission of {user} was cut off; {user}'s next command finds out what became of it"
         for user in sorted({str(one.user) for one in begun if one not in mine})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -10,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from orchestrator.clusters.resolve import Cluster
@@ -24,6 +26,7 @@ from orchestrator.launch.render import render_job
 from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, copy_programs, in_order, write_scripts
 from orchestrator.launch.sending import Sent, Talk, mark_cancelled, send
 from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
+from orchestrator.launch.unrecorded import Unrecorded, unrecorded_attempts
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import (
@@ -42,6 +45,7 @@ from orchestrator.ledger.submissions import in_turn, record_never_submitted
 from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN
 from orchestrator.machine import own_start_ticks, this_machine
 from orchestrator.masking import masked_tree, masked_words
+from orchestrator.ownership import NotOwn, require_own_folder
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.limits import most_in_array
@@ -101,6 +105,7 @@ def submit(
 
     def make_attempts(missing: Mapping[str, Missing]) -> dict[str, NewAttempt]:
         nonlocal wishes
+        _require_none_under_way([one for one in unrecorded if one.job_id in missing], once, again.verified, tell)
         _require_canary(request, ordered[0], found, missing)
         wishes = _wishes(request, cluster, ordered, found, missing)
         wanted = [plan for plan in ordered if plan.identity in missing]
@@ -123,17 +128,42 @@ def submit(
         for job_id, latest in latest_attempts(ledger, list(once)).items():
             if standing_of(once[job_id], latest, again) is Standing.MISSING:
                 failed.of(once[job_id], latest)
+    jobs = _jobs(plans, cluster)
+    unrecorded = unrecorded_attempts(ledger, jobs)
     with uninterrupted() as is_interrupted:
         run = _run(run_id, plans, cluster, folders, command)
         try:
-            recorded = record_run(ledger, run, _jobs(plans, cluster), decide, make_attempts, as_recorded)
+            recorded = record_run(ledger, run, jobs, decide, make_attempts, as_recorded)
         except Exception:  # nothing is recorded: its scripts would be nobody's
             shutil.rmtree(folders.run(run_id), ignore_errors=True)
             raise
-        _give_up(found, recorded)
+        _give_up(ledger, found, recorded)
         wishes = _send_warm_ups(batches, run_id, wishes, cluster, folders, ledger, always=request.warm_up)
         sent = send(ledger, run_id, Talk(tell, is_interrupted))
     return Submitted(run_id, recorded, sent, tuple(wishes.warm_ups), wishes.canary)
+
+
+def _require_none_under_way(
+    unrecorded: Sequence[Unrecorded], plans: Mapping[str, Plan], is_rerun: bool, tell: Callable[[str], None]
+) -> None:
+    """Tell which jobs are verified or under way in runs that the ledger lacks; ReproError for the latter."""
+    lacks = "and the ledger does not contain that run"
+    verified = [one for one in unrecorded if not one.is_under_way]
+    under_way = [one for one in unrecorded if one.is_under_way]
+    if verified:
+        first, count = verified[0], len({one.job_id for one in verified})
+        what = f"{plans[first.job_id].label} is verified there, {lacks} ({count} such jobs)"
+        tell(f"note: {Problem(what, f'{first.folder}:', 'a backup of the ledger saves running them again')}")
+    if not under_way:
+        return
+    first, count = under_way[0], len({one.job_id for one in under_way})
+    job = f" as job {first.scheduler_id}" if first.scheduler_id else ""
+    what = f"{plans[first.job_id].label} has not ended{job}, {lacks} ({count} such jobs)"
+    if is_rerun:
+        tell(f"note: {first.folder}: {what}")
+        return
+    hint = "wait for the end, or cancel the job; --rerun submits it all the same"
+    raise ReproError(Problem(what, f"{first.folder}:", hint))
 
 
 def _require_canary(
@@ -183,14 +213,16 @@ def _canary(
     return plans[wishes.canary], None if wishes.canary in missing else found[wishes.canary].folder
 
 
-def _give_up(found: Mapping[str, Latest], recorded: Recorded) -> None:
+def _give_up(ledger: Ledger, found: Mapping[str, Latest], recorded: Recorded) -> None:
     """Keep replaced attempts from starting: one that was never sent, should a scheduler still be given its script, and
     one that was lost, should the scheduler still have it in its queue.
     """
     for job_id in recorded.to_submit:
         latest = found.get(job_id)
         if latest is not None and latest.state in (IN_TURN, LOST):
-            mark_cancelled(latest.folder)
+            with contextlib.suppress(NotOwn):  # another user's, or gone
+                require_own_folder(Path(latest.folder), ledger.runs)
+                mark_cancelled(latest.folder)
 
 
 def _send_warm_ups(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.errors import ReproError
 from orchestrator.launch.policy import sender_is_alive
-from orchestrator.launch.provenance import user_name
 from orchestrator.launch.sending import Talk, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow
@@ -26,6 +25,7 @@ class Turns:
         self._ledger, self._tell = ledger, tell
         self._in_queue: int | None = None
         self._asked_at = 0.0
+        self._is_told = False
 
     def send_what_has_room(self, rows: Sequence[JobRow]) -> None:
         """To be called after each look at the scheduler, with the jobs as they stand."""
@@ -46,6 +46,13 @@ class Turns:
 
     def _runs(self, waiting: set[int]) -> list[str]:
         """The runs that these attempts were written down in, unless another process still sends them."""
-        me = user_name()  # another's are in folders of theirs
-        mine = (turn for turn in in_turn(self._ledger) if turn.attempt_id in waiting and turn.user in (None, me))
+        queued = [turn for turn in in_turn(self._ledger) if turn.attempt_id in waiting]
+        mine = [turn for turn in queued if self._ledger.is_own(turn.user)]
+        self._tell_once(len(queued) - len(mine))
         return list(dict.fromkeys(turn.run_id for turn in mine if turn.pid == os.getpid() or not sender_is_alive(turn)))
+
+    def _tell_once(self, foreign: int) -> None:
+        """Tell that other users have to submit their own jobs."""
+        if foreign and not self._is_told:
+            self._is_told = True
+            self._tell(f"note: {foreign} of these jobs wait for another user, whose `repro wait` submits them")

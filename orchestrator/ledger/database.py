@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.ledger.locking import require_locks, require_rollback_journal
+from orchestrator.ledger.run_folders import RunFolders
+from orchestrator.ownership import user_name, why_not_own_path
 
 SCHEMA = "0006"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
@@ -36,11 +39,39 @@ def now() -> datetime:
 
 
 class Ledger:
-    """A database that is known to have today's schema."""
+    """A database that is known to have today's schema.
 
-    def __init__(self, url: sa.URL, engine: sa.Engine) -> None:
+    `runs` are the folders that can contain its run folders: those in home and beside its file, as they are written and
+    with their links resolved.
+    """
+
+    def __init__(self, url: sa.URL, engine: sa.Engine, home: Path | None = None) -> None:
         self.url = url
         self.engine = engine
+        file = sqlite_file(url)
+        homes = dict.fromkeys(filter(None, (home, file and file.parent)))
+        folders = (one.absolute() / "runs" for one in homes)
+        self.runs = tuple(dict.fromkeys(path for folder in folders for path in (folder, folder.resolve())))
+
+    def run_folders(self) -> RunFolders:
+        """Return what finds run folders after home was moved."""
+        return RunFolders(self.runs)
+
+    def is_own(self, user: str | None) -> bool:
+        """Whether a row of this user is one of the current user.
+
+        A row without a user counts only where nobody else can write to the ledger.
+        """
+        return self.is_private if user is None else user == user_name()
+
+    @cached_property
+    def is_private(self) -> bool:
+        """Whether only the current user can write to the ledger: a SQLite file, in a folder, of their own."""
+        file = sqlite_file(self.url)
+        if file is None or not file.exists():
+            return False
+        real = file.resolve()
+        return why_not_own_path(real) is None and why_not_own_path(real.parent) is None
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
@@ -83,8 +114,9 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
-def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
-    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false.
+def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -> Ledger | None:
+    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false. Its run folders are in
+    `home`, or beside its file.
 
     Raises Unreachable for a server that does not answer or a lock that is not given up, else ReproError: a file
     system without locks, a newer schema, another program's database, a damaged file. None of these is changed.
@@ -107,7 +139,7 @@ def open_ledger(url: sa.URL, *, create: bool = True) -> Ledger | None:
             from orchestrator.ledger.migrations.migrating import migrate
 
             migrate(engine)
-    return Ledger(url, engine)
+    return Ledger(url, engine, home)
 
 
 def checked_version(connection: sa.Connection) -> str | None:

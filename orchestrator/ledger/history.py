@@ -70,7 +70,9 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
         owner = event.attempt_id if event.attempt_id is not None else _asked_for(event, attempts)
         of_attempt[owner].append(PastEvent(event.at, event.kind, event.detail))
     measured = metrics_of(ledger, ids)
-    return [_past(one, measured.get(one.id, {}), of_attempt[one.id]) for one in attempts]
+    folders = ledger.run_folders()
+    past = (_past(one, measured.get(one.id, {}), of_attempt[one.id]) for one in attempts)
+    return [dataclasses.replace(one, folder=folders.current(one.folder)) for one in past]
 
 
 def _asked_for(event: Event, attempts: Sequence[Attempt]) -> int:

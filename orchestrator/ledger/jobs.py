@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -291,7 +291,7 @@ def job_rows(
     if unjudged:
         query = query.where(Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None))
     with ledger.reading() as session:
-        rows = [JobRow(*row) for row in session.execute(query)]
+        rows = list(_rows(ledger, session.execute(query)))
     latest = {(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}
     return list(latest.values())
 
@@ -318,7 +318,7 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
     found: dict[int, JobRow] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
-            rows = (JobRow(*row) for row in session.execute(query.where(Attempt.id.in_(ids))))
+            rows = _rows(ledger, session.execute(query.where(Attempt.id.in_(ids))))
             found |= {row.attempt_id: row for row in rows}
     return list(found.values())
 
@@ -335,6 +335,15 @@ def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
 
 def _is_recently_lost() -> sa.ColumnElement[bool]:
     return sa.and_(Attempt.state == LOST, Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
+
+
+def _rows(ledger: Ledger, found: Iterable[Sequence[Any]]) -> Iterator[JobRow]:
+    """The rows, each with the folder where it is now."""
+    folders = ledger.run_folders()
+    for row in found:
+        values = list(row)
+        values[_FOLDER] = folders.current(values[_FOLDER])
+        yield JobRow(*values)
 
 
 def anything_to_refresh(ledger: Ledger) -> bool:
@@ -405,6 +414,7 @@ _ROW_COLUMNS = (
     *(Attempt.deciding_line, Attempt.deciding_rank, Attempt.execution, Attempt.pid, Attempt.pid_start_ticks),
     *(Attempt.machine, Attempt.slurm_cluster),
 )
+_FOLDER = JobRow.__slots__.index("folder")
 _WITHOUT_CONFIGURATION = tuple(
     sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS
 )

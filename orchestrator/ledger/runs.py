@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Run, RunJob, batched, fields, rows_of
 
 
@@ -93,9 +94,9 @@ class Latest:
     pid_start_ticks: int | None
     machine: str | None
     created_at: datetime
-    folder: str
     nodes: str | None
     options: tuple[str, ...]
+    folder: str
     submitted: int
 
 
@@ -144,7 +145,7 @@ def record_run(
     """
     by_id = {job.id: job for job in jobs}  # cases may share a job
     with ledger.writing() as session:
-        latest = _latest(session, list(by_id))
+        latest = _latest(session, list(by_id), ledger.run_folders())
         standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
         missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Standing.MISSING}
         made = make_attempts(missing)
@@ -170,6 +171,12 @@ class RunRow:
     user: str
     profile_file: str | None
     wishes: dict[str, Any]
+
+
+def run_ids(ledger: Ledger) -> set[str]:
+    """The ids of all runs."""
+    with ledger.reading() as session:
+        return set(session.scalars(sa.select(Run.id)))
 
 
 def run_row(ledger: Ledger, run_id: str) -> RunRow:
@@ -200,23 +207,24 @@ def _missing(before: Latest | None) -> Missing:
 def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, Latest]:
     """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
-        return _latest(session, list(job_ids))
+        return _latest(session, list(job_ids), ledger.run_folders())
 
 
-def _latest(session: Session, job_ids: list[str]) -> dict[str, Latest]:
+def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, Latest]:
     found: dict[str, Latest] = {}
     submitted: dict[str, int] = {}
     columns = (
         *(Attempt.job_id, Attempt.scheduler_id, Attempt.id, Attempt.number, Attempt.phase, Attempt.state),
         *(Attempt.verdict, Attempt.failure, Attempt.reason, Attempt.scheduler, Attempt.host, Attempt.pid),
-        *(Attempt.pid_start_ticks, Attempt.machine, Attempt.created_at, Attempt.folder, Attempt.nodes),
-        Attempt.options,
+        *(Attempt.pid_start_ticks, Attempt.machine, Attempt.created_at, Attempt.nodes, Attempt.options),
+        Attempt.folder,
     )
     for ids in batched(job_ids):
         for row in session.execute(sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)):
-            job_id, scheduler_id, *values, options = row
+            job_id, scheduler_id, *values, options, folder = row
             submitted[job_id] = submitted.get(job_id, 0) + (scheduler_id is not None)
-            found[job_id] = Latest(*values, tuple(options or ()), submitted[job_id])  # type: ignore[call-arg]  # counted
+            words = tuple(options or ())
+            found[job_id] = Latest(*values, words, folders.current(folder), submitted[job_id])  # type: ignore[call-arg]  # counted
     return found
 
 

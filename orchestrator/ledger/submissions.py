@@ -60,6 +60,7 @@ class Turn:
     file: str
     array_index: int | None
     options: tuple[str, ...]
+    script_sha256: str
 
 
 def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
@@ -68,7 +69,7 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
         sa.select(
             *(Attempt.id, Attempt.job_id, Attempt.run_id, Attempt.number, Attempt.scheduler, Attempt.host),
             *(Attempt.user, Attempt.pid, Attempt.pid_start_ticks, Attempt.machine, Attempt.folder),
-            *(Attempt.created_at, Attempt.file, Attempt.array_index, Attempt.options),
+            *(Attempt.created_at, Attempt.file, Attempt.array_index, Attempt.options, Attempt.script_sha256),
         )
         .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
@@ -77,7 +78,10 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
         query = query.where(Attempt.run_id == run_id)
     with ledger.reading() as session:
         turns = session.execute(query).all()
-    return [Turn(*first, file or "", index, tuple(options or ())) for *first, file, index, options in turns]  # type: ignore[call-arg]  # counted
+    return [
+        Turn(*first, file or "", index, tuple(options or ()), digest)  # type: ignore[call-arg]  # counted
+        for *first, file, index, options, digest in turns
+    ]
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
@@ -119,8 +123,10 @@ def claim(
     return True
 
 
-def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
-    """The scheduler took the submission with this token; elements of an array get `ID_INDEX`.
+def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
+    """Record that the scheduler took the submission with this token; elements of an array get `ID_INDEX`.
+
+    Return whether any attempt has the token: none has where somebody has given the submission up meanwhile.
 
     What is known already stays: two terminals may find the same submission. But that it never arrived, which another
     host may have concluded too early, is taken back.
@@ -142,6 +148,7 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> None:
             sa.update(Attempt).where(found).values(scheduler_id=own_id, **fresh),
             execution_options={"synchronize_session": False},
         )
+        return session.scalar(sa.select(Attempt.id).where(Attempt.token == token).limit(1)) is not None
 
 
 def record_back_in_turn(ledger: Ledger, token: str, why: str) -> None:
@@ -193,8 +200,10 @@ def unsettled(ledger: Ledger) -> list[Unsettled]:
         .order_by(Attempt.id)
     )
     found: dict[str, Unsettled] = {}
+    run_folders = ledger.run_folders()
     with ledger.reading() as session:
         for token, *same, attempt_id, folder in session.execute(query):
             ids, folders = (found[token].attempt_ids, found[token].folders) if token in found else ((), ())
-            found[token] = Unsettled(token, *same, (*ids, attempt_id), (*folders, folder))  # type: ignore[call-arg]  # counted
+            here = run_folders.current(folder)
+            found[token] = Unsettled(token, *same, (*ids, attempt_id), (*folders, here))  # type: ignore[call-arg]  # counted
     return list(found.values())

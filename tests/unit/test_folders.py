@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.settings import AXES, Value
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.folders import Folders, find_folders
 from tests.unit.catalog.entries import shipped
 
 FOLDERS = Folders(shipped=Path("/checkout"), home=Path("/home/me"))
@@ -75,3 +79,121 @@ def test_what_is_no_name_in_a_folder_is_refused_wherever_a_folder_is_made_from_i
 def test_names_as_they_are_made_stay_as_they_are() -> None:
     assert FOLDERS.job(RUN, "pp8-tp8-gbs32") == FOLDERS.runs / RUN / "pp8-tp8-gbs32"
     assert FOLDERS.image_import("pytorch-20.12.0a1b2c3d").parent == FOLDERS.runs / "images"
+
+
+# ---- a ledger that nobody has named ---------------------------------------------------------------------------
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+# `repro` as a wheel runs it: without a checkout around it, home is where a results.db is found.
+AS_INSTALLED = """
+import sys
+from pathlib import Path
+import orchestrator.folders
+orchestrator.folders._PACKAGE = Path(sys.argv[1]) / "orchestrator"
+sys.argv = ["repro", *sys.argv[2:]]
+from orchestrator.cli.app import main
+main()
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that other users can reach, with an installed package, and a working folder in `project`."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    (place / "site-packages" / "orchestrator").mkdir(parents=True)
+    (place / "site-packages" / "orchestrator" / "shipped").symlink_to(CHECKOUT)
+    (place / "project" / "work").mkdir(parents=True)
+    yield place
+    shutil.rmtree(place)
+
+
+def installed(place: Path, *words: str, folder: str = "project/work") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("REPRO_")}
+    command = [sys.executable, "-c", AS_INSTALLED, str(place / "site-packages"), *words]
+    environment["PYTHONPATH"] = str(CHECKOUT)
+    return subprocess.run(
+        command, cwd=place / folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def plant(place: Path, how: str) -> None:
+    """A ledger above the working folder that another user can change."""
+    project = place / "project"
+    ledger = project / "results.db"
+    ledger.touch()
+    if "owner" in how:
+        os.chown(project if "folder" in how else ledger, NOBODY, NOBODY)
+    elif how == "link":
+        ledger.rename(place / "project" / "elsewhere.db")
+        (place / "other").mkdir()
+        (place / "other").chmod(0o777)
+        (place / "other" / "results.db").touch()
+        ledger.symlink_to(place / "other" / "results.db")
+    else:
+        (project if "folder" in how else ledger).chmod(0o777)
+
+
+PLANTED = ["folder's mode", "ledger's mode", "link", "folder's owner", "ledger's owner"]
+
+
+@pytest.mark.parametrize("how", PLANTED)
+@pytest.mark.parametrize("where", ["project/work", "project"])
+def test_a_ledger_that_is_found_and_that_others_can_change_is_not_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch, how: str, where: str
+) -> None:
+    if "owner" in how and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    monkeypatch.delenv("REPRO_HOME", raising=False)
+    monkeypatch.setattr("orchestrator.folders._PACKAGE", place / "site-packages" / "orchestrator")
+    monkeypatch.chdir(place / where)
+    own = place / "project" / "results.db"
+    own.touch()
+    assert find_folders() == Folders(shipped_of(place), own.parent)
+    plant(place, how)
+    found = find_folders()
+    assert found.home == place / where and found.refused is not None
+    assert f"--database {own}" in str(found.refused) and str(found.refused).startswith(str(place))
+    monkeypatch.setenv("REPRO_HOME", str(own.parent))
+    assert find_folders() == Folders(shipped_of(place), own.parent), "named by its user"
+
+
+def shipped_of(place: Path) -> Path:
+    return place / "site-packages" / "orchestrator" / "shipped"
+
+
+def test_wait_below_another_users_ledger_says_so_and_runs_nothing_of_it(place: Path) -> None:
+    """Another user's results.db in a parent folder, with a queue of this machine that waits for a sender."""
+    if os.geteuid() != 0:
+        pytest.skip("only root has a second user")
+    project = place / "project"
+    made = installed(place, "list", folder="project")
+    assert made.returncode == 0, made.stderr
+    evil = project / "evil.queue.sh"
+    evil.write_text(f"#!/bin/bash\ntouch {place}/evil\n")
+    _plant_queue(project, evil)
+    for path in (project, project / "results.db", evil):
+        os.chown(path, NOBODY, NOBODY)
+    for words in (("wait",), ("status",), ("cancel", "figure-13"), ("retry", "figure-13"), ("list",)):
+        done = installed(place, *words)
+        assert done.returncode == 2 and done.stdout == "", (words, done)
+        assert f"repro: {project}: belongs to nobody, so it is not used; name it" in done.stderr
+    # Named it is used, and its rows are still the other user's.
+    named = installed(place, "status", "--database", str(project / "results.db"))
+    assert named.returncode == 0, named.stderr
+    assert not (place / "evil").exists()
+
+
+def _plant_queue(project: Path, evil: Path) -> None:
+    import sqlalchemy as sa
+
+    from orchestrator.ledger.tables import Attempt
+    from tests.unit.ledger.making import new_ledger, record
+
+    ledger = new_ledger(project)
+    record(ledger, "a")
+    with ledger.writing() as session:
+        values = {"state": "IN_TURN", "phase": "waiting", "token": "", "user": None, "pid": None, "file": str(evil)}
+        session.execute(sa.update(Attempt).values(**values))
+    ledger.engine.dispose()

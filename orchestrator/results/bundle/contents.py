@@ -102,7 +102,10 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
     read = files_read(ledger, list(folders))
     paths: dict[int, Row] = {}
-    for row in extract.attempts:
+    now_in = ledger.run_folders()
+    for recorded in extract.attempts:
+        row = {**recorded, "folder": now_in.current(recorded["folder"])}
+        row["file"] = now_in.current(row["file"]) if row["file"] is not None else None
         folder = folders[row["id"]]
         script = _add_script(contents, row, folder, texts)
         _add_logs(contents, row, folder, read.get(row["id"], {}))
@@ -127,6 +130,10 @@ def _add_submission(contents: Contents, row: Row, script: str | None) -> str | N
     if file == Path(row["folder"]) / SCRIPT:
         return script
     path = f"runs/{row['run_id']}/submissions/{file.name}"
+    beside = Path(row["folder"]).parent / "submissions"
+    if file.parent != beside or not file.name.endswith((".array.sh", ".queue.sh")):
+        contents.lacks(path, file, "is no file of its run")
+        return None
     return path if path in contents.files or _add_text(contents, path, file.parent, file.name) else None
 
 

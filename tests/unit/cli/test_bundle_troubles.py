@@ -225,3 +225,18 @@ def test_what_is_under_way_or_never_ran_is_in_it_as_it_stands(
     checked = repro("bundle", "verify", str(file))
     assert "; 1 never ran; 2 not judged yet" in checked.stdout
     assert not {row.verdict for row in job_rows(made.ledger) if row.job_id in ("a-id", "d-id")} - {None}
+
+
+def test_a_file_that_the_ledger_names_elsewhere_is_not_put_into_a_bundle(repro: Caller, tmp_path: Path) -> None:
+    """Another user who may write to the ledger must not choose what is in a bundle that is given away."""
+    words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
+    assert repro(*words).returncode in (0, 1)
+    private = tmp_path / "submissions" / "diary.queue.sh"
+    private.parent.mkdir()
+    private.write_text("dear diary")
+    with new_ledger(repro.site.folder).writing() as session:
+        session.execute(sa.update(Attempt).values(file=str(private)))
+    made = repro("bundle", "figure-13", "-o", str(tmp_path / "figure.tar.zst"))
+    assert made.returncode == 0, made.stderr
+    files = content(tmp_path / "figure.tar.zst")
+    assert files and not any(b"dear diary" in text for text in files.values())

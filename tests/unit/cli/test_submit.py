@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from orchestrator.job_record import read_record
 from orchestrator.ledger.jobs import JobRow, job_rows
-from orchestrator.ledger.tables import Attempt
+from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.reading.log_files import log_blocks
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -226,6 +226,63 @@ def test_a_job_that_would_be_another_now_is_not_retried(failed: Caller) -> None:
         ],
     )
     assert len(failed.site.started()) == 1
+
+
+def planted_profile(repro: Caller, how: str) -> Path:
+    """A profile of another user with a line of bash, which the ledger names since that user has edited it."""
+    folder = repro.site.folder.parent / "planted"
+    folder.mkdir()
+    file = folder / "here.yaml"
+    own = (repro.site.folder / "clusters" / "here.yaml").read_text()
+    file.write_text(f"{own}setup: ['touch {folder}/evil']\n")
+    if how == "owner":
+        os.chown(file, 65534, 65534)
+    else:
+        (folder if how == "folder's mode" else file).chmod(0o777)
+    with new_ledger(repro.site.folder).writing() as session:
+        session.execute(sa.update(Run).values(profile_file=str(file)))
+    return file
+
+
+@pytest.mark.parametrize("how", ["owner", "mode", "folder's mode"])
+def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(failed: Caller, how: str) -> None:
+    if how == "owner" and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    file = planted_profile(failed, how)
+    place = file.parent if how == "folder's mode" else file
+    why = "belongs to nobody" if how == "owner" else "is writable by everybody"
+    done = failed("retry", "figure-13", "--class", "gpu-oom")
+    assert (done.returncode, done.complaints) == (
+        2,
+        [
+            f"repro: {place}: {why}, so the profile that the ledger names is not used; name the profile yourself: "
+            "--cluster here, or --cluster FILE"
+        ],
+    )
+    assert len(failed.site.started()) == 1
+    named = failed("retry", "figure-13", "--class", "gpu-oom", "--cluster", "here")
+    assert named.complaints == ["1 job submitted again"]
+    wait_until(lambda: {row["verdict"] for row in status(failed)} == {"verified"})
+    assert not (file.parent / "evil").exists()
+
+
+def test_a_name_of_a_cluster_in_the_ledger_is_no_path(failed: Caller) -> None:
+    file = planted_profile(failed, "mode")
+    with new_ledger(failed.site.folder).writing() as session:
+        session.execute(sa.update(Run).values(profile_file=None, cluster=str(file)))
+    done = failed("retry", "figure-13", "--class", "gpu-oom")
+    assert done.returncode == 2 and "no such cluster; name the profile yourself" in done.stderr
+    assert len(failed.site.started()) == 1
+
+
+def test_a_profile_of_the_users_own_is_used_again_by_its_path(repro: Caller) -> None:
+    file = repro.site.folder.parent / "mine" / "own.yaml"
+    file.parent.mkdir()
+    file.write_text((repro.site.folder / "clusters" / "here.yaml").read_text())
+    repro.site.behave("fail", "pp1-gbs4")
+    words = ("submit", "figure-13", "--cluster", str(file), "--scale", "cpu", *ONE, "--wait")
+    assert repro(*words).returncode == 1
+    assert repro("retry", "figure-13", "--class", "gpu-oom").complaints == ["1 job submitted again"]
 
 
 def test_a_retry_of_a_repeat_runs_that_one(repro: Caller) -> None:

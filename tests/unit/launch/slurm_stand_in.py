@@ -55,7 +55,13 @@ fi
 take
 """
 
-_SHOWN = {"JobArrayID": "$id${list:+_[$list]}", "State": "PENDING", "TimeLimit": "0:10:00", "Comment": "$comment"}
+_SHOWN = {
+    "JobArrayID": "$id${list:+_[$list]}",
+    "State": "PENDING",
+    "TimeLimit": "0:10:00",
+    "UserName": "$(id -un)",
+    "Comment": "$comment",
+}
 _SQUEUE = r"""#!/bin/bash
 here=$(dirname "$0")
 [ ! -e "$here/silent" ] || { echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1; }

@@ -34,6 +34,9 @@ class Slurm:
         monkeypatch.setattr(cancelling, "query_jobs", self.query)
         monkeypatch.setattr(cancelling, "find_by_comments", self.find)
         monkeypatch.setattr(cancelling, "cancel_jobs", self.cancel)
+        monkeypatch.setattr(
+            cancelling, "why_not_the_attempts_job", lambda *_: None
+        )  # tests/unit/launch/test_own_jobs.py
 
     def records(self) -> list[JobRecord]:
         return [

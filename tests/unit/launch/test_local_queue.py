@@ -212,3 +212,18 @@ def test_a_link_in_a_records_place_is_said_and_hinders_no_other_job(site: Site) 
     assert len(refreshed.complaints) == 1 and str(ends[0]) in refreshed.complaints[0]
     collect(ledger)
     assert [row.verdict for row in job_rows(ledger)] == [None, "verified", "verified"]
+
+
+def test_a_job_whose_folder_another_has_claimed_does_not_run_and_says_why(site: Site) -> None:
+    site.behave("slow", "pp1-gbs4")
+    ledger, rows = launch(site, "gbs=4")
+    second = Path(rows[1].folder)
+    second.mkdir(exist_ok=True)
+    (second / "claimed").write_text("77\n")
+    wait_until(lambda: all_ended(ledger))
+    collect(ledger)
+    first, claimed, last = job_rows(ledger)
+    assert (first.verdict, last.verdict) == ("verified", "verified") and len(site.started()) == 2
+    assert (claimed.state, claimed.exit_code, claimed.failure) == ("FAILED", 95, "stopped")
+    assert claimed.reason == "not started: job 77 runs it already"
+    assert "job 77 runs it already" in str(claimed.verdict_reason)

@@ -20,7 +20,15 @@ from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.runs import run_row
-from orchestrator.ledger.submissions import Submitter, Turn, claim, in_turn, record_never_submitted
+from orchestrator.ledger.submissions import (
+    Submitter,
+    Turn,
+    claim,
+    in_turn,
+    record_back_in_turn,
+    record_never_submitted,
+    record_submission,
+)
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
@@ -335,6 +343,21 @@ def test_a_canary_that_has_ended_and_was_not_judged_yet_has_not_failed(sender: S
     assert NEVER_SUBMITTED not in states(sender.rows())
 
 
+def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another login node, whose clock or names say that this sender is gone."""
+
+    def given_up(ledger: Ledger, token: str, scheduler_id: str) -> bool:
+        record_back_in_turn(ledger, token, "interrupted")
+        return record_submission(ledger, token, scheduler_id)
+
+    monkeypatch.setattr(sending, "record_submission", given_up)
+    done = sender.submit(Request())
+    assert sender.slurm.cancelled() == ["100"] and done.sent.jobs == 0
+    assert {row.state for row in sender.rows()} == {IN_TURN}
+
+
 def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_their_turn(sender: Sender) -> None:
     sender.slurm.has_room_for(0)
     run_id = sender.submit(Request(canary=True)).run_id
@@ -402,6 +425,7 @@ def turn(index: int | None) -> Turn:
         file="/runs/r/x.array.sh",
         array_index=index,
         options=(),
+        script_sha256="",
     )
 
 

@@ -43,6 +43,7 @@ def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("orchestrator.launch.cancel.cancel_jobs", cancel_jobs)
     monkeypatch.setattr("orchestrator.launch.cancel.cluster_identity", lambda: "tests@c1:6817")
     monkeypatch.setattr("orchestrator.launch.cancel._live", lambda by_id: by_id)
+    monkeypatch.setattr("orchestrator.launch.cancel.why_not_the_attempts_job", lambda *_: None)
     return ids
 
 

@@ -1,0 +1,117 @@
+"""Scripts of queued attempts: read once, checked, and exactly these bytes are submitted.
+
+A path in the ledger is a claim of everybody who can write to the ledger. A script runs only if it lies in a run folder
+of the current user, if no other user can change it, and if its bytes have the digest that was recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.submissions import Turn
+from orchestrator.ownership import read_own_file, require_own_folder
+
+JOB_SCRIPT = "job.sh"
+_SEVERAL = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?:array|queue)\.sh|[0-9a-f]{16}\.(?:array|queue)\.sh")
+"""Names of array and queue files. Files of older releases have a random number instead of a digest."""
+_OPTION = re.compile(r"--exclude=[A-Za-z0-9_.,\[\]-]+|--begin=now\+[0-9]+")
+"""Options of sbatch that an attempt can have. Others could run a program, as `--export=ALL,LD_PRELOAD=...` does."""
+_FIRST, _LAST = "\njobs=( # script and folder\n", "\n)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScript:
+    """A script that was read and checked; `arguments` are the script's own."""
+
+    file: Path
+    text: str
+    arguments: tuple[str, ...]
+
+
+def file_name(text: str, kind: str) -> str:
+    """Return the name of an array or queue file with this text: the digest in it shows a later change."""
+    return f"{_sha256(text.encode())}.{kind}.sh"
+
+
+def read_own_script(ledger: Ledger, turns: Sequence[Turn]) -> OwnScript:
+    """Return the file that these attempts share; ReproError where it must not run as the current user."""
+    foreign = next((turn for turn in turns if not ledger.is_own(turn.user)), None)
+    if foreign is not None:
+        whose = foreign.user or "an unknown user"
+        raise _refused(Path(foreign.file), f"is a script of {whose}")
+    for turn in turns:
+        for option in turn.options:
+            if not _OPTION.fullmatch(option):
+                raise _refused(Path(turn.file), f"has the unknown option {option!r}")
+    file = Path(turns[0].file)
+    read = read_own_file(file, ledger.runs)
+    if file.name == JOB_SCRIPT and len(turns) == 1 and turns[0].array_index is None:
+        _require_digest(file, read, turns[0].script_sha256)
+        _require_folder(file, str(file.parent), turns[0])
+        # A script that is told its folder knows that it was submitted: a second copy of it does not start.
+        return OwnScript(file, _text(file, read), (turns[0].folder,))
+    name = _SEVERAL.fullmatch(file.name)
+    if name is None or file.parent.name != "submissions":
+        raise _refused(file, "is no file that repro writes for a scheduler")
+    if name["digest"] is not None:
+        _require_digest(file, read, name["digest"])
+    text = _text(file, read)
+    _require_elements(ledger, file, text, turns)
+    return OwnScript(file, text, ())
+
+
+def _require_elements(ledger: Ledger, file: Path, text: str, turns: Sequence[Turn]) -> None:
+    """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
+    jobs = _jobs(text)
+    checked: set[tuple[str, str]] = set()
+    for turn in turns:
+        if turn.array_index is None or not 0 <= turn.array_index < len(jobs):
+            raise _refused(file, f"has no element {turn.array_index}")
+        script, folder = jobs[turn.array_index]
+        _require_folder(file, folder, turn)
+        require_own_folder(Path(folder), ledger.runs)
+        if (script, turn.script_sha256) not in checked:  # repeats share a script
+            _require_digest(Path(script), read_own_file(Path(script), ledger.runs), turn.script_sha256)
+            checked.add((script, turn.script_sha256))
+
+
+def _jobs(text: str) -> list[tuple[str, str]]:
+    """Return the script and the folder of each job that an array or queue file lists."""
+    listed = text.partition(_FIRST)[2].partition(_LAST)[0]
+    try:
+        words = shlex.split(listed)
+    except ValueError:  # an open quote
+        return []
+    return list(zip(words[::2], words[1::2], strict=False))
+
+
+def _require_folder(file: Path, folder: str, turn: Turn) -> None:
+    if folder != turn.folder:
+        raise _refused(file, f"writes to {folder}, and the ledger contains {turn.folder}")
+
+
+def _require_digest(file: Path, read: bytes, expected: str) -> None:
+    if _sha256(read) != expected:
+        raise _refused(file, "was changed after it was written")
+
+
+def _text(file: Path, read: bytes) -> str:
+    try:
+        return read.decode()
+    except UnicodeDecodeError:
+        raise _refused(file, "is not UTF-8 text") from None
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _refused(file: Path, why: str) -> ReproError:
+    return ReproError(Problem(f"{why}, so it is not run", f"{file}:", "repro submit again writes a new one"))

@@ -1,0 +1,149 @@
+"""Files and folders that only the current user can change: the check, and reading a file that passes it.
+
+A shared ledger contains paths that other users can edit. A path from it is used only where this check passes.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.errors import Problem, ReproError
+
+# Enough to enter a folder and read its mode; macOS does not have it.
+_PASS_THROUGH: int = getattr(os, "O_PATH", os.O_RDONLY)
+
+
+class NotOwn(ReproError):
+    """The path is missing, or somebody else can change what lies there (exit code 2)."""
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, whatever the environment contains."""
+    return _name_of(os.getuid())
+
+
+def why_not_own(status: os.stat_result) -> str | None:
+    """Return why other users can change this file or folder; None if only the current user can.
+
+    A group that has no other member than the current user does not count as other users.
+    """
+    if status.st_uid != os.getuid():
+        return f"belongs to {_name_of(status.st_uid)}"
+    if status.st_mode & stat.S_IWOTH:
+        return "is writable by everybody"
+    if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
+        return "is writable by its group"
+    return None
+
+
+def why_not_own_path(path: Path) -> str | None:
+    """The same for a path, links followed; None as well for a path that does not exist."""
+    try:
+        return why_not_own(path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def read_own_file(path: Path, runs: Iterable[Path]) -> bytes:
+    """Return the bytes of a file in a run folder of the current user, below one of the folders `runs`.
+
+    NotOwn where the file is elsewhere, or where it, or a folder from the run folder down to it, is a link or can be
+    changed by another user.
+    """
+    parts, opened = _enter(path, runs)
+    try:
+        with os.fdopen(os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=opened), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _refused(path, "is not a regular file")
+            _require_own(path, status)
+            return file.read()
+    except OSError as error:
+        raise _refused(path, f"cannot be read ({error.strerror})") from None
+    finally:
+        os.close(opened)
+
+
+def require_own_folder(folder: Path, runs: Iterable[Path]) -> None:
+    """Raise NotOwn unless `folder` would be in a run folder of the current user, below one of the folders `runs`.
+
+    A folder that does not exist yet passes: the folder above it decides who can make it.
+    """
+    parts, opened = _enter(folder, runs)
+    try:
+        status = os.stat(parts[-1], dir_fd=opened, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    finally:
+        os.close(opened)
+    if not stat.S_ISDIR(status.st_mode):
+        raise _refused(folder, "is not a folder")
+    _require_own(folder, status)
+
+
+def _enter(path: Path, runs: Iterable[Path]) -> tuple[tuple[str, ...], int]:
+    """Return the parts of `path` below its folder of runs, and a descriptor of the folder that it lies in."""
+    known = tuple(runs)
+    root, parts = _below(path, known)
+    if root is None or len(parts) < 2 or ".." in parts:
+        raise _refused(path, f"is not in a run folder of {' or '.join(map(str, known)) or 'this ledger'}")
+    here = root
+    try:
+        opened = os.open(root, _PASS_THROUGH | os.O_DIRECTORY)
+        for name in parts[:-1]:
+            here, above = here / name, opened
+            try:
+                opened = os.open(name, _PASS_THROUGH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
+            finally:
+                os.close(above)
+            try:
+                _require_own(here, os.fstat(opened))
+            except NotOwn:
+                os.close(opened)
+                raise
+    except OSError as error:
+        is_link = here.is_symlink()
+        raise _refused(here, "is a link" if is_link else f"cannot be opened ({error.strerror})") from None
+    return parts, opened
+
+
+def _below(path: Path, known: tuple[Path, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """Return which of the known folders a path lies in, and its parts below; home may have two names, by a link."""
+    for folder in path.parents:
+        root = folder if folder in known else folder.resolve() if folder.name == "runs" else None
+        if root in known:
+            return root, path.relative_to(folder).parts
+    return None, ()
+
+
+def _require_own(path: Path, status: os.stat_result) -> None:
+    why = why_not_own(status)
+    if why is not None:
+        raise _refused(path, why)
+
+
+def _refused(path: Path, why: str) -> NotOwn:
+    return NotOwn(Problem(f"{why}, so it is not used", f"{path}:", "repro submit again writes scripts of your own"))
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)  # a container's uid without a name
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether the current user is the only member: their primary group, with their name and no further member."""
+    try:
+        user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

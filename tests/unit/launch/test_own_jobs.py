@@ -1,0 +1,98 @@
+"""Whether a job of Slurm is the attempt's: another user can write any id into a shared ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.clusters.resolve import find_cluster
+from orchestrator.launch.own_jobs import why_not_the_attempts_job
+from orchestrator.launch.submit import submit
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ownership import user_name
+from orchestrator.slurm.records import JobRecord, parse_queue
+from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
+from tests.unit.launch.stand_in import Site
+from tests.unit.ledger.making import new_ledger
+
+
+@dataclass
+class Pair:
+    """Two jobs of the user in the queue: `row` is one, and `other` is the one that somebody wants to be ended."""
+
+    ledger: Ledger
+    row: JobRow
+    other: JobRow
+
+    def record(self, row: JobRow, **values: Any) -> JobRecord:
+        """What Slurm has under the id of this row."""
+        return replace(_record(), job_id=str(row.scheduler_id), comment=f"repro:{row.token}", **values)
+
+
+def _record() -> JobRecord:
+    from orchestrator.slurm.records import QUEUE_FIELDS, SEPARATOR
+
+    shown = {"JobArrayID": "1", "State": "PENDING", "UserName": user_name(), "TimeLimit": "0:10:00"}
+    (record,) = parse_queue(SEPARATOR.join(shown.get(name, "0") for name in QUEUE_FIELDS) + "\n")
+    return record
+
+
+@pytest.fixture
+def pair(site: Site, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
+    Slurm.on_path(site.folder.parent / "bin", monkeypatch)
+    cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
+    ledger = new_ledger(site.folder)
+    submit(site.plans("gbs=4"), cluster, ledger, site.folders, [])
+    submit(site.plans("pp=1,gbs=16"), cluster, ledger, site.folders, [])
+    rows = job_rows(ledger)
+    assert [row.scheduler_id for row in rows] == ["100_0", "100_1", "100_2", "101"]
+    return Pair(ledger, rows[0], rows[3])
+
+
+def test_the_job_of_an_attempt_is_known_by_its_comment_its_user_and_its_run_folder(pair: Pair) -> None:
+    for row in (pair.row, pair.other):
+        assert why_not_the_attempts_job(pair.ledger, row, pair.record(row)) is None
+
+
+def edited(pair: Pair, *names: str) -> JobRow:
+    """The row with values of the other one, as somebody who may write to the ledger can set them."""
+    return replace(pair.row, **{name: getattr(pair.other, name) for name in names})
+
+
+EDITS: dict[str, Callable[[Pair], JobRow]] = {
+    "the id": lambda pair: edited(pair, "scheduler_id"),
+    "id and token": lambda pair: edited(pair, "scheduler_id", "token"),
+    "id, token and folder": lambda pair: edited(pair, "scheduler_id", "token", "folder", "array_index"),
+    "id, token, and a folder of nobody": lambda pair: replace(
+        edited(pair, "scheduler_id", "token"), folder="/tmp/evil/runs/r/a"
+    ),
+    "an empty token": lambda pair: replace(edited(pair, "scheduler_id"), token=""),
+    "id, token, and no user": lambda pair: replace(edited(pair, "scheduler_id", "token"), user=None),
+    "the user": lambda pair: replace(edited(pair, "scheduler_id", "token"), user="nobody"),
+}
+
+
+@pytest.mark.parametrize("how", EDITS)
+def test_the_id_of_another_job_in_the_ledger_is_not_taken_for_the_attempts(pair: Pair, how: str) -> None:
+    row = EDITS[how](pair)
+    assert why_not_the_attempts_job(pair.ledger, row, pair.record(pair.other)) is not None
+
+
+def test_a_job_that_slurm_does_not_have_is_not_the_attempts(pair: Pair) -> None:
+    assert why_not_the_attempts_job(pair.ledger, pair.row, None) == "Slurm does not have this job"
+    record = pair.record(pair.row, user="bob")
+    assert why_not_the_attempts_job(pair.ledger, pair.row, record) == (
+        f"the job belongs to bob, and the attempt to {user_name()}"
+    )
+
+
+def test_a_run_of_an_older_release_has_no_record_of_its_submission(pair: Pair) -> None:
+    for record in (Path(pair.row.folder).parent / "submissions").glob("*.sent"):
+        record.unlink()
+    assert why_not_the_attempts_job(pair.ledger, pair.row, pair.record(pair.row)) is None
