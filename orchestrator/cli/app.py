@@ -32,7 +32,7 @@ from orchestrator.cli import (
     wait,
 )
 from orchestrator.cli.output import data, say
-from orchestrator.errors import ReproError
+from orchestrator.errors import Problem, ReproError
 
 app = typer.Typer(
     name="repro",
@@ -78,10 +78,18 @@ def _options(
     """A paper's figure is a program you can run."""
 
 
+def _require_no_nul(words: list[str]) -> None:
+    """Refuse a NUL: no path, name or URL has one, and a shell cannot pass one, but a caller of `main` can."""
+    found = [Problem(f"{word!r}: contains a NUL character", mend="remove it") for word in words if "\0" in word]
+    if found:
+        raise ReproError(*found)
+
+
 def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
     try:
+        _require_no_nul(sys.argv[1:])
         with completion.words_rejoined(os.environ):
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except ReproError as error:
