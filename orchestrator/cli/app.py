@@ -21,6 +21,7 @@ from orchestrator.cli import (
     history,
     images,
     logs,
+    opening,
     plan,
     plot,
     render,
@@ -32,7 +33,7 @@ from orchestrator.cli import (
     wait,
 )
 from orchestrator.cli.output import data, say
-from orchestrator.errors import Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_YOURS, Problem, ReproError
 
 app = typer.Typer(
     name="repro",
@@ -89,9 +90,14 @@ def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
     try:
+        opening.forget_wrong_cells()
         _require_no_nul(sys.argv[1:])
         with completion.words_rejoined(os.environ):
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
+    except SystemExit as end:
+        if opening.were_wrong_cells() and end.code in (None, EXIT_OK, EXIT_FAILED):
+            sys.exit(EXIT_YOURS)
+        raise
     except ReproError as error:
         if debug:
             say(traceback.format_exc().rstrip())

@@ -138,9 +138,9 @@ def _done(folders: Folders, database: str | None) -> dict[str, Done]:
     """Of each experiment the jobs; nothing is loaded where nothing was ever submitted."""
     if database is None and not (folders.home / "results.db").exists():
         return {}
-    from orchestrator.ledger.database import ledger_url, open_ledger
+    from orchestrator.cli.opening import existing_ledger
 
-    ledger = open_ledger(ledger_url(database, folders.home), create=False)
+    ledger = existing_ledger(folders, database)
     if ledger is None:
         return {}
     from orchestrator.ledger.jobs import job_rows

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.cli.output import say
+from orchestrator.errors import Problem
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -24,11 +27,35 @@ class Looked:
     asked_at: datetime | None = None
 
 
-def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
-    """The ledger, brought to today's schema; None when nothing was ever submitted."""
+def existing_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger | None:
+    """The ledger, brought to today's schema; None when nothing was ever submitted.
+
+    A row with a wrong value is an error if `whole`; else it is printed and left out.
+    """
     from orchestrator.ledger.database import ledger_url, open_ledger
 
-    return open_ledger(ledger_url(database, folders.home), create=False)
+    listener = None if whole else say_wrong_cell
+    return open_ledger(ledger_url(database, folders.home), create=False, listener=listener)
+
+
+_WRONG_CELLS: list[Problem] = []
+
+
+def say_wrong_cell(problem: Problem) -> None:
+    """Print a wrong cell of the ledger at once; the command goes on without its row, and ends with exit code 2."""
+    if problem not in _WRONG_CELLS:
+        _WRONG_CELLS.append(problem)
+        say(f"repro: {problem}")
+
+
+def forget_wrong_cells() -> None:
+    """Begin a command: no wrong cell was printed yet."""
+    _WRONG_CELLS.clear()
+
+
+def were_wrong_cells() -> bool:
+    """Return whether this command has printed a wrong cell."""
+    return bool(_WRONG_CELLS)
 
 
 def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> tuple[str, ...]:

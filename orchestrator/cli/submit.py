@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.opening import bring_up_to_date
+from orchestrator.cli.opening import bring_up_to_date, say_wrong_cell
 from orchestrator.cli.options import (
     Database,
     ExperimentName,
@@ -109,7 +109,7 @@ def submit(
     for warning in [*sorted({warning for plan in plans for warning in plan.warnings}), *gpu_warnings(plans, profile)]:
         say(f"warning: {warning}")
     require_ready(plans, profile, folders)
-    ledger = open_ledger(ledger_url(database, folders.home))
+    ledger = open_ledger(ledger_url(database, folders.home), listener=say_wrong_cell)
     assert ledger is not None
     request = _request(ledger, folders, profile, rerun, max_parallel, after or [], canary, stop_after, depends_on)
     for complaint in bring_up_to_date(ledger):

@@ -9,7 +9,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.settle import is_here
-from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.jobs import JobRow, record_asked
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import IN_TURN
@@ -19,10 +19,11 @@ from orchestrator.slurm.cancel import cancel_jobs
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What was asked to end, and why what was not."""
+    """What was asked to end, and why what was not; `unrecorded` is why the ledger does not have what was asked."""
 
     asked: list[JobRow]
     refused: list[Problem]
+    unrecorded: tuple[Problem, ...] = ()
 
 
 def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
@@ -42,16 +43,24 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
     said = cancel_jobs(list(by_id)) if by_id else {}
     asked += [row for job_id, row in by_id.items() if job_id not in said]
     refused += [Problem(f"{row.label} ({job_id}): {said[job_id]}") for job_id, row in by_id.items() if job_id in said]
-    record_asked(ledger, [row.attempt_id for row in asked], f"by {user_name()}")
+    unrecorded: tuple[Problem, ...] = ()
+    try:
+        record_asked(ledger, [row.attempt_id for row in asked], f"by {user_name()}")
+    except DiskFull as full:
+        unrecorded = full.problems
     wanted = {row.attempt_id for row in asked}
-    return Cancelled([row for row in rows if row.attempt_id in wanted], refused)
+    return Cancelled([row for row in rows if row.attempt_id in wanted], refused, unrecorded)
 
 
 def _withdraw(ledger: Ledger, row: JobRow, refused: list[Problem]) -> bool:
     if row.user not in (None, user_name()):
         refused.append(Problem(f"{row.label}: {row.user} has written it down, and it is theirs to cancel"))
         return False
-    record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
+    try:
+        record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
+    except DiskFull as full:  # only the ledger knows it, and goes on saying that it waits its turn
+        refused += [Problem(f"{row.label}: {one.what}", one.where, one.mend) for one in full.problems]
+        return False
     return True
 
 

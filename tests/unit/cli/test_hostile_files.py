@@ -42,13 +42,18 @@ def make_socket(path: Path) -> None:
     os.close(folder)
 
 
+def make_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 34)  # 16 GiB, none of it on the disk
+
+
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pipe": (os.mkfifo, "is a pipe, not a YAML file"),
     "socket": (make_socket, "is a socket, not a YAML file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), "is a device, not a YAML file"),
     "folder": (Path.mkdir, "is a folder, not a YAML file"),
     "loop of links": (lambda path: path.symlink_to(path.name), "cannot be read: Too many levels of symbolic links"),
-    "large": (lambda path: (path.touch(), os.truncate(path, 1 << 34))[1], "larger than 16 MiB, so it is not read"),
+    "large": (make_large, "larger than 16 MiB, so it is not read"),
 }
 
 
