@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+from sqlalchemy.sql import visitors
 
 from orchestrator.errors import Problem
 
@@ -28,7 +29,7 @@ class WrongValue(ValueError):
 class _Checked(sa.types.TypeDecorator[Any]):
     """A type that raises WrongValue instead of passing on what is stored and cannot be right."""
 
-    impl = sa.types.String
+    impl: sa.types.TypeEngine[Any] | type[sa.types.TypeEngine[Any]] = sa.types.String
     cache_ok = True
     expected: ClassVar[str] = "text"
 
@@ -219,9 +220,9 @@ class CheckedSession(Session):
         self._engine = engine
         self._wrong = wrong
         self._leaves_out = leaves_out and wrong.are_left_out
-        self._last: Any = None
+        self._last: sa.Select[Any] = sa.select()
 
-    def execute(self, statement: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+    def execute(self, statement: Any, *arguments: Any, **options: Any) -> Any:
         """As a session's own; a SELECT that meets a wrong value is made again without the row that holds it."""
         if not isinstance(statement, sa.Select):
             return super().execute(statement, *arguments, **options)
@@ -237,15 +238,16 @@ class CheckedSession(Session):
                 raise
             return super().execute(self._wrong.without(statement), *arguments, **options).freeze()()
 
-    def scalars(self, statement: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+    def scalars(self, statement: Any, *arguments: Any, **options: Any) -> Any:
         return self.execute(statement, *arguments, **options).scalars()
 
-    def scalar(self, statement: Any, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+    def scalar(self, statement: Any, *arguments: Any, **options: Any) -> Any:
         return self.execute(statement, *arguments, **options).scalar()
 
     def problems(self) -> list[Problem]:
-        """Return a line for each wrong cell in the tables of the last SELECT."""
-        return self._wrong.look(self._engine, tables_of(self._last)) if self._last is not None else []
+        """Return a line for each wrong cell in the tables of the last SELECT, those of its subqueries included."""
+        tables = {one.name: one for one in visitors.iterate(self._last) if isinstance(one, sa.Table)}
+        return self._wrong.look(self._engine, tables.values())
 
 
 def tables_of(statement: sa.Select[Any]) -> list[sa.Table]:

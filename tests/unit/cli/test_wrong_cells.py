@@ -19,8 +19,9 @@ from orchestrator.ledger.tables import Attempt, Table
 from tests.unit.cli.calling import Caller, Done
 
 COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]
-# The first has what these commands do not read, SQLite keeps every other text out of the second.
-OF_COMMANDS = [str(column) for column in COLUMNS if str(column) not in ("looks.scheduler", "attempts.id", "events.id")]
+# A row whose key leads nowhere belongs to no job, and is not read.
+KEYS = {str(column) for column in COLUMNS if column.primary_key or column.foreign_keys}
+NUMBERED = ("attempts.id", "events.id")  # SQLite itself refuses a text there
 
 VALUES: dict[type, list[object]] = {
     CheckedText: [b"\xff\xfe"],
@@ -51,7 +52,6 @@ def values_for(column: str) -> list[object]:
 
 def require_cell_or_success(done: Done, column: str) -> None:
     """A command that reads the cell names it and ends with 2; another one does not notice."""
-    assert "defect" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     table, _, name = column.partition(".")
     named = [line for line in done.stderr.splitlines() if f"results.db: table {table}, row " in line]
     assert done.returncode == (2 if named else 0), done.stderr
@@ -59,7 +59,7 @@ def require_cell_or_success(done: Done, column: str) -> None:
     assert len(named) == len(set(named))
 
 
-@pytest.mark.parametrize("column", OF_COMMANDS)
+@pytest.mark.parametrize("column", [str(column) for column in COLUMNS if str(column) not in NUMBERED])
 def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Caller, column: str) -> None:
     file = looking.site.folder / "results.db"
     with closing(sqlite3.connect(file)) as connection:
@@ -67,7 +67,10 @@ def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Ca
     for value in values_for(column):
         with edited(file, column, value):
             for words in (["status"], ["history", job], ["collect"]):
-                require_cell_or_success(looking(*words), column)
+                done = looking(*words)
+                assert "defect" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+                if column not in KEYS:
+                    require_cell_or_success(done, column)
 
 
 @pytest.mark.parametrize("column", ["attempts.number", "attempts.phase", "attempts.created_at", "jobs.gpus"])
@@ -83,7 +86,9 @@ def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
         assert len(json.loads(done.stdout)) == 5
 
 
-@pytest.mark.parametrize("command", ["list", "report --force -o", "plot --force -o", "claims", "compare --json", "logs"])
+@pytest.mark.parametrize(
+    "command", ["list", "report --force -o", "plot --force -o", "claims", "compare --json", "logs"]
+)
 @pytest.mark.parametrize("column", ["attempts.ended_at", "jobs.configuration", "runs.created_at", "metrics.value"])
 def test_other_commands_name_the_cell_as_well(looking: Caller, tmp_path: Path, command: str, column: str) -> None:
     words = [*command.split(), *([str(tmp_path / "page.png")] if command.endswith("-o") else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 import tracemalloc
+from collections import deque
 from datetime import datetime, timezone
 
 import pytest
@@ -316,13 +317,11 @@ def test_a_long_queue_is_parsed_row_by_row() -> None:
     text = "".join(queue_row(job=str(number), comment=f"token-{number}") for number in range(1, rows + 1))
     tracemalloc.start()
     try:
-        last = None
-        for last in parse_queue(text):
-            pass
+        (last,) = deque(parse_queue(text), maxlen=1)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert last is not None and (last.job_id, last.comment) == (str(rows), f"token-{rows}")
+    assert (last.job_id, last.comment) == (str(rows), f"token-{rows}")
     assert peak < len(text)
 
 
