@@ -170,11 +170,15 @@ class JsonTexts(_Checked):
 class WrongRows:
     """The rows of a ledger that hold wrong values, and whoever is to be told of each once.
 
-    Without a listener a wrong value raises WrongCells; with one, readers go on without the row.
+    Without a listener a wrong value is an error; with one, readers go on without the row. `require_whole` raises if the
+    file itself is damaged: then there are wrong values that nobody wrote.
     """
 
-    def __init__(self, name: str, listener: Callable[[Problem], None] | None = None) -> None:
+    def __init__(
+        self, name: str, require_whole: Callable[[], None], listener: Callable[[Problem], None] | None = None
+    ) -> None:
         self.name = name
+        self._require_whole = require_whole
         self._listener = listener
         self._keys: dict[str, dict[tuple[Any, ...], None]] = {}
 
@@ -182,19 +186,30 @@ class WrongRows:
     def are_left_out(self) -> bool:
         return self._listener is not None
 
-    def look(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> list[Problem]:
-        """Read all rows of these tables; return a line for each wrong cell, and tell the listener of new ones."""
-        problems: list[Problem] = []
+    def find(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> list[Problem]:
+        """Read all rows of these tables; return a line for each wrong cell."""
+        return [problem for _, _, found in self._wrong_rows(engine, tables) for problem in found]
+
+    def leave_out(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> bool:
+        """Leave out the wrong rows of these tables from now on, and tell the listener; False if there are none."""
+        assert self._listener is not None
+        found = False
+        for table, key, problems in self._wrong_rows(engine, tables):
+            found = True
+            if key not in self._keys.setdefault(table.name, {}):
+                self._keys[table.name][key] = None
+                for problem in problems:
+                    self._listener(problem)
+        return found
+
+    def _wrong_rows(
+        self, engine: sa.Engine, tables: Iterable[sa.Table]
+    ) -> Iterator[tuple[sa.Table, tuple[Any, ...], list[Problem]]]:
+        self._require_whole()
         with engine.connect() as connection:
             for table in tables:
                 for key, cells in _wrong_rows(connection, table):
-                    found = [self._problem(table, key, column, why) for column, why in cells]
-                    problems += found
-                    if key not in self._keys.setdefault(table.name, {}) and self._listener is not None:
-                        for problem in found:
-                            self._listener(problem)
-                    self._keys[table.name][key] = None
-        return problems
+                    yield table, key, [self._problem(table, key, column, why) for column, why in cells]
 
     def without(self, statement: sa.Select[Any]) -> sa.Select[Any]:
         """Return the statement without the wrong rows of the tables that it reads directly."""
@@ -234,7 +249,7 @@ class CheckedSession(Session):
         try:
             return result.freeze()()
         except WrongValue:
-            if not self._leaves_out or not self._wrong.look(self._engine, tables_of(statement)):
+            if not self._leaves_out or not self._wrong.leave_out(self._engine, tables_of(statement)):
                 raise
             return super().execute(self._wrong.without(statement), *arguments, **options).freeze()()
 
@@ -247,7 +262,7 @@ class CheckedSession(Session):
     def problems(self) -> list[Problem]:
         """Return a line for each wrong cell in the tables of the last SELECT, those of its subqueries included."""
         tables = {one.name: one for one in visitors.iterate(self._last) if isinstance(one, sa.Table)}
-        return self._wrong.look(self._engine, tables.values())
+        return self._wrong.find(self._engine, tables.values())
 
 
 def tables_of(statement: sa.Select[Any]) -> list[sa.Table]:

@@ -46,7 +46,7 @@ class Ledger:
     def __init__(self, url: sa.URL, engine: sa.Engine, listener: Callable[[Problem], None] | None = None) -> None:
         self.url = url
         self.engine = engine
-        self._wrong = WrongRows(_shown(url), listener)
+        self._wrong = WrongRows(_shown(url), self._require_whole, listener)
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
@@ -69,6 +69,19 @@ class Ledger:
             except WrongValue as error:
                 problems = session.problems() or [Problem(str(error), f"{_shown(self.url)}:")]
                 raise ReproError(*problems) from error
+
+    def _require_whole(self) -> None:
+        """Raise ReproError if SQLite's own check finds damage, or the file does not end with a page."""
+        file = sqlite_file(self.url)
+        if file is None:
+            return
+        with explained(self.url), self.engine.connect() as connection:
+            page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+            said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if file.stat().st_size % page:
+            raise _damaged(self.url, "its last page is cut off")
+        if said != "ok":
+            raise _damaged(self.url, _one_line(str(said)))
 
 
 def take_write_lock(connection: sa.Connection) -> None:
