@@ -79,9 +79,14 @@ def _options(
     """A paper's figure is a program you can run."""
 
 
-def _require_no_nul(words: list[str]) -> None:
-    """Refuse a NUL: no path, name or URL has one, and a shell cannot pass one, but a caller of `main` can."""
+def _require_text(words: list[str]) -> None:
+    """Refuse a NUL, which no path, name or URL has, and what is not UTF-8, which no script can hold."""
     found = [Problem(f"{word!r}: contains a NUL character", mend="remove it") for word in words if "\0" in word]
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            found.append(Problem(f"{word!r}: is not UTF-8 text", mend="use a name of UTF-8 characters"))
     if found:
         raise ReproError(*found)
 
@@ -91,7 +96,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         opening.forget_wrong_cells()
-        _require_no_nul(sys.argv[1:])
+        _require_text(sys.argv[1:])
         with completion.words_rejoined(os.environ):
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except SystemExit as end:

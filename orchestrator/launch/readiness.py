@@ -49,6 +49,8 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
         raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
         raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
+    if "\\" in str(folders.runs):  # Slurm takes no name of a log with it as it is
+        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without \\"))
     require_controller()
 
 

@@ -139,6 +139,14 @@ def test_a_nul_in_a_path_is_one_line(repro: Caller, option: str) -> None:
     assert (done.returncode, done.complaints) == (2, ["repro: 'x\\x00y': contains a NUL character; remove it"])
 
 
+def test_an_argument_that_is_not_utf_8_is_one_line(repro: Caller) -> None:
+    done = repro("render", "figure-13", "--cluster", "here", "--scale", "cpu", "-o", "x\udcff")
+    assert (done.returncode, done.complaints) == (
+        2,
+        ["repro: 'x\\udcff': is not UTF-8 text; use a name of UTF-8 characters"],
+    )
+
+
 def test_a_nul_in_the_name_of_an_extended_profile_is_one_line(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "odd.yaml").write_text('extends: "a\\0b"\nabout: x\n')
     done = repro("clusters", "list")
