@@ -51,6 +51,11 @@ class _Checked(sa.types.TypeDecorator[Any]):
 
         return checked
 
+    @property
+    def python_type(self) -> type[Any]:
+        """The type of the values, as of the type that is checked."""
+        return self.impl_instance.python_type
+
     def is_right(self, result: Any) -> bool:
         """Return whether the column can have this value."""
         return type(result) is str
