@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,9 @@ from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 
 _SHAPE = ("layers", "hidden", "heads", "seq", "vocab")
+MOST_CASES = 20_000
+"""The largest matrix that is expanded. A larger one is a mistake: it would take minutes to list."""
+
 _SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
 
 
@@ -35,13 +39,22 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     disagreements = list(consistency.problems(entry.document, entry.experiment, entry.paper, scale, fields))
     if disagreements:
         raise ReproError(*disagreements)
+    count = case_count(fields)
+    if count > MOST_CASES:
+        axes = "matrix" if fields.cases is None else "cases"
+        where = str(entry.document.place(consistency.own_path(entry.document, scale, axes)))
+        what = f"{axes}: {count:,} cases at scale {scale}, and the limit is {MOST_CASES:,}"
+        raise ReproError(Problem(what, where, "remove values of the axes"))
     cases: list[Case] = []
     problems: list[Problem] = []
     rules_place = str(entry.document.place(consistency.own_path(entry.document, scale, "rules")))
     shared = _shared(entry, fields)
-    for row in _rows(fields):
+    for i, row in enumerate(_rows(fields)):
         try:
             cases.append(_case(entry, scale, fields, shared, row))
+        except _NamelessRow as error:
+            where = str(entry.document.place(consistency.own_path(entry.document, scale, "cases", i)))
+            problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.mend))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
@@ -49,6 +62,36 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     if problems:
         raise ReproError(*problems)
     return cases
+
+
+class _NamelessRow(Exception):
+    """A row lacks the value on an axis that names it."""
+
+    def __init__(self, axis: str) -> None:
+        super().__init__(axis)
+        self.axis = axis
+        self.mend = f"add {axis}: to the row, or change named_by"
+
+
+def case_count(fields: ScaleFields) -> int:
+    """Return the number of cases without expanding them."""
+    if fields.cases is not None:
+        return len(fields.cases)
+    assert fields.matrix is not None
+    return math.prod(len(values) for values in fields.matrix.given().values())
+
+
+def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None:
+    """Return the values of all cases on `gpus` or `workload` without expanding them; None if a rule derives them."""
+    if fields.rules is not None and axis in fields.rules.given():
+        return None
+    shared = _shared(entry, fields).get(axis)
+    if fields.cases is not None:
+        found = {row.given().get(axis, shared) for row in fields.cases}
+    else:
+        assert fields.matrix is not None
+        found = set(fields.matrix.given().get(axis, [shared]))
+    return {value for value in found if value is not None} or None
 
 
 def scale_fields(entry: Entry, scale: str) -> ScaleFields:
@@ -96,6 +139,9 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
     model = _model(entry, fields, settings)
     settings = {**_effective(model, layout, training), **settings}
     naming = _naming_axes(entry, fields, varied)
+    for axis in AXES:
+        if axis in naming and axis not in settings:
+            raise _NamelessRow(axis)
     return Case(
         experiment=entry.name,
         scale=scale,

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from orchestrator.catalog.claims import Claim, HowStated, Metric
 from orchestrator.catalog.settings import AXES, AxisRules, AxisValues, Settings
 from orchestrator.documents.hardware import HardwareFields
-from orchestrator.documents.model import Count, NonNegative, Strict, Text, TimeLimit
+from orchestrator.documents.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
 from orchestrator.errors import did_you_mean
 from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute
@@ -17,7 +17,7 @@ from orchestrator.megatron.training import Attention, Dtype, Recompute
 PAPER = "paper"
 """The scale that every experiment has: the file's top level."""
 
-Positive = Annotated[float, Field(gt=0)]
+LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
 class ModelFields(Strict):
@@ -39,7 +39,7 @@ class TrainingFields(Strict):
     """How a case is trained; every field that is not given keeps the workload's meaning of its default."""
 
     dtype: Dtype | None = None
-    loss_scale: Count | None = None
+    loss_scale: LossScale | None = None
     recompute: Recompute | None = None
     sequence_parallel: bool | None = None
     distributed_optimizer: bool | None = None

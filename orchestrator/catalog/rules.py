@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from orchestrator.documents.model import LARGEST_COUNT
+
 _LONGEST = 200  # so that neither depth nor numbers can grow out of hand
 
 
@@ -28,6 +30,8 @@ def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | 
     value = _value(tree.body, text, names)
     if value < 1:
         raise RuleError(f"rule `{text}` gives {value}")
+    if value > LARGEST_COUNT:
+        raise RuleError(f"rule `{text}` gives more than {LARGEST_COUNT:,}")
     return value
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from orchestrator.documents.model import Count, Strict, Text
+from orchestrator.documents.model import Count, Strict, Text, shortened
 from orchestrator.megatron.training import ContextCommunication, DdpKind, Recompute
 
 Flag = Annotated[bool, Field(strict=True)]
@@ -143,5 +143,5 @@ def checked_value(axis: str, value: object) -> Value:
         found: Value = getattr(Settings.model_validate({axis: value}), axis)
     except ValidationError as error:
         said = str(error.errors()[0]["msg"])
-        raise ValueError(f"{said[:1].lower()}{said[1:]}, got {value!r}") from None
+        raise ValueError(f"{said[:1].lower()}{said[1:]}, got {shortened(value)}") from None
     return found

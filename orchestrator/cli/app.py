@@ -21,6 +21,7 @@ from orchestrator.cli import (
     history,
     images,
     logs,
+    opening,
     plan,
     plot,
     render,
@@ -32,7 +33,7 @@ from orchestrator.cli import (
     wait,
 )
 from orchestrator.cli.output import data, say
-from orchestrator.errors import ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_YOURS, Problem, ReproError
 
 app = typer.Typer(
     name="repro",
@@ -78,12 +79,30 @@ def _options(
     """A paper's figure is a program you can run."""
 
 
+def _require_text(words: list[str]) -> None:
+    """Refuse a NUL, which no path, name or URL has, and what is not UTF-8, which no script can hold."""
+    found = [Problem(f"{word!r}: contains a NUL character", mend="remove it") for word in words if "\0" in word]
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            found.append(Problem(f"{word!r}: is not UTF-8 text", mend="use a name of UTF-8 characters"))
+    if found:
+        raise ReproError(*found)
+
+
 def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
     try:
+        opening.forget_wrong_cells()
+        _require_text(sys.argv[1:])
         with completion.words_rejoined(os.environ):
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
+    except SystemExit as end:
+        if opening.were_wrong_cells() and end.code in (None, EXIT_OK, EXIT_FAILED):
+            sys.exit(EXIT_YOURS)
+        raise
     except ReproError as error:
         if debug:
             say(traceback.format_exc().rstrip())

@@ -79,7 +79,7 @@ def _make(
     if output is None:
         require_leave(file, force)
     folders = find_folders()
-    made = write_bundle(submitted_ledger(folders, database), figure, folders.templates, file)
+    made = write_bundle(submitted_ledger(folders, database, whole=True), figure, folders.templates, file)
     data(str(file))
     for one in made.missing:
         say(f"{'missing' if one.is_fault else 'note'}: {one.place}: {one.why}")

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
 from orchestrator.cli.output import counted, data, next_command, say
-from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_YOURS, Problem, ReproError
 from orchestrator.folders import short_name
 
 ASK_ABOVE = 10
@@ -32,12 +32,16 @@ def cancel(
     from orchestrator.launch.cancel import cancel as cancel_jobs
     from orchestrator.launch.cancel import may_have_jobs
     from orchestrator.launch.refresh import refresh
+    from orchestrator.ledger.database import DiskFull
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
     chosen_rows(ledger, folders, targets, where, scale, workload)  # refused before the scheduler is asked
-    for complaint in refresh(ledger).complaints:
-        say(f"note: {complaint}")
+    try:
+        for complaint in refresh(ledger).complaints:
+            say(f"note: {complaint}")
+    except DiskFull as full:  # the jobs are asked to end all the same
+        say(f"note: states are as last recorded: {full}")
     live = may_have_jobs(ledger, chosen_rows(ledger, folders, targets, where, scale, workload))
     if not live:
         say("nothing to cancel: no such job is under way")
@@ -58,5 +62,9 @@ def cancel(
         refused = f", {len(done.refused)} refused" if done.refused else ""
         say(f"{counted(len(done.asked), 'job')} asked to end{refused}")
     next_command(f"repro status {short_name(live[0].experiment)}", "whether they have")
+    for problem in done.unrecorded:
+        say(f"repro: {problem}; the ledger does not record that these jobs were asked to end")
+    if done.unrecorded:
+        raise typer.Exit(EXIT_YOURS)
     if done.refused:
         raise typer.Exit(EXIT_FAILED)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import Database, ExperimentName, Json, ScaleOf, Where
 from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
+from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
@@ -26,14 +27,24 @@ def list_experiments(json: Json = False, database: Database = None) -> None:
 
     folders = find_folders()
     done = _done(folders, database)
-    rows = [
-        _listed(read_experiment(name, file), done.get(name, {})) for name, file in experiment_names(folders).items()
-    ]
+    rows: list[dict[str, Any]] = []
+    faults: list[Problem] = []
+    for name, file in experiment_names(folders).items():
+        try:
+            rows.append(_listed(read_experiment(name, file), done.get(name, {})))
+        except ReproError as error:
+            faults += error.problems
     if json:
         as_json(rows)
-        return
+    else:
+        _print_list(rows, sorted(cluster_names(folders)))
+    if faults:
+        raise ReproError(*dict.fromkeys(faults))
+
+
+def _print_list(rows: list[dict[str, Any]], clusters: list[str]) -> None:
     table(rows, ["experiment", "paper", "cases", "gpus", "gpu_hours", "done", "scales", "title"])
-    say(f"clusters: {', '.join(sorted(cluster_names(folders)))}")
+    say(f"clusters: {', '.join(clusters)}")
     say("gpus and gpu_hours are the published size's, the hours predicted for the machine of the paper")
     if rows:
         next_command("repro show figure-13", "its cases, published numbers and claims")
@@ -83,35 +94,42 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
 
 
 def _listed(entry: Entry, done: Done) -> dict[str, Any]:
-    from orchestrator.catalog.expand import expand
-    from orchestrator.catalog.experiment import scale_names
+    from orchestrator.catalog.expand import case_count, expand, scale_fields
+    from orchestrator.catalog.experiment import PAPER, scale_names
     from orchestrator.planning.campaign import Chosen, plan_campaign
     from orchestrator.planning.target import Target
 
-    by_scale = {scale: expand(entry, scale) for scale in scale_names(entry.experiment)}
-    cases = by_scale["paper"]
-    gpus = sorted({case.layout.gpus for case in cases})
-    hours: float | None = None
-    if entry.paper.machine is not None and not entry.experiment.reference_only:
-        hours = plan_campaign([Chosen(entry, tuple(cases), Target.of_paper(entry))]).gpu_hours
+    has_hours = entry.paper.machine is not None and not entry.experiment.reference_only
+    published = expand(entry) if has_hours else None
+    scales = scale_names(entry.experiment)
+    gpus = {scale: _values_at(entry, scale, "gpus") for scale in scales}
+    workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
+    hours = plan_campaign([Chosen(entry, tuple(published), Target.of_paper(entry))]).gpu_hours if published else None
+    smallest, largest = min(gpus[PAPER]), max(gpus[PAPER])
     return {
         "experiment": entry.name,
         "paper": f"{entry.paper.venue} {entry.experiment.figure}",
-        "cases": len(cases),
-        "gpus": str(gpus[0]) if len(gpus) == 1 else f"{gpus[0]}-{gpus[-1]}",
+        "cases": case_count(scale_fields(entry, PAPER)),
+        "gpus": str(smallest) if smallest == largest else f"{smallest}-{largest}",
         "gpu_hours": None if hours is None else round(hours, 1),
-        "done": _said_done(done, by_scale),
-        "scales": ", ".join(f"{scale}:{max(c.layout.gpus for c in cases)}" for scale, cases in by_scale.items()),
+        "done": _said_done(done, workloads),
+        "scales": ", ".join(f"{scale}:{max(sizes)}" for scale, sizes in gpus.items()),
         "title": entry.experiment.title,
     }
 
 
-def _said_done(done: Done, by_scale: Mapping[str, Sequence[Case]]) -> str:
+def _values_at(entry: Entry, scale: str, axis: str) -> set[Any]:
+    """Return the values of the cases on an axis; the cases are expanded only if a rule derives the value."""
+    from orchestrator.catalog.expand import expand, scale_fields, values_on
+
+    return values_on(entry, scale_fields(entry, scale), axis) or {case.value(axis) for case in expand(entry, scale)}
+
+
+def _said_done(done: Done, workloads: Mapping[str, set[Any]]) -> str:
     """`2/10 paper@selene`; what another program than the figure's own has done is counted apart, and named."""
     counts: dict[str, list[bool]] = {}
     for (scale, cluster, workload), verified in done.items():
-        own = {case.workload for case in by_scale.get(scale, ())}
-        label = f"{scale}@{cluster}" + ("" if workload in own else f" with {workload}")
+        label = f"{scale}@{cluster}" + ("" if workload in workloads.get(scale, ()) else f" with {workload}")
         counts.setdefault(label, []).extend(verified.values())
     return ", ".join(f"{sum(verified)}/{len(verified)} {label}" for label, verified in sorted(counts.items()))
 

@@ -134,11 +134,12 @@ def _experiment_names() -> list[str]:
 
 
 def _job_ids() -> list[str]:
-    from orchestrator.cli.opening import existing_ledger
     from orchestrator.folders import find_folders
+    from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.ledger.jobs import job_rows
 
-    ledger = existing_ledger(find_folders(), None)
+    url = ledger_url(None, find_folders().home)
+    ledger = open_ledger(url, create=False, listener=lambda _: None)  # nothing is printed beside a typed line
     return [row.job_id for row in job_rows(ledger, with_configuration=False)] if ledger else []
 
 

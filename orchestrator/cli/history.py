@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.opening import bring_up_to_date
 from orchestrator.cli.options import Database, JobName, Json
 from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
+from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
     from orchestrator.ledger.history import PastAttempt
@@ -27,6 +28,8 @@ def history(job: JobName, json: Json = False, database: Database = None) -> None
     for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
     attempts = job_history(ledger, row.job_id)
+    if not attempts:
+        raise ReproError(Problem(f"{row.job_id}: no attempt can be read"))
     if json:
         image = {"image": row.image, "image_digest": row.image_digest}
         as_json([_as_json(attempt) | image for attempt in attempts])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import ReproError
+from orchestrator.cli.output import say
+from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -26,18 +27,45 @@ class Looked:
     asked_at: datetime | None = None
 
 
-def existing_ledger(folders: Folders, database: str | None) -> Ledger | None:
-    """The ledger, brought to today's schema; None when nothing was ever submitted."""
-    return named_ledger(folders, database, create=False)
+def existing_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger | None:
+    """The ledger, brought to today's schema; None when nothing was ever submitted.
+
+    A row with a wrong value is an error if `whole`; else it is printed and left out.
+    """
+    return named_ledger(folders, database, create=False, whole=whole)
 
 
-def named_ledger(folders: Folders, database: str | None, *, create: bool) -> Ledger | None:
-    """Return the ledger that was named, else that of home; ReproError if another user can change the one found."""
+def named_ledger(folders: Folders, database: str | None, *, create: bool, whole: bool = False) -> Ledger | None:
+    """Return the ledger that was named, else that of home; ReproError if another user can change the one found.
+
+    A row with a wrong value is an error if `whole`; else it is printed and left out.
+    """
     from orchestrator.ledger.database import ledger_url, open_ledger
 
     if not database and folders.refused is not None:
         raise ReproError(folders.refused)
-    return open_ledger(ledger_url(database, folders.home), create=create, home=folders.home)
+    listener = None if whole else say_wrong_cell
+    return open_ledger(ledger_url(database, folders.home), create=create, home=folders.home, listener=listener)
+
+
+_WRONG_CELLS: list[Problem] = []
+
+
+def say_wrong_cell(problem: Problem) -> None:
+    """Print a wrong cell of the ledger at once; the command goes on without its row, and ends with exit code 2."""
+    if problem not in _WRONG_CELLS:
+        _WRONG_CELLS.append(problem)
+        say(f"repro: {problem}")
+
+
+def forget_wrong_cells() -> None:
+    """Begin a command: no wrong cell was printed yet."""
+    _WRONG_CELLS.clear()
+
+
+def were_wrong_cells() -> bool:
+    """Return whether this command has printed a wrong cell."""
+    return bool(_WRONG_CELLS)
 
 
 def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> tuple[str, ...]:

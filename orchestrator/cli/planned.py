@@ -10,7 +10,7 @@ from orchestrator.catalog.selection import select
 from orchestrator.cli.choosing import read_choice
 from orchestrator.cli.output import say
 from orchestrator.cli.time_budget import budget_line
-from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.resolve import Cluster, layer_notes
 from orchestrator.errors import Problem, ReproError
 from orchestrator.folders import Folders
 from orchestrator.planning.budget import within_budget
@@ -37,7 +37,7 @@ def planned(
     own = expand(entry, choose_scale(entry, profile, scale, workload))
     cases = select(run_with(own, workload), choice.wanted)
     plans = plan_cases(entry, cases, profile, folders)
-    for note in replacement_notes(entry, cases):
+    for note in (*layer_notes(folders, profile), *replacement_notes(entry, cases)):
         say(f"note: {note}")
     if budget_s is not None:
         found = within_budget(cases, Target.of_cluster(profile), budget_s)

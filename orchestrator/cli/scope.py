@@ -113,9 +113,9 @@ def full_name(folders: Folders, name: str) -> str:
     return full[0] if len(full) == 1 else find_experiment(folders, name).name
 
 
-def submitted_ledger(folders: Folders, database: str | None) -> Ledger:
-    """The ledger, for a command that is about jobs that must be in it."""
-    ledger = existing_ledger(folders, database)
+def submitted_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger:
+    """The ledger, for a command that is about jobs that must be in it; else as `existing_ledger`."""
+    ledger = existing_ledger(folders, database, whole=whole)
     if ledger is None:
         raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local"))
     return ledger

@@ -11,8 +11,8 @@ from orchestrator.clusters.conditions import BY_KIND, SetupLine, VariableFields,
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.placement import MpirunFields, SlurmFields
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.documents.hardware import HardwareFields, Positive
-from orchestrator.documents.model import Count, Strict, Text
+from orchestrator.documents.hardware import HardwareFields
+from orchestrator.documents.model import Count, Positive, Strict, Text
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
 # them would fail, or reach the program as something else.

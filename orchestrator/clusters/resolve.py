@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +34,17 @@ class Unfilled:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """One file of a profile, and the fields that it sets at the top level."""
+
+    file: Path
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A profile ready for planning. `layered` is the merged YAML, of which the value is recorded with each run;
-    `files` are those it was merged from, the private overlay of this very cluster last if it `has_overlay`.
+    `layers` are the files that it was merged from, the overlay of this cluster last if it `has_overlay`.
     """
 
     name: str
@@ -44,7 +55,12 @@ class Cluster:
     unfilled: tuple[Unfilled, ...]
     overlay: Path
     has_overlay: bool
-    files: tuple[Path, ...]
+    layers: tuple[Layer, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of all layers, in their order."""
+        return tuple(layer.file for layer in self.layers)
 
     @property
     def is_slurm(self) -> bool:
@@ -85,7 +101,7 @@ class Cluster:
 
 def cluster_names(folders: Folders) -> dict[str, Path]:
     """Name -> file of every cluster profile; overlays are no clusters of their own."""
-    return {path.stem: path for path in folders.cluster_files() if not path.stem.endswith(".local")}
+    return {path.stem: path for path in folders.cluster_files() if not _is_overlay(path)}
 
 
 def find_cluster(folders: Folders, name: str) -> Cluster:
@@ -96,7 +112,7 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
     problems: list[Problem] = []
     for path in files:
         try:
-            documents.append(read_document(path))
+            documents.append(_read_layer(folders, path))
         except ReproError as error:
             problems.extend(error.problems)
     if problems:
@@ -117,25 +133,75 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         unfilled=blanks,
         overlay=overlay,
         has_overlay=overlay in files,
-        files=tuple(files),
+        layers=tuple(Layer(path, tuple(document.value)) for path, document in zip(files, documents, strict=True)),
     )
+
+
+def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
+    """Return a line for each further file of the profile, and for each that replaces a shipped profile."""
+    found = []
+    for layer in cluster.layers:
+        shipped = folders.shipped / "clusters" / layer.file.name
+        if not _is_overlay(layer.file) and shipped.is_file() and not shipped.samefile(layer.file):
+            found.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
+        elif layer.file != cluster.file:
+            sets = ", ".join(layer.fields) or "nothing"
+            found.append(f"profile {cluster.name}: {shown(layer.file)} is a layer of it and sets {sets}")
+    return found
+
+
+def _read_layer(folders: Folders, path: Path) -> Document:
+    """Read a layer; ReproError if another user could have written it, because its `setup` lines run as this user.
+
+    Shipped profiles lie beside the code of this package and are as trustworthy as the code is.
+    """
+    if _is_shipped(folders, path):
+        return read_document(path)
+    return read_document(path, lambda status: _ownership_problem(folders, path, status))
+
+
+def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> Problem | None:
+    name = shown(path)
+    trusted = (os.geteuid(), 0, folders.shipped.stat().st_uid)
+    if status.st_uid not in trusted:
+        mend = f"check its content, then make a copy of your own: cp {shlex.quote(name)} COPY"
+        return Problem(f"belongs to user {_user_name(status.st_uid)}, whose commands would run as you", name, mend)
+    if status.st_mode & stat.S_IWOTH:
+        mend = f"check its content, then: chmod o-w {shlex.quote(name)}"
+        return Problem("every user can write to it, and its commands would run as you", name, mend)
+    return None
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _is_overlay(path: Path) -> bool:
+    return path.stem.endswith(".local")
+
+
+def _is_shipped(folders: Folders, path: Path) -> bool:
+    return path.parent == folders.shipped / "clusters" and not _is_overlay(path)
 
 
 def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """The files that make a profile, each with its overlay, what it extends first."""
-    base, where = _extended(file)
+    base, where = _extended(folders, file)
     if base is not None:
         try:
             below = _base_file(folders, file, base)
         except ReproError as error:
             raise ReproError(*(Problem(f"extends: {one.what}", where, one.mend) for one in error.problems)) from None
-        if below.resolve() in (one.resolve() for one in (file, *above)):
+        if _real(below) in (_real(one) for one in (file, *above)):
             raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
         yield from _layer_files(folders, below, (*above, file))
     yield file
     overlay = _overlay(folders, file)
     if os.path.isfile(overlay):  # noqa: PTH113  False, too, for a name that no file can have
-        stray, where = _extended(overlay)
+        stray, where = _extended(folders, overlay)
         if stray is not None:
             raise ReproError(Problem("extends: an overlay extends nothing", where, f"write it in {shown(file)}"))
         yield overlay
@@ -144,15 +210,26 @@ def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> 
 def _base_file(folders: Folders, file: Path, base: str) -> Path:
     """A path is meant from the file that names it; so is a name, where such a profile lies beside it."""
     if "/" in base or base.endswith(".yaml"):
-        return file.parent / base
-    beside = file.with_name(f"{base}.yaml")
+        return _with_name(file.parent / base)
+    beside = _with_name(file.parent / f"{base}.yaml")
     return beside if beside.is_file() and beside != file else _profile_file(folders, base)
 
 
-def _extended(file: Path) -> tuple[str | None, str]:
+def _with_name(path: Path) -> Path:
+    """The path itself; ReproError for `/`, `..` and whatever else cannot be the path of a file."""
+    if path.name in ("", "..") or "\0" in str(path):
+        raise ReproError(Problem("is no path of a profile", repr(str(path)), "give a profile's name or its YAML file"))
+    return path
+
+
+def _real(path: Path) -> str:
+    return os.path.realpath(path)
+
+
+def _extended(folders: Folders, file: Path) -> tuple[str | None, str]:
     """The profile that this one extends, and where it says so; who reads the file reports what is wrong."""
     try:
-        document = read_document(file)
+        document = _read_layer(folders, file)
     except ReproError:
         return None, ""
     base = document.value.get("extends") if isinstance(document.value, dict) else None
@@ -169,7 +246,7 @@ def _with_network(hardware: HardwareFields, network: NetworkFields | None) -> Ha
 
 def _profile_file(folders: Folders, name: str) -> Path:
     if "/" in name or name.endswith(".yaml"):
-        return Path(name)
+        return _with_name(Path(name))
     names = cluster_names(folders)
     if name in names:
         return names[name]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from orchestrator.documents.model import Count, Strict, Text
+from orchestrator.documents.model import Count, Positive, Strict, Text
 from orchestrator.megatron.hardware import Hardware
-
-Positive = Annotated[float, Field(gt=0)]
 
 
 class HardwareFields(Strict):

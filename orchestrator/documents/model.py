@@ -26,11 +26,16 @@ def _time(value: str) -> str:
 
 
 # Numbers are numbers: "08" or true are not counts, whatever pydantic would make of them.
-Count = Annotated[int, Field(strict=True, ge=1)]
-NonNegative = Annotated[int, Field(strict=True, ge=0)]
+# No count of a job exceeds a billion, and arithmetic with counts up to that limit cannot overflow a float.
+LARGEST_COUNT = 10**9
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
+NonNegative = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
+Positive = Annotated[float, Field(gt=0, le=1e15)]
 Text = Annotated[str, Field(min_length=1)]
-TimeLimit = Annotated[str, Field(pattern=r"^([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
+TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
 """`[D-]H:MM:SS`, as Slurm reads it."""
+
+_LONGEST_QUOTED = 100
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -96,7 +101,13 @@ def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
 def _shown_value(value: Any, path: Path_) -> str:
     for part in path:
         value = value[part]
-    return "" if isinstance(value, (dict, list)) else f", got {value!r}"
+    return "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
+
+
+def shortened(value: object) -> str:
+    """Return the value as a message quotes it: not more than a line of it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}..."
 
 
 def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:

@@ -6,9 +6,12 @@ and `0x10` are what was typed, so that a time limit is a time limit and a Norweg
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None, "~":
 _DEEPEST = 64
 _MOST_VALUES = 100_000
 _LONGEST_NUMBER = 400
+_LARGEST_FILE = 16 * 1024**2
+"""Bytes. A file of the most values that are read is smaller."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -72,24 +77,63 @@ def shown(path: Path) -> str:
     """`path` as a person would type it: relative to the current folder when it lies below it."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
+    except (OSError, RuntimeError, ValueError):  # outside, a loop of links, or a name that no file can have
         return str(path)
 
 
-def read_document(path: Path) -> Document:
-    """Read one YAML file; ReproError names the place of everything that is not plain YAML."""
+def read_document(path: Path, refusal: Callable[[os.stat_result], Problem | None] | None = None) -> Document:
+    """Read one YAML file; ReproError names the place of everything that is not plain YAML.
+
+    `refusal` returns what is wrong with the status of the open file, or None if the file may be read.
+    """
     name = shown(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = _file_bytes(path, name, refusal)
     except FileNotFoundError:
         raise ReproError(Problem("no such file", name)) from None
-    except IsADirectoryError:
-        raise ReproError(Problem("is a folder, not a YAML file", name)) from None
-    except UnicodeDecodeError as error:
-        raise ReproError(Problem(f"not UTF-8 text (byte {error.start})", name, "save it as UTF-8")) from None
     except OSError as error:
         raise ReproError(Problem(f"cannot be read: {error.strerror}", name)) from None
-    return parse_document(text, name)
+    except ValueError:  # a NUL, or a character that the file system's encoding lacks
+        raise ReproError(Problem("no file can have this name", repr(str(path)), "correct the path")) from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ReproError(Problem(f"not UTF-8 text (byte {error.start})", name, "save it as UTF-8")) from None
+    return parse_document(text.replace("\r\n", "\n").replace("\r", "\n"), name)
+
+
+def _file_bytes(path: Path, name: str, refusal: Callable[[os.stat_result], Problem | None] | None) -> bytes:
+    """Return the content of a regular file; ReproError for any other kind, OSError if it cannot be read."""
+    _require_regular(os.stat(path).st_mode, name)  # noqa: PTH116  before it is opened: to open a device can do something
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket that took the file's place
+            raise ReproError(_not_regular("a socket", name)) from None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        _require_regular(status.st_mode, name)
+        problem = refusal(status) if refusal is not None else None
+        if problem is not None:
+            raise ReproError(problem)
+        raw = file.read(_LARGEST_FILE + 1)
+    if len(raw) > _LARGEST_FILE:
+        limit = f"larger than {_LARGEST_FILE // 1024**2} MiB"
+        raise ReproError(Problem(f"{limit}, so it is not read", name, "split it, or correct the path"))
+    return raw
+
+
+_KINDS: Mapping[int, str] = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def _require_regular(mode: int, name: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise ReproError(_not_regular(_KINDS.get(stat.S_IFMT(mode), "a device"), name))
+
+
+def _not_regular(kind: str, name: str) -> Problem:
+    return Problem(f"is {kind}, not a YAML file", name, "remove it, or correct the path")
 
 
 def parse_document(text: str, name: str) -> Document:

@@ -13,7 +13,7 @@ from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
 from orchestrator.launch.sending import comment_of, mark_cancelled
 from orchestrator.launch.settle import is_being_made, is_here, recorded_ids
-from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.jobs import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
 from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
@@ -29,10 +29,13 @@ from orchestrator.slurm.states import Phase
 
 @dataclass(slots=True)
 class Cancelled:
-    """The jobs that were asked to end, and the reason for each that was not."""
+    """The jobs that were asked to end, and the reason for each that was not. `unrecorded` is why the ledger does not
+    have what was asked.
+    """
 
     asked: list[JobRow] = field(default_factory=list)
     refused: list[Problem] = field(default_factory=list)
+    unrecorded: tuple[Problem, ...] = ()
 
 
 def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
@@ -56,7 +59,10 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
             _end_here(ledger, row, done)
     _give_up(ledger, [row for row in rows if row.phase == SUBMITTING], done)
     _end_on_slurm(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
-    record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
+    try:
+        record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
+    except DiskFull as full:
+        done.unrecorded = full.problems
     order = {row.attempt_id: place for place, row in enumerate(rows)}
     done.asked.sort(key=lambda row: order[row.attempt_id])
     return done
@@ -67,7 +73,11 @@ def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         whose = row.user or "another user"
         done.refused.append(Problem(f"{row.label}: {whose} has written it down, and it is theirs to cancel"))
         return
-    record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
+    try:
+        record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
+    except DiskFull as full:  # only the ledger has it, as an attempt that waits its turn
+        done.refused += [Problem(f"{row.label}: {one.what}", one.where, one.mend) for one in full.problems]
+        return
     done.asked.append(row)
 
 

@@ -125,6 +125,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
     shared = {
         "case": plan.case,
         "title": _title(plan),
+        "layers": [str(file.absolute()) for file in cluster.files] if len(cluster.files) > 1 else [],
         "folder": str(folder),
         "resources": plan.resources,
         "environment": environment(plan, cluster),

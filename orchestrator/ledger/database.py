@@ -6,7 +6,7 @@ import errno
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.ledger.cells import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locking import require_locks, require_rollback_journal
 from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ownership import user_name, why_not_own_path
@@ -33,6 +34,10 @@ _POSTGRESQL_LOCK = 7265707
 _URL_EXAMPLE = "for example sqlite:////path/results.db or postgresql://user@host/database"
 
 
+class DiskFull(ReproError):
+    """The ledger can be read, and nothing can be written to it until somebody makes room."""
+
+
 def now() -> datetime:
     """UTC, without a zone: what the ledger keeps."""
     return datetime.now(timezone.utc).replace(tzinfo=None)
@@ -42,12 +47,19 @@ class Ledger:
     """A database that is known to have today's schema.
 
     `runs` are the folders that can contain its run folders: those in home and beside its file, as they are written and
-    with their links resolved.
+    with their links resolved. `listener` gets a line for each cell with a wrong value.
     """
 
-    def __init__(self, url: sa.URL, engine: sa.Engine, home: Path | None = None) -> None:
+    def __init__(
+        self,
+        url: sa.URL,
+        engine: sa.Engine,
+        home: Path | None = None,
+        listener: Callable[[Problem], None] | None = None,
+    ) -> None:
         self.url = url
         self.engine = engine
+        self._wrong = WrongRows(_shown(url), self._require_whole, listener)
         file = sqlite_file(url)
         homes = dict.fromkeys(filter(None, (home, file and file.parent)))
         folders = (one.absolute() / "runs" for one in homes)
@@ -76,20 +88,37 @@ class Ledger:
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
-        with explained(self.url), Session(self.engine, expire_on_commit=False) as session, session.begin():
+        with explained(self.url), self._session(leaves_out=False) as session, session.begin():
             take_write_lock(session.connection())
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        with explained(self.url), Session(self.engine) as session:
+        """One transaction that only reads. With a listener, rows that hold wrong values are left out."""
+        with explained(self.url), self._session(leaves_out=True) as session:
+            yield session
+
+    @contextmanager
+    def _session(self, *, leaves_out: bool) -> Iterator[CheckedSession]:
+        with CheckedSession(self.engine, self._wrong, leaves_out=leaves_out, expire_on_commit=False) as session:
             try:
                 yield session
-            except (ValueError, TypeError) as error:
-                if self.engine.dialect.name != "sqlite":
-                    raise
-                # A date or a JSON text that is none: SQLite takes any bytes of a damaged page for a value.
-                raise _damaged(self.url, _first_line(error)) from error
+            except WrongValue as error:
+                problems = session.problems() or [Problem(str(error), f"{_shown(self.url)}:")]
+                raise ReproError(*problems) from error
+
+    def _require_whole(self) -> None:
+        """Raise ReproError if SQLite's own check finds damage, or the file does not end with a page."""
+        file = sqlite_file(self.url)
+        if file is None:
+            return
+        with explained(self.url), self.engine.connect() as connection:
+            page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+            said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+        if file.stat().st_size % page:
+            raise _damaged(self.url, "its last page is cut off")
+        if said != "ok":
+            raise _damaged(self.url, _one_line(str(said)))
 
 
 def take_write_lock(connection: sa.Connection) -> None:
@@ -114,9 +143,18 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
-def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -> Ledger | None:
+def open_ledger(
+    url: sa.URL,
+    *,
+    create: bool = True,
+    home: Path | None = None,
+    listener: Callable[[Problem], None] | None = None,
+) -> Ledger | None:
     """Open (and make or migrate) the ledger; None when it does not exist and `create` is false. Its run folders are in
     `home`, or beside its file.
+
+    A row that holds a wrong value is an error of whoever reads it. With a `listener`, which gets a line for each such
+    cell, readers go on without the row.
 
     Raises Unreachable for a server that does not answer or a lock that is not given up, else ReproError: a file
     system without locks, a newer schema, another program's database, a damaged file. None of these is changed.
@@ -139,7 +177,7 @@ def open_ledger(url: sa.URL, *, create: bool = True, home: Path | None = None) -
             from orchestrator.ledger.migrations.migrating import migrate
 
             migrate(engine)
-    return Ledger(url, engine, home)
+    return Ledger(url, engine, home, listener)
 
 
 def checked_version(connection: sa.Connection) -> str | None:
@@ -222,7 +260,7 @@ def _of_sqlite(url: sa.URL, said: str) -> ReproError:
     refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
     if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
         why = f" ({refused.strerror})" if refused else ""
-        return ReproError(Problem(f"{name}: the disk is full{why}", mend="make room and repeat the command"))
+        return DiskFull(Problem(f"{name}: the disk is full{why}", mend="make room and repeat the command"))
     if "readonly" in low or refused:
         why = str(refused.strerror) if refused else said
         return ReproError(Problem(f"{name}: cannot be written ({why})", mend="check its owner and permissions"))
@@ -240,7 +278,7 @@ def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
         return _locked(name)
     if "no space left" in low or "disk full" in low:
         mend = "its administrator must make room; then repeat the command"
-        return ReproError(Problem(f"{name}: the server's disk is full", mend=mend))
+        return DiskFull(Problem(f"{name}: the server's disk is full", mend=mend))
     if "read-only" in low or "permission denied" in low:
         return ReproError(Problem(f"{name}: cannot be written ({said})", mend="ask for the right to write there"))
     passing = any(word in low for word in _PASSING)

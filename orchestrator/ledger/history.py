@@ -58,6 +58,8 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
     """The attempts of a job, the first one first, each with its events in the order in which they happened."""
     with ledger.reading() as session:
         attempts = list(session.scalars(sa.select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)))
+        if not attempts:  # each has a wrong value, and is left out
+            return []
         ids = [attempt.id for attempt in attempts]
         runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
         concerned = sa.or_(

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.ledger.cells import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, fields, rows_of
 
@@ -208,7 +209,7 @@ def _line(attempt_id: int, line: MeasuredIteration) -> dict[str, Any]:
 
 
 _VALUES = operator.attrgetter(*MeasuredIteration.__slots__)
-_NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, sa.Double))
+_NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, CheckedNumber))
 
 
 def files_read(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileRead]]:

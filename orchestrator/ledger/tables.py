@@ -10,9 +10,20 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
+from sqlalchemy import ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from orchestrator.ledger.cells import (
+    CheckedBigInteger,
+    CheckedBoolean,
+    CheckedInteger,
+    CheckedNumber,
+    CheckedText,
+    CheckedTime,
+    JsonObject,
+    JsonTexts,
+    Word,
+)
 from orchestrator.ledger.database import now
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
@@ -33,7 +44,13 @@ T = TypeVar("T")
 
 
 class Table(DeclarativeBase):
-    type_annotation_map = {float: Double}
+    type_annotation_map = {
+        bool: CheckedBoolean,
+        datetime: CheckedTime,
+        float: CheckedNumber,
+        int: CheckedInteger,
+        str: CheckedText,
+    }
     metadata = MetaData(
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -57,13 +74,13 @@ class Run(Table):
     user: Mapped[str]
     host: Mapped[str]
     pid: Mapped[int]
-    command: Mapped[list[str]] = mapped_column(JSON)
+    command: Mapped[list[str]] = mapped_column(JsonTexts)
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, Any]] = mapped_column(JSON)
-    profile: Mapped[dict[str, Any]] = mapped_column(JSON)
+    versions: Mapped[dict[str, Any]] = mapped_column(JsonObject)
+    profile: Mapped[dict[str, Any]] = mapped_column(JsonObject)
     profile_file: Mapped[str | None]
-    wishes: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    wishes: Mapped[dict[str, Any] | None] = mapped_column(JsonObject)
 
 
 class Job(Table):
@@ -80,7 +97,7 @@ class Job(Table):
     code: Mapped[str]
     image: Mapped[str | None]
     image_digest: Mapped[str | None]
-    configuration: Mapped[dict[str, Any]] = mapped_column(JSON)
+    configuration: Mapped[dict[str, Any]] = mapped_column(JsonObject)
     gpus: Mapped[int]
     iterations: Mapped[int]
     repeat: Mapped[int] = mapped_column(server_default="1")
@@ -129,17 +146,17 @@ class Attempt(Table):
     host: Mapped[str]
     user: Mapped[str | None]
     pid: Mapped[int | None]
-    pid_start_ticks: Mapped[int | None] = mapped_column(BigInteger)
+    pid_start_ticks: Mapped[int | None] = mapped_column(CheckedBigInteger)
     machine: Mapped[str | None]
     slurm_cluster: Mapped[str | None]
     file: Mapped[str | None]
-    options: Mapped[list[str] | None] = mapped_column(JSON)
+    options: Mapped[list[str] | None] = mapped_column(JsonTexts)
     is_requeued: Mapped[bool | None]
     token: Mapped[str] = mapped_column(index=True)
     array_index: Mapped[int | None]
     scheduler_id: Mapped[str | None] = mapped_column(index=True)
     state: Mapped[str]
-    phase: Mapped[str]
+    phase: Mapped[str] = mapped_column(Word(*OPEN, ENDED))
     reason: Mapped[str | None]
     nodes: Mapped[str | None]
     exit_code: Mapped[int | None]
@@ -155,11 +172,11 @@ class Attempt(Table):
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
     unseen_since: Mapped[datetime | None]
-    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JSON)
-    unseen_log_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject)
+    unseen_log_bytes: Mapped[int | None] = mapped_column(CheckedBigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]
-    verdict: Mapped[str | None]
+    verdict: Mapped[str | None] = mapped_column(Word(VERIFIED, FAILED))
     verdict_reason: Mapped[str | None]
     failure: Mapped[str | None]
     deciding_line: Mapped[str | None]
@@ -220,9 +237,9 @@ class Reading(Table):
     attempt_id: Mapped[int] = mapped_column(ForeignKey("attempts.id"), primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     inode: Mapped[str]
-    bytes_read: Mapped[int] = mapped_column(BigInteger)
+    bytes_read: Mapped[int] = mapped_column(CheckedBigInteger)
     fingerprint: Mapped[str]
-    facts: Mapped[dict[str, Any]] = mapped_column(JSON)
+    facts: Mapped[dict[str, Any]] = mapped_column(JsonObject)
 
 
 class Event(Table):
@@ -245,7 +262,7 @@ class Look(Table):
 
     scheduler: Mapped[str] = mapped_column(primary_key=True)
     asked_at: Mapped[datetime]
-    complaints: Mapped[list[str]] = mapped_column(JSON)
+    complaints: Mapped[list[str]] = mapped_column(JsonTexts)
 
 
 def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> None:

@@ -90,7 +90,7 @@ def known_runs(ledger: Ledger) -> list[KnownRun]:
 def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[KnownRun]) -> list[JobRow]:
     """Those that the latest run asked for last."""
     order = {run.id: position for position, run in enumerate(runs)}
-    return sorted(rows, key=lambda row: order[row.run_id])
+    return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
 def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> Side:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import pwd
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -149,7 +150,7 @@ def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
 
 def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> JobRecord:
     """The record of one job from its fields by our names, as they were printed."""
-    word = base_state(row["state"])
+    word = sys.intern(base_state(row["state"]))
     phase = phase_of(word)
     waiting, ended = phase is Phase.WAITING, phase is Phase.ENDED
     start, end = _time(row["start"]), _time(row["end"])
@@ -187,10 +188,13 @@ def exit_and_signal(text: str) -> tuple[int | None, int | None]:
 
 def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The rows of the output, by our names. Lines that begin no row belong to the comment of the row before them."""
-    starts = list(_row_start(tuple(names.values())).finditer(stdout))
-    ends = [*(start.start() for start in starts), len(stdout)][1:]
-    for start, end in zip(starts, ends, strict=True):
-        yield {**start.groupdict(), "comment": stdout[start.end() : end]}
+    before: re.Match[str] | None = None
+    for start in _row_start(tuple(names.values())).finditer(stdout):
+        if before is not None:
+            yield {**before.groupdict(), "comment": stdout[before.end() : start.start()]}
+        before = start
+    if before is not None:
+        yield {**before.groupdict(), "comment": stdout[before.end() :]}
 
 
 @functools.cache
@@ -218,6 +222,11 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None
 
 
+# Rows share users, states, nodes and times: a value that is kept once keeps a long queue small.
+_VALUES_KEPT = 4096
+
+
+@functools.lru_cache(_VALUES_KEPT)
 def _time(text: str) -> datetime | None:
     """A UTC time from seconds since the epoch; None for `Unknown`, `N/A` and 0."""
     seconds = _number(text)
@@ -247,6 +256,7 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
+@functools.lru_cache(_VALUES_KEPT)
 def _text(value: str) -> str:
     return "" if value.strip() in _NOTHING else value.strip()
 

@@ -19,6 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.cells import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.origins import RunOrigin
@@ -216,7 +217,7 @@ def _checked(value: Any, column: Any, is_path: bool) -> Any:
     kind = str if is_path else column.type.python_type
     if kind is datetime:
         return datetime.fromisoformat(value)
-    if isinstance(column.type, sa.JSON):
+    if isinstance(column.type, (JsonObject, JsonTexts)):
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -45,10 +45,14 @@ def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunOri
 
 
 def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunOrigin]:
-    """Attempt id -> the run that made the attempt: a later run that finds the job done makes none."""
+    """Attempt id -> the run that made the attempt: a later run that finds the job done makes none.
+
+    An attempt is missing where the ledger cannot give its run.
+    """
     made_in = {(one.job_id, one.number): one.run_id for one in attempt_origins(ledger, {row.job_id for row in rows})}
     runs = {run.id: run for run in run_origins(ledger, set(made_in.values()))}
-    return {row.attempt_id: runs[made_in[row.job_id, row.number]] for row in rows}
+    known = {row.attempt_id: made_in.get((row.job_id, row.number)) for row in rows}
+    return {attempt_id: runs[run_id] for attempt_id, run_id in known.items() if run_id in runs}
 
 
 def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.catalog.expand import expand
+from orchestrator.catalog.expand import MOST_CASES, case_count, expand, scale_fields
+from orchestrator.catalog.experiment import scale_names
+from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.catalog.settings import AXES
 from orchestrator.errors import ReproError
-from tests.unit.catalog.entries import BASE, entry_of, shipped, short
+from orchestrator.folders import Folders
+from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
 
 
 def said(folder: Path, text: str, scale: str = "paper") -> list[str]:
@@ -103,6 +106,48 @@ def test_fields_that_contradict_one_another_are_refused_at_their_place(
 ) -> None:
     (only,) = said(tmp_path, text)
     assert only.startswith(f"figure-1.yaml:{expected}"), only
+
+
+ROWS = BASE.replace(
+    "matrix:\n  pp: [1, 2, 4]\n  gbs: [8, 16]\n", "cases:\n- {case: a, pp: 1, gbs: 8}\n- {pp: 2, gbs: 16}\n"
+)
+
+
+def test_a_row_without_the_name_that_cases_go_by_is_refused_at_its_place(tmp_path: Path) -> None:
+    mend = "add case: to the row, or change named_by"
+    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it; {mend}"]
+
+
+def large(cases: int) -> str:
+    return BASE.replace("gbs: [8, 16]", f"gbs: {list(range(8, 8 + cases // 3))}")
+
+
+def test_a_matrix_is_expanded_only_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.catalog.expand.MOST_CASES", 9)
+    assert len(expand(entry_of(tmp_path, large(9)))) == 9
+    monkeypatch.setattr("orchestrator.catalog.expand._case", None)  # nothing is expanded
+    what = "figure-1.yaml:7:3 matrix: 12 cases at scale paper, and the limit is 9; remove values of the axes"
+    assert said(tmp_path, large(12)) == [what]
+
+
+def test_no_shipped_experiment_is_near_the_limit() -> None:
+    for name, file in experiment_names(Folders(shipped=CHECKOUT, home=CHECKOUT)).items():
+        entry = read_experiment(name, file)
+        assert all(case_count(scale_fields(entry, scale)) < MOST_CASES / 20 for scale in scale_names(entry.experiment))
+
+
+@pytest.mark.parametrize("gbs", [10**9 + 1, 10**390], ids=["one more", "390 digits"])
+def test_a_count_has_a_limit(tmp_path: Path, gbs: int) -> None:
+    (only,) = said(tmp_path, BASE.replace("[8, 16]", f"[{gbs}]"))
+    assert only.startswith("figure-1.yaml:8:9 matrix.gbs.0: input should be less than or equal to 1000000000, got 1")
+
+
+def test_a_rule_cannot_exceed_the_limit_of_a_count(tmp_path: Path) -> None:
+    text = BASE.replace("fixed: {mbs: 1}", "fixed: {seq: 1000000000}").replace(
+        "tp: gpus / pp", f"mbs: {' * '.join(['seq'] * 30)}"
+    )
+    text = text.replace("pp, tp]", "pp, mbs]")
+    assert all(line.endswith("` gives more than 1,000,000,000") for line in said(tmp_path, text))
 
 
 def test_an_unknown_scale_names_the_near_and_else_all() -> None:

@@ -94,3 +94,16 @@ def test_a_machine_without_mpirun_or_its_hostfile_starts_nothing(
     (tmp_path / "mpirun").chmod(0o755)
     with pytest.raises(ReproError, match="hostfile /nowhere/hosts: no such file"):
         require_ready([], cluster, folders)
+
+
+@pytest.mark.parametrize("name", ["a%j", "a\\b"])
+def test_a_home_that_slurm_would_read_as_a_pattern_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folders = Folders(shipped=tmp_path, home=tmp_path / name)
+    with pytest.raises(ReproError, match="no folder for Slurm jobs; set REPRO_HOME to one without") as error:
+        require_ready([], cluster_of(tmp_path), folders)
+    assert not isinstance(error.value, Unreachable)

@@ -40,6 +40,7 @@ STAGED = SELENE_FILLED.replace(
 
 
 def compare(file: Path, text: str, update: bool) -> None:
+    text = without_folders(text)
     if update:
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pwd
+import tracemalloc
+from collections import deque
 from datetime import datetime, timezone
 
 import pytest
@@ -308,3 +310,21 @@ def test_an_array_expression_is_expanded(text: str, ids: list[str]) -> None:
 def test_a_header_of_a_cluster_is_not_a_job() -> None:
     (record,) = parse_queue("CLUSTER: ci\n" + queue_row())
     assert record.job_id == "7"
+
+
+def test_a_long_queue_is_parsed_row_by_row() -> None:
+    rows = 20_000
+    text = "".join(queue_row(job=str(number), comment=f"token-{number}") for number in range(1, rows + 1))
+    tracemalloc.start()
+    try:
+        (last,) = deque(parse_queue(text), maxlen=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (last.job_id, last.comment) == (str(rows), f"token-{rows}")
+    assert peak < len(text)
+
+
+def test_the_records_of_a_long_queue_share_what_is_the_same() -> None:
+    first, second = parse_queue(queue_row(job="1") + queue_row(job="2"))
+    assert first.nodes is second.nodes and first.started_at is second.started_at and first.user is second.user

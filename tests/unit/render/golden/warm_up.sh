@@ -10,6 +10,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/warm-up/batch.txt
 # warm-up/selene case=warm-up at scale one node on selene: job warm-up
+# The profile is merged from clusters/selene.yaml, clusters/selene.local.yaml
 # 1 GPU: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 1
 # Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
+from orchestrator.ledger.cells import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, Measurement, record_measurements
@@ -125,7 +126,7 @@ def test_attempts_whose_folders_have_one_name_or_a_strange_one_have_their_own_in
 
 def values(column: sa.ColumnClause[Any]) -> st.SearchStrategy[Any]:
     """What a column may hold; texts that nothing is masked in."""
-    if isinstance(column.type, sa.JSON):
+    if isinstance(column.type, (JsonObject, JsonTexts)):
         return st.dictionaries(st.sampled_from("abc"), st.lists(st.integers() | st.booleans() | st.none()))
     kinds: dict[type, st.SearchStrategy[Any]] = {
         str: st.text(st.sampled_from("ab \n\u2028\x00\u00e9\U0001f600\"'\\{}")),

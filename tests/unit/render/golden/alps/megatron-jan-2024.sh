@@ -9,6 +9,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/origin/batch.txt
 # atc24/atc-demo case=origin at scale paper on alps: job 000000000001
+# The profile is merged from clusters/alps.yaml, clusters/alps.local.yaml
 # 4 GPUs: tensor-parallel 1, pipeline-parallel 4, data-parallel 1; 16 microbatches of 1
 # Complete as it stands: `sbatch` this file. It needs bash and Slurm with CSCS's container engine, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -10,6 +10,7 @@
 #SBATCH --ntasks-per-core=1
 #SBATCH --output=/runs/20261121-092041-bd57/pp8-tp8-gbs32/batch.txt
 # sc21/figure-13 pp=8,tp=8,gbs=32 at scale paper on aws-hyperpod: job 000000000001
+# The profile is merged from clusters/aws-parallelcluster-p4d.yaml, clusters/aws-parallelcluster-p5.yaml, clusters/aws-hyperpod.yaml, clusters/aws-hyperpod.local.yaml
 # 64 GPUs: tensor-parallel 8, pipeline-parallel 8, data-parallel 1; 32 microbatches of 1
 # Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -10,6 +10,7 @@
 #SBATCH --ntasks-per-core=1
 #SBATCH --output=/runs/20261121-092041-bd57/312/batch.txt
 # tutorials/tutorial-cp case=312 at scale paper on aws-hyperpod: job 000000000001
+# The profile is merged from clusters/aws-parallelcluster-p4d.yaml, clusters/aws-parallelcluster-p5.yaml, clusters/aws-hyperpod.yaml, clusters/aws-hyperpod.local.yaml
 # 8 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 4
 # Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

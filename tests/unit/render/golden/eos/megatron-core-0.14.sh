@@ -10,6 +10,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/104/batch.txt
 # tutorials/core-dp case=104 at scale paper on eos: job 000000000001
+# The profile is merged from clusters/eos.yaml, clusters/eos.local.yaml
 # 4 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 4; 1 microbatch of 1
 # Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

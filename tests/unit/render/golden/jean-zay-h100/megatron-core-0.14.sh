@@ -12,6 +12,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/104/batch.txt
 # tutorials/core-dp case=104 at scale paper on jean-zay-h100: job 000000000001
+# The profile is merged from clusters/jean-zay-v100.yaml, clusters/jean-zay-h100.yaml, clusters/jean-zay-h100.local.yaml
 # 4 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 4; 1 microbatch of 1
 # Complete as it stands: `sbatch` this file. It needs bash and Slurm, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

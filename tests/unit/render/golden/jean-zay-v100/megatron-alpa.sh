@@ -12,6 +12,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/gpus16/batch.txt
 # alpa/alpa-gpt gpus=16 at scale paper on jean-zay-v100: job 000000000001
+# The profile is merged from clusters/jean-zay-v100.yaml, clusters/jean-zay-v100.local.yaml
 # 16 GPUs: tensor-parallel 2, pipeline-parallel 8, data-parallel 1; 256 microbatches of 4
 # Complete as it stands: `sbatch` this file. It needs bash and Slurm, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -1,5 +1,6 @@
 #!/bin/bash
 # alpa/alpa-gpt gpus=16 at scale paper on kwai-h800: job 000000000001
+# The profile is merged from clusters/kwai-h800.yaml, clusters/kwai-h800.local.yaml
 # 16 GPUs: tensor-parallel 2, pipeline-parallel 8, data-parallel 1; 256 microbatches of 4
 # Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -1,5 +1,6 @@
 #!/bin/bash
 # atc24/atc-demo case=ours at scale paper on kwai-h800: job 000000000001
+# The profile is merged from clusters/kwai-h800.yaml, clusters/kwai-h800.local.yaml
 # 4 GPUs: tensor-parallel 1, pipeline-parallel 4, data-parallel 1; 16 microbatches of 1
 # Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -11,6 +11,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/pp2-tp2-gbs32/batch.txt
 # sc21/figure-13 pp=2,tp=2,gbs=32 at scale quad on leonardo: job 000000000001
+# The profile is merged from clusters/leonardo.yaml, clusters/leonardo.local.yaml
 # 4 GPUs: tensor-parallel 2, pipeline-parallel 2, data-parallel 1; 32 microbatches of 1
 # Complete as it stands: `sbatch` this file. It needs bash and Slurm, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -1,5 +1,6 @@
 #!/bin/bash
 # tutorials/tutorial-cp case=312 at scale paper on local: job 000000000001
+# The profile is merged from clusters/local.yaml, clusters/local.local.yaml
 # 8 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 4
 # Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

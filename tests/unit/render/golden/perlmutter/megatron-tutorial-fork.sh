@@ -12,6 +12,7 @@
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/312/batch.txt
 # tutorials/tutorial-cp case=312 at scale paper on perlmutter: job 000000000001
+# The profile is merged from clusters/perlmutter.yaml, clusters/perlmutter.local.yaml
 # 8 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 4
 # Complete as it stands: `sbatch` this file. It needs bash, Slurm and shifter, and what the command at its end names.
 # shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task

@@ -1,0 +1,120 @@
+"""A ledger that somebody has edited: a wrong value is one line with table, row and column, and the rest is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from orchestrator.ledger.cells import CheckedText, JsonObject, JsonTexts
+from orchestrator.ledger.database import ledger_url, open_ledger
+from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.tables import Attempt, Table
+from tests.unit.cli.calling import Caller, Done
+
+COLUMNS = [column for table in Table.metadata.sorted_tables for column in table.columns]
+# A row whose key leads nowhere belongs to no job, and is not read.
+KEYS = {str(column) for column in COLUMNS if column.primary_key or column.foreign_keys}
+NUMBERED = ("attempts.id", "events.id")  # SQLite itself refuses a text there
+
+VALUES: dict[type, list[object]] = {
+    CheckedText: [b"\xff\xfe"],
+    JsonObject: ["{broken", "[]", "3"],
+    JsonTexts: ["{broken", "{}", "[1]"],
+}
+OTHERS: list[object] = ["abc", b"\xff", 2**62 + 0.5]
+
+
+@contextmanager
+def edited(file: Path, column: sa.Column[object] | str, value: object, row: int = 0) -> Iterator[None]:
+    """The ledger with another value in one cell; put back afterwards."""
+    table, _, name = str(column).partition(".")
+    good = file.read_bytes()
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        rowid = f"(SELECT rowid FROM {table} ORDER BY rowid LIMIT 1 OFFSET {row})"
+        connection.execute(f'UPDATE {table} SET "{name}" = ? WHERE rowid = {rowid}', (value,))
+    try:
+        yield
+    finally:
+        file.write_bytes(good)
+
+
+def values_for(column: str) -> list[object]:
+    kind = next(one.type for one in COLUMNS if str(one) == column)
+    return VALUES.get(type(kind), OTHERS)
+
+
+def require_cell_or_success(done: Done, column: str) -> None:
+    """A command that reads the cell names it and ends with 2; another one does not notice."""
+    table, _, name = column.partition(".")
+    named = [line for line in done.stderr.splitlines() if f"results.db: table {table}, row " in line]
+    assert done.returncode == (2 if named else 0), done.stderr
+    assert all(f", column {name}: " in line and line.startswith("repro: ") for line in named)
+    assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("column", [str(column) for column in COLUMNS if str(column) not in NUMBERED])
+def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Caller, column: str) -> None:
+    file = looking.site.folder / "results.db"
+    with closing(sqlite3.connect(file)) as connection:
+        (job,) = connection.execute("SELECT job_id FROM attempts ORDER BY id LIMIT 1 OFFSET 1").fetchone()
+    for value in values_for(column):
+        with edited(file, column, value):
+            for words in (["status"], ["history", job], ["collect"]):
+                done = looking(*words)
+                assert "defect" not in done.stderr and "Traceback" not in done.stderr, done.stderr
+                if column not in KEYS:
+                    require_cell_or_success(done, column)
+
+
+@pytest.mark.parametrize("column", ["attempts.number", "attempts.phase", "attempts.created_at", "jobs.gpus"])
+def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
+    with edited(looking.site.folder / "results.db", column, "abc"):
+        done = looking("status", "--json")
+        assert (done.returncode, len(done.complaints)) == (2, 2)  # the cell, and the bar of all jobs
+        assert re.fullmatch(
+            rf"repro: \S.*/results\.db: table {column.replace('.', ', row id=[^,]+, column ')}: 'abc' is not .*; "
+            "correct it with sqlite3, or restore a copy of the ledger",
+            done.complaints[0],
+        )
+        assert len(json.loads(done.stdout)) == 5
+
+
+@pytest.mark.parametrize(
+    "command", ["list", "report --force -o", "plot --force -o", "claims", "compare --json", "logs"]
+)
+@pytest.mark.parametrize("column", ["attempts.ended_at", "jobs.configuration", "runs.created_at", "metrics.value"])
+def test_other_commands_name_the_cell_as_well(looking: Caller, tmp_path: Path, command: str, column: str) -> None:
+    words = [*command.split(), *([str(tmp_path / "page.png")] if command.endswith("-o") else [])]
+    with edited(looking.site.folder / "results.db", column, "abc"):
+        done = looking(*words)
+    assert "defect" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_ledger_without_a_listener_refuses_to_read_a_wrong_row(looking: Caller) -> None:
+    file = looking.site.folder / "results.db"
+    with edited(file, "attempts.phase", "paused", row=2):
+        strict = open_ledger(ledger_url(str(file), file.parent), create=False)
+        assert strict is not None
+        with pytest.raises(Exception, match=r"row id=3, column phase: 'paused' is not one of submitting, waiting, "):
+            job_rows(strict)
+        strict.engine.dispose()
+
+
+def test_nothing_is_written_to_a_wrong_row(looking: Caller) -> None:
+    file = looking.site.folder / "results.db"
+    with edited(file, "attempts.options", "{broken"):
+        found: list[str] = []
+        ledger = open_ledger(
+            ledger_url(str(file), file.parent), create=False, listener=lambda one: found.append(str(one))
+        )
+        assert ledger is not None
+        with pytest.raises(Exception, match="row id=1, column options"), ledger.writing() as session:
+            session.get_one(Attempt, 1)
+        ledger.engine.dispose()
