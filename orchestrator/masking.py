@@ -187,7 +187,7 @@ def masked(text: str, known: Collection[str] = ()) -> str:
     The time is linear in the length of the text. `known` are values that are secret whatever they look like: they are
     masked also as a shell, JSON or a URL writes them, unless they have fewer than four characters.
     """
-    text = _without_known(text, known)
+    text = _known_masked(text, known)
     text = _PEM.sub(MASK, text)
     if _has(text, _SHAPES_HAVE):
         text = _SHAPE.sub(lambda found: found[0] if found["vague"] and not _DIGIT.search(found[0]) else MASK, text)
@@ -289,7 +289,20 @@ def _lowered(text: str) -> str:
     return "".join(c.lower() if c.isascii() else c for c in text)
 
 
-def _without_known(text: str, known: Collection[str]) -> str:
+def without_known(value: Any, known: Collection[str]) -> Any:
+    """Return JSON-like data in which only these values are masked, whatever they are called."""
+    if not known:
+        return value
+    if isinstance(value, str):
+        return _known_masked(value, known)
+    if isinstance(value, Mapping):
+        return {key: without_known(part, known) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_known(part, known) for part in value]
+    return value
+
+
+def _known_masked(text: str, known: Collection[str]) -> str:
     for value in sorted(_spellings(known), key=len, reverse=True):
         if value not in text:
             continue

@@ -38,14 +38,15 @@ TABLES: Mapping[str, type[Table]] = {
 }
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"user", "host", "pid", "wishes"}),
-    "attempts": frozenset({"user", "host", "pid", "token"}),
+    "attempts": frozenset({"user", "host", "pid", "token", "machine", "pid_start_ticks"}),
 }
 _PATHS: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"profile"}),
     "attempts": frozenset({"folder", "script", "file"}),
 }
 _ADDED: Mapping[str, frozenset[str]] = {
-    "attempts": frozenset({"execution"}),
+    "jobs": frozenset({"image_digest"}),
+    "attempts": frozenset({"execution", "slurm_cluster"}),
     "iterations": frozenset({"host_wait_ms"}),
 }
 """Columns that the lines of older bundles lack. They are empty then."""
@@ -196,8 +197,7 @@ def read_rows(folder: Path, table: str) -> Iterator[Row]:
 
 def _row_of(line: bytes, columns: list[Any], paths: frozenset[str], added: frozenset[str]) -> Row:
     row, names = json.loads(line, parse_constant=_refused), [column.name for column in columns]
-    older = [name for name in names if name not in added]
-    if not isinstance(row, dict) or list(row) not in (names, older):
+    if not isinstance(row, dict) or list(row) != [name for name in names if name in row or name not in added]:
         raise ValueError("other columns")
     return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
 
