@@ -20,12 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
+from orchestrator.folders import find_folders
 from orchestrator.launch.provenance import user_name
 from orchestrator.results.bundle.verify import verify
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import Site
 
 TOP = "figure-13-cpu-here"
+TEMPLATES = find_folders().templates
 
 
 def content(file: Path) -> dict[str, bytes]:
@@ -90,7 +92,8 @@ def test_a_bundle_holds_where_there_is_nothing_but_the_file(reviewer: Caller, ma
     assert re.fullmatch(
         r"files     \d+ of them: no difference\n"
         r"numbers   6 attempts read again: 48 iterations, \d+ metrics: no difference\n"
-        r"results   6 cases and \d+ claims judged again: no difference\n",
+        r"results   6 cases and \d+ claims judged again: no difference\n"
+        r"pages     report\.html and README\.txt rendered again: no difference\n",
         done.stdout,
     )
     assert list(reviewer.site.folder.iterdir()) == []
@@ -247,7 +250,7 @@ def test_no_bit_of_any_file_changes_unseen(made: Path, files: dict[str, bytes], 
     with tempfile.TemporaryDirectory() as folder:
         file = packed({**files, path: bytes(text)}, Path(folder) / made.name)
         try:
-            assert not verify(file).holds
+            assert not verify(file, TEMPLATES).holds
         except ReproError as error:
             assert len(str(error).splitlines()) == 1
 

@@ -47,7 +47,7 @@ def test_there_is_evidence() -> None:
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
 def test_a_bundles_numbers_and_claims_follow_from_its_logs(bundle: Path) -> None:
-    found = verify(bundle)
+    found = verify(bundle, find_folders().templates)
     assert [difference for check in found.checks for difference in check.differences] == []
     assert [check.name for check in found.checks] == ["files", "numbers", "results"]
 
