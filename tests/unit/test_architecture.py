@@ -13,10 +13,9 @@ import orchestrator
 PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
+MODULES = ("errors", "folders", "job_files", "job_record", "masking", "secret_names", "secret_spans")
 FLOORS = {
-    **dict.fromkeys(
-        ("errors", "folders", "job_files", "job_record", "masking", "secret_names", "megatron", "pretrain"), 1
-    ),
+    **dict.fromkeys((*MODULES, "megatron", "pretrain"), 1),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
@@ -29,6 +28,8 @@ SAME_FLOOR = {
     ("results", "reading"),
     ("job_files", "errors"),
     ("masking", "secret_names"),
+    ("masking", "secret_spans"),
+    ("secret_spans", "secret_names"),
     *((room, "job_files") for room in ("folders", "job_record")),
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
@@ -49,7 +50,7 @@ def imports(room: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders", "job_files", "job_record", "masking", "secret_names"])
+@pytest.mark.parametrize("room", [*ROOMS, *MODULES])
 def test_a_room_uses_only_rooms_on_lower_floors(room: str) -> None:
     upward = [
         f"{file} uses {used}"
