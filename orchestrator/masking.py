@@ -26,6 +26,8 @@ from orchestrator.secret_spans import Span, commands_in, spans_of_command, spans
 
 MASK = "***"
 
+_MOST_PASSES = 4
+"""A mask may close a quote that was left open, so that what is behind it reads as another value."""
 _SHORTEST_KNOWN = 4
 """Characters; a shorter value occurs everywhere by chance."""
 _SHORTEST_ANYWHERE = 8
@@ -115,6 +117,14 @@ def masked(text: str, known: Collection[str] = ()) -> str:
     masked also as a shell, JSON or a URL writes them, unless they have fewer than four characters.
     """
     text = _known_masked(text, known)
+    for _ in range(_MOST_PASSES):
+        before, text = text, _masked_once(text)
+        if text == before:
+            break
+    return text
+
+
+def _masked_once(text: str) -> str:
     text = _PEM.sub(MASK, text)
     if _has(text, _SHAPES_HAVE):
         text = _SHAPE.sub(lambda found: found[0] if found["vague"] and not _DIGIT.search(found[0]) else MASK, text)

@@ -78,7 +78,7 @@ _QUOTED = re.compile(
     r"""|'[^']*'|"[^"\\]*(?:\\.[^"\\]*)*"|\\.?|[^\s'"\\]+)+""",
     re.DOTALL,
 )
-_QUOTED_IN_LINE = re.compile(r"""'[^'\n]*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""")
+_QUOTED_IN_LINE = re.compile(r"""(?:'[^'\n]*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*")[^\s,;'"]*""")
 _BARE = re.compile(r"""(?:[^\s'"]+|'[^'\n]*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*")+""")
 _ONE_WORD = re.compile(r"[^\s'\",;]+")
 _WORDS_BEGINNING = re.compile(r"[^\s'\",;]{1,512}")
@@ -217,7 +217,7 @@ def _spaced(text: str, name: str, start: int, at: int) -> Span:
     if "|" in text[at - 3 : at]:
         return _stripped(text, at, _end(_CELL, text, at))
     if text[at : at + 1] in ("'", '"'):
-        return at, _end(_QUOTED_IN_LINE, text, at)
+        return _closed(text, at, _end(_QUOTED_IN_LINE, text, at))
     if is_code(text[at : at + 200].partition("\n")[0]):
         return at, at
     line_before = text[max(0, start - 16) : start]
@@ -236,10 +236,10 @@ def _after_colon(text: str, name: str, start: int, at: int) -> Span:
         at = scheme.end() if scheme else at
         return at, _end(_HEADERS_VALUE, text, at)
     if text[at : at + 1] in ("'", '"'):
-        return at, _end(_QUOTED_IN_LINE, text, at)
+        return _closed(text, at, _end(_QUOTED_IN_LINE, text, at))
     end = _end(_ONE_WORD, text, at)
     word = text[at:end]
-    if is_code(word):
+    if is_code(word) or "***" in word:  # a part of it is masked already
         return at, at
     is_alone = bool(_ENDS_VALUE.match(text, end))
     is_in_prose = text[max(0, start - 2) : start].strip(" \t")[-1:].isalnum()

@@ -282,6 +282,9 @@ PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
 
 @settings(max_examples=500, deadline=None)
 @given(text=st.lists(PIECES, max_size=14).map("".join))
+@example(text='password: "token": ')
+@example(text='password: TOKEN="')
+@example(text='password: "token"a1 token = "a"b c')
 def test_masking_twice_is_masking_once(text: str) -> None:
     once = masked(text)
     assert masked(once) == once
