@@ -32,6 +32,18 @@ OutputFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--output", "-o", help="The file to write; else EXPERIMENT-SCALE-CLUSTER.tar.zst."),
 ]
+Key = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--sign", metavar="KEY", help="Sign the bundle with this SSH key, into FILE.sig beside it."),
+]
+Signers = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--allowed-signers",
+        metavar="FILE",
+        help="With verify: require a signature by somebody in this file (its format: man ssh-keygen).",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if there is one.")]
 
 
@@ -42,6 +54,8 @@ def bundle(
     scale: OnlyScale = None,
     cluster: ClusterName = None,
     workload: OnlyWorkload = None,
+    sign: Key = None,
+    allowed_signers: Signers = None,
     force: Force = False,
     database: Database = None,
 ) -> None:
@@ -49,11 +63,14 @@ def bundle(
     if what != VERIFY:
         if file is not None:
             raise ReproError(Problem(f"{file}: only verify takes a file here", mend="-o names the one to write"))
-        _make(what, output, scale, cluster, workload, force, database)
-    elif file is None or any((output, scale, cluster, workload, force)):
-        raise ReproError(Problem("verify takes a file, and nothing else", mend="repro bundle verify FILE.tar.zst"))
+        if allowed_signers is not None:
+            raise ReproError(Problem("--allowed-signers: only verify takes it", mend="--sign KEY signs a bundle"))
+        _make(what, output, scale, cluster, workload, sign, force, database)
+    elif file is None or any((output, scale, cluster, workload, sign, force)):
+        mend = "repro bundle verify FILE.tar.zst"
+        raise ReproError(Problem("verify takes a file, and no option but --allowed-signers", mend=mend))
     else:
-        _verify(file)
+        _verify(file, allowed_signers)
 
 
 def _make(
@@ -62,6 +79,7 @@ def _make(
     scale: str | None,
     cluster: str | None,
     workload: str | None,
+    key: Path | None,
     force: bool,
     database: str | None,
 ) -> None:
@@ -69,8 +87,11 @@ def _make(
     from orchestrator.cli.scope import submitted_ledger
     from orchestrator.folders import find_folders
     from orchestrator.results.bundle.contents import Figure
+    from orchestrator.results.bundle.signature import require_key, sign, signature_of
     from orchestrator.results.bundle.writing import write_bundle
 
+    if key is not None:
+        require_key(key)
     if output is not None:
         require_leave(output, force)  # before all the work, and not after it
     now = outcome_now(experiment, scale, cluster, workload, database)
@@ -80,7 +101,10 @@ def _make(
         require_leave(file, force)
     folders = find_folders()
     made = write_bundle(submitted_ledger(folders, database, whole=True), figure, folders.templates, file)
+    signature_of(file).unlink(missing_ok=True)  # of the bundle that was there before
     data(str(file))
+    if key is not None:
+        say(f"signature: {sign(file, key)}")
     for one in made.missing:
         say(f"{'missing' if one.is_fault else 'note'}: {one.place}: {one.why}")
     if made.under_way:
@@ -91,19 +115,36 @@ def _make(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _verify(file: Path) -> None:
+def _verify(file: Path, allowed_signers: Path | None) -> None:
     from orchestrator import __version__
+    from orchestrator.folders import find_folders
     from orchestrator.results.bundle.verify import verify
 
-    found = verify(file)
+    is_signed = allowed_signers is None or _is_signed(file, allowed_signers)
+    found = verify(file, find_folders().templates)
     for check in found.checks:
-        said = f"{counted(len(check.differences), 'difference')}" if check.differences else "no difference"
-        data(f"{check.name:<8}  {check.what}: {said}")
+        said = f": {counted(len(check.differences), 'difference')}" if check.differences else ": no difference"
+        data(f"{check.name:<8}  {check.what}{said if check.is_proven else ''}")
         for difference in check.differences:
             data(f"{'':<8}  {difference}")
     if found.holds:
-        say("it holds: no file was changed, and its numbers and claims follow from its logs")
-        return
-    if found.made_by != __version__:
+        what = "numbers, claims, report and README" if found.is_proven else "numbers and claims"
+        say(f"it is consistent with its own checksums and logs: {what} follow from the logs")
+        if not found.is_proven:
+            say("note: report.html and README.txt are not checked; read results/ instead")
+        if allowed_signers is None:
+            say("note: who made it is not checked; --allowed-signers FILE checks a signature")
+        if is_signed:
+            return
+    elif found.made_by != __version__:
         say(f"note: made by repro {found.made_by}, and read by {__version__}, which may count otherwise")
     raise typer.Exit(EXIT_FAILED)
+
+
+def _is_signed(file: Path, allowed_signers: Path) -> bool:
+    """Print who signed the bundle, or why nobody did who may."""
+    from orchestrator.results.bundle.signature import check_signature
+
+    found = check_signature(file, allowed_signers)
+    data(f"{'signature':<9} by {found.signer}: valid" if found.signer else f"{'signature':<9} {found.problem}")
+    return found.signer is not None

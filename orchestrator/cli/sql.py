@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import math
@@ -76,11 +74,12 @@ def _print_table(answer: Answer) -> None:
 
 
 def _print_csv(answer: Answer) -> None:
+    """As `collect` writes CSV: a text that a spreadsheet would take for a formula has an apostrophe before it."""
+    from orchestrator.results.export.formats import csv_line
+
     head: list[Sequence[Any]] = [answer.columns]
     for block in itertools.chain([head], _blocks(answer.rows)):
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(block)
-        data(text.getvalue().removesuffix("\n"))
+        data("\n".join(map(csv_line, block)))
 
 
 def _print_json(answer: Answer) -> None:

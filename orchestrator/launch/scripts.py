@@ -16,6 +16,7 @@ from orchestrator.folders import Folders
 from orchestrator.job_files import private_folder
 from orchestrator.launch.own_scripts import file_name
 from orchestrator.launch.policy import failure_named, pause_before
+from orchestrator.launch.profile_secrets import profile_secrets
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_job, render_queue
 from orchestrator.launch.wishes import Wishes
 from orchestrator.ledger.runs import Latest, Missing, NewAttempt
@@ -119,7 +120,7 @@ def write_scripts(
     folders: Folders,
 ) -> dict[str, NewAttempt]:
     """Render everything, then write everything; the attempts by job id, in the order in which they are to be sent."""
-    gate = _gate(run_id, wishes, canary, folders)
+    gate, secret = _gate(run_id, wishes, canary, folders), profile_secrets(cluster)
     texts: dict[Path, str] = {}
     kept: dict[Path, tuple[str, str]] = {}
     attempts: dict[str, NewAttempt] = {}
@@ -136,7 +137,7 @@ def write_scripts(
         for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
             if script.file not in texts:
                 job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
-                kept[script.file] = masked(job), hashlib.sha256(job.encode()).hexdigest()
+                kept[script.file] = masked(job, secret), hashlib.sha256(job.encode()).hexdigest()
             shown, digest = kept[script.file]
             kept[script.file] = "", digest  # of those who share a script one keeps its text: they have one digest
             attempts[plan.identity] = NewAttempt(

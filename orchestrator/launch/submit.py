@@ -21,6 +21,7 @@ from orchestrator.job_files import private_folder
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
+from orchestrator.launch.profile_secrets import profile_secrets
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.render import render_job
 from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, copy_programs, in_order, write_scripts
@@ -264,7 +265,7 @@ def _send_warm_ups(
 
 
 def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]) -> NewRun:
-    case, made = plans[0].case, provenance(folders.shipped)
+    case, made, secret = plans[0].case, provenance(folders.shipped), profile_secrets(cluster)
     profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
         id=run_id,
@@ -274,11 +275,11 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
         user=made.user,
         host=made.host,
         pid=os.getpid(),
-        command=masked_words(command),
+        command=masked_words(command, known=secret),
         git_commit=made.git_commit,
         git_dirty=made.git_dirty,
         versions=dict(made.versions),
-        profile=masked_tree(profile),
+        profile=masked_tree(profile, known=secret),
         profile_file=str(cluster.file.absolute()),
         machine=str(this_machine()),
         pid_start_ticks=own_start_ticks(),
@@ -287,7 +288,8 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
 
 def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
     known = {plan.case.name: plan for plan in plans}  # repeats of a case are configured alike
-    configured = {name: masked_tree(configuration(plan, cluster)) for name, plan in known.items()}
+    secret = profile_secrets(cluster)
+    configured = {name: masked_tree(configuration(plan, cluster), known=secret) for name, plan in known.items()}
     return [
         NewJob(
             id=plan.identity,

@@ -138,7 +138,8 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
     try:
         url = sa.make_url(given)
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
-        raise ReproError(Problem(f"--database: no such URL ({_first_line(error)})", mend=_URL_EXAMPLE)) from None
+        why = _without_secrets(_first_line(error))
+        raise ReproError(Problem(f"--database: no such URL ({why})", mend=_URL_EXAMPLE)) from None
     # As libpq writes it; SQLAlchemy 2.0 would take it for psycopg2, whose successor is psycopg.
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
@@ -243,7 +244,7 @@ def explained(url: sa.URL) -> Iterator[None]:
             raise _of_sqlite(url, str(error.orig)) from error
         raise _of_server(url, error) from error
     except SQLAlchemyError as error:
-        raise ReproError(Problem(f"{_shown(url)}: {_first_line(error)}")) from error
+        raise ReproError(Problem(f"{_shown(url)}: {_without_secrets(_first_line(error))}")) from error
     except UnicodeDecodeError as error:
         if url.get_backend_name() != "sqlite":
             raise
@@ -272,7 +273,7 @@ def _of_sqlite(url: sa.URL, said: str) -> ReproError:
 
 
 def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
-    name, said = _shown(url), _one_line(str(error.orig))
+    name, said = _shown(url), _without_secrets(_one_line(str(error.orig)))
     low = said.lower()
     if "lock timeout" in low:
         return _locked(name)
@@ -321,7 +322,14 @@ def _refusal_of_folder(url: sa.URL) -> OSError | None:
 
 
 def _shown(url: sa.URL) -> str:
-    return str(sqlite_file(url) or url.render_as_string(hide_password=True))
+    return str(sqlite_file(url) or _without_secrets(url.render_as_string(hide_password=True)))
+
+
+def _without_secrets(message: str) -> str:
+    """Return a message about a server without passwords; a URL's may also be in its query."""
+    from orchestrator.masking import masked  # a ledger in a file never needs it
+
+    return masked(message)
 
 
 def _one_line(said: str) -> str:

@@ -28,6 +28,7 @@ from orchestrator.ledger.tables import (
     fields,
     note,
 )
+from orchestrator.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ def record_back_in_turn(ledger: Ledger, token: str, why: str) -> None:
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
     """Attempts that no scheduler has or will have: refused, cancelled in their turn, or not tried."""
+    why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
         waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == IN_TURN)
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,9 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.tables import ENDED, RUNNING
+from orchestrator.masking import without_known
 from orchestrator.reading.following import follow
+from orchestrator.reading.job_secrets import job_secrets
 from orchestrator.reading.measuring import measured
 
 AT_ONCE = 100
@@ -77,10 +79,17 @@ def _collect(ledger: Ledger, attempt_ids: Sequence[int], complaints: dict[str, N
         except ReproError as error:
             complaints[str(error)] = None
             continue
-        files = {name: _of_the_end(file) for name, file in followed.files.items()} if has_ended else followed.files
+        files = _without_secrets(followed.files, Path(row.folder))
+        files = {name: _of_the_end(file) for name, file in files.items()} if has_ended else files
         batch.add(found, ReadOn(before, files, followed.keeps))
     batch.write()
     return batch.moved
+
+
+def _without_secrets(files: Mapping[str, FileRead], folder: Path) -> dict[str, FileRead]:
+    """Return the files with facts that contain no secret of the job's script."""
+    secret = job_secrets(folder)
+    return {name: replace(file, facts=without_known(file.facts, secret)) for name, file in files.items()}
 
 
 def _of_the_end(file: FileRead) -> FileRead:

@@ -15,6 +15,7 @@ from orchestrator.megatron.log_causes import Cause, CauseFinder
 from orchestrator.reading.failure import Failure
 from orchestrator.reading.following import Followed
 from orchestrator.reading.gpu_samples import sampled_metrics
+from orchestrator.reading.job_secrets import job_secrets
 from orchestrator.reading.log_files import log_blocks
 from orchestrator.reading.outcome import Ending, Judgement, expected_of, judge
 from orchestrator.reading.read import LogReport
@@ -35,15 +36,16 @@ def measured(row: JobRow, followed: Followed, stored: Sequence[MeasuredIteration
     if judgement and judgement.verdict == VERIFIED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
     cause = judgement.cause if judgement else None
+    secret = job_secrets(Path(row.folder)) if judgement else frozenset()
     return Measurement(
         attempt_id=row.attempt_id,
         iteration=max(reached, default=None),
         verdict=judgement.verdict if judgement else None,
-        verdict_reason=masked(judgement.reason) if judgement and judgement.reason else None,
+        verdict_reason=masked(judgement.reason, secret) if judgement and judgement.reason else None,
         iterations=tuple(line for line in marked if before.get(line.iteration) != line),
         metrics=_together(numbers, _sampled(row), _gpu_hours(row)) if judgement else (),
         failure=str(judgement.failure) if judgement and judgement.failure else None,
-        deciding_line=masked(cause.line) if cause else None,
+        deciding_line=masked(cause.line, secret) if cause else None,
         deciding_rank=cause.rank if cause else None,
         execution=followed.facts.execution,
     )

@@ -13,10 +13,12 @@ import orchestrator
 PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
+MODULES = (
+    *("errors", "folders", "job_files", "job_record", "machine"),
+    *("masking", "ownership", "secret_names", "secret_spans"),
+)
 FLOORS = {
-    **dict.fromkeys(
-        ("errors", "folders", "job_files", "job_record", "masking", "megatron", "ownership", "pretrain"), 1
-    ),
+    **dict.fromkeys((*MODULES, "megatron", "pretrain"), 1),
     **dict.fromkeys(("documents", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
@@ -30,6 +32,9 @@ SAME_FLOOR = {
     ("job_files", "errors"),
     ("ownership", "errors"),
     *(("folders", room) for room in ("errors", "ownership")),
+    ("masking", "secret_names"),
+    ("masking", "secret_spans"),
+    ("secret_spans", "secret_names"),
     *((room, "job_files") for room in ("folders", "job_record")),
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
@@ -50,7 +55,7 @@ def imports(room: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "errors", "folders", "job_files", "job_record", "masking", "ownership"])
+@pytest.mark.parametrize("room", [*ROOMS, *MODULES])
 def test_a_room_uses_only_rooms_on_lower_floors(room: str) -> None:
     upward = [
         f"{file} uses {used}"

@@ -19,9 +19,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.masking import MASK, looks_secret, masked, masked_environment, masked_tree, masked_words
+from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import export_rows
 from tests.unit.results.making import figure_13, measured
+from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -271,6 +273,8 @@ PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
     [
         *("TOKEN=", "--token ", '"token": ', "***", "://", "u:p@h", "'\\''", "'\"'\"'", "--", "Authorization: Bearer "),
         *("hf_abcdefghijklmnopqrstuvwxyz012345", "x-api-key: ", "eyJhbGciOi.eyJzdWIi.abc"),
+        *("password", "password: ", "token = ", " ..... ", "API key: ", "http://", "hunter2", "<token>", "('", "', '"),
+        *("login ", " password ", "curl -u me:", "| ", "sig=", "0123456789abcdef01234", "name: ", "value: ", '\\"'),
         *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"),
     ]
 )
@@ -278,6 +282,9 @@ PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
 
 @settings(max_examples=500, deadline=None)
 @given(text=st.lists(PIECES, max_size=14).map("".join))
+@example(text='password: "token": ')
+@example(text='password: TOKEN="')
+@example(text='password: "token"a1 token = "a"b c')
 def test_masking_twice_is_masking_once(text: str) -> None:
     once = masked(text)
     assert masked(once) == once
@@ -297,17 +304,79 @@ def test_a_reason_out_of_a_log_is_exported_without_its_secret(tmp_path: Path) ->
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
 
 
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_each_common_spelling_of_a_secret_is_masked(spelling: str) -> None:
+    text = filled(spelling)
+    for before, after in (("", ""), ("", "\n"), ("2026-01-01 12:00:00 INFO loss: 1.5 |\n", "\niteration 1/2 |\n")):
+        found = masked(f"{before}{text}{after}")
+        assert not any(secret in found for secret in secrets_of(spelling)), found
+        assert MASK in found and masked(found) == found
+        assert found.startswith(before) and found.endswith(after)
+
+
+def test_the_documents_give_the_number_of_spellings_in_the_table() -> None:
+    documents = (CHECKOUT / "docs" / "bundle.md").read_text(encoding="utf-8")
+    assert f"{len(SPELLINGS)} of {len(SPELLINGS)} common spellings" in documents
+    assert len(set(SPELLINGS)) == len(SPELLINGS) >= 95
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_a_line_that_only_reads_like_a_secret_is_left_as_it_is(line: str) -> None:
+    assert masked(line) == line
+    assert masked(f"0: {line}\n") == f"0: {line}\n"
+
+
+REAL_LOGS = sorted((CHECKOUT / "tests" / "unit").rglob("logs/*.log"))
+BUNDLES = sorted((CHECKOUT / "experiments" / "results").rglob("*.tar.zst"))
+
+
+@pytest.mark.parametrize("log", REAL_LOGS, ids=lambda log: log.stem)
+def test_a_real_log_without_secrets_is_left_as_it_is(log: Path) -> None:
+    text = log.read_text(encoding="utf-8", errors="surrogateescape")
+    assert masked(text) == text
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: f"{bundle.parent.name}-{bundle.stem}")
+def test_every_file_of_a_shipped_bundle_is_left_as_it_is(bundle: Path) -> None:
+    with unpacked(bundle) as (folder, paths):
+        for path in paths:
+            text = (folder / path).read_text(encoding="utf-8", errors="surrogateescape")
+            assert masked(text) == text, path
+
+
 LONG = 1_000_000
 SEEDS = words_of(
     "TOKEN= token TOKEN=' TOKEN=\" TOKEN='\\'' 'TOKEN=a TOKEN=) eyJ eyJaaaaaaaaaaa. eyJaaaaaaaaaaa.eyJaaaaaaa sk- "
     '-sk-a1 ://a: ://a:b@ a:@ -----BEGIN- - --token\t "token":" TOKEN="\\ A a= x-token: hf_ github_pat_ AKIA '
-    "/a1B TOKEN=/a"
+    '/a1B TOKEN=/a token: password: password:a1 key: key=a1 \'key="a1" token=.... sig=a& TOKEN="" $6$ <token>'
 )
 SEEDS += [
     "-----BEGIN PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----a-b",
     "--token ",
     "bearer ",
+    *(
+        "token = ",
+        "password = ",
+        "hf_token ..... ",
+        " ....",
+        "| token ",
+        "login ",
+        "login a\n",
+        "login -p",
+        "mysql -u ",
+    ),
+    *(
+        "curl -u a:",
+        "password is ",
+        "name: token ",
+        "value ",
+        "name:\n",
+        "token: a #",
+        "key=" + "a" * 300,
+        "https://a@",
+    ),
+    *("0123456789:AA", "('token', ", '\\"token\\": \\"', "x-token: ", "a-b=A=TOKEN=1 ", "set -x TOKEN "),
     "TOKEN='\" ",
     "\t",
 ]

@@ -16,12 +16,14 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import read_experiment
 from orchestrator.catalog.other_program import with_workload
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_files import single_name
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.reading.collect import measure
-from orchestrator.results.bundle.extract import Extract, Row, job_row, read_extract, read_rows, run_origin
+from orchestrator.results.bundle.extract import Extract, Row, job_row, latest_rows, read_extract, read_rows, run_origin
 from orchestrator.results.bundle.masking import given_out
+from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import results
 from orchestrator.results.export.columns import CASE_COLUMNS
@@ -47,15 +49,21 @@ class About:
     scale: str
     workloads: tuple[str, ...]
     missing: Mapping[str, str]
+    code_sha256: str | None = None
+    """The digest of the code that made it; older bundles have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked, how much of it, and every difference, one line each."""
+    """One thing that was checked, how much of it, and every difference, one line each.
+
+    `is_proven` is false where there was nothing to compare with: then the check concludes nothing.
+    """
 
     name: str
     what: str
     differences: tuple[str, ...]
+    is_proven: bool = True
 
 
 def text_of(folder: Path, name: str) -> str:
@@ -90,13 +98,17 @@ class _Derived:
         return said + (f"; {self.under_way} not judged yet" if self.under_way else "")
 
 
-def again(folder: Path, about: About) -> Iterator[Check]:
-    """The numbers, then the results; ReproError where the files are not such that they could be held together."""
+def again(folder: Path, about: About, templates: Path) -> Iterator[Check]:
+    """Yield the checks of the numbers, the results and the pages.
+
+    ReproError where the files are not such that they could be held together.
+    """
     try:
         extract = read_extract(folder)
         derived = _read_again(folder, extract, about.missing)
         yield Check("numbers", derived.what, tuple(derived.differences))
         yield _judged_again(folder, about, extract, derived)
+        yield _rendered_again(folder, about, extract, templates)
     except (*BROKEN, OSError) as error:
         why = " ".join(f"{type(error).__name__} {error}".split())
         raise ReproError(Problem(f"ledger, experiment and results: do not belong together ({why})")) from None
@@ -260,7 +272,7 @@ def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derive
     cases = expand(entry, about.scale)
     if {case.workload for case in cases} != set(about.workloads):
         cases = with_workload(cases, about.workloads[0])
-    rows = _latest(extract, derived)
+    rows = latest_rows(extract, derived.rows)
     found = results(entry, cases, rows, derived.metrics, derived.losses)
     gpus_per_node = int(rows[-1].configuration["gpus_per_node"])
     runs = {run["id"]: run_origin(run) for run in extract.runs}
@@ -280,16 +292,38 @@ def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derive
     return Check("results", what, tuple(differences))
 
 
-def _latest(extract: Extract, derived: _Derived) -> list[JobRow]:
-    """Every case with its job's latest attempt; those that the latest run asked for last."""
-    newest = {row["job_id"]: row for row in sorted(extract.attempts, key=lambda row: int(row["number"]))}
-    found: dict[tuple[str, str], JobRow] = {}
-    for asked in extract.run_jobs:
-        row = derived.rows[newest[asked["job_id"]]["id"]]
-        known = dataclasses.replace(row, case_name=asked["case_name"], run_id=asked["run_id"])
-        found[asked["case_name"], asked["job_id"]] = known
-    order = {run["id"]: place for place, run in enumerate(extract.runs)}
-    return sorted(found.values(), key=lambda row: order[row.run_id])
+def _rendered_again(folder: Path, about: About, extract: Extract, templates: Path) -> Check:
+    """Render report and README from the bundle's rows, which the other checks compare with its logs."""
+
+    def script_of(row: Row) -> str | None:
+        path = row["script"]
+        if path is None or not (folder / _path_within(path)).is_file():
+            return None
+        return (folder / str(path)).read_bytes().decode("utf-8", "replace")
+
+    pages = Pages(
+        entry=read_experiment(about.experiment, folder / "experiment" / f"{about.experiment}.yaml"),
+        scale=about.scale,
+        workloads=about.workloads,
+        extract=extract,
+        iterations=read_rows(folder, "iterations"),
+        profile_of=lambda run: dict(json.loads(text_of(folder, _path_within(run["profile"])))),
+        script_of=script_of,
+    )
+    figure = pages.figure()
+    now = {REPORT: pages.report(figure, templates), README: pages.readme(figure, about.missing)}
+    differ = [path for path, text in now.items() if (folder / path).read_bytes() != text]
+    if differ and about.code_sha256 != code_sha256(templates):
+        return Check("pages", f"{' and '.join(differ)} not compared, as other code of repro made them", (), False)
+    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differ)
+    return Check("pages", f"{' and '.join(now)} rendered again", differences)
+
+
+def _path_within(path: str) -> str:
+    """Return the path where it leads to a place in the bundle; ReproError where it leads elsewhere."""
+    for part in path.split("/"):
+        single_name(part)
+    return path
 
 
 def _of_rows(key: str, stored: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:

@@ -31,7 +31,8 @@ _BLOCK_BYTES = 1 << 20
 _MOST_MEMBERS = 100_000
 _DEEPEST = 16
 _LONGEST_PATH_BYTES = 1024
-_LONGEST_HEADER_BYTES = 1 << 16
+_LONGEST_HEADER_BYTES = _LONGEST_PATH_BYTES + 512
+"""The longest path and its fields. Older versions of `tarfile` need time in the square of the digits in a header."""
 _MOST_BEHIND_END_BYTES = 1 << 20
 _SHARE_OF_FREE = 0.9
 """How much of the free disk an archive may fill."""

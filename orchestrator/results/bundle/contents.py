@@ -15,7 +15,8 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import files_read
 from orchestrator.ledger.origins import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
-from orchestrator.masking import masked
+from orchestrator.masking import hidden_values, masked
+from orchestrator.reading.job_secrets import job_secrets
 from orchestrator.reading.log_files import log_files
 from orchestrator.reading.unpacking import is_packed, unpacked
 from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
@@ -80,13 +81,17 @@ class Contents:
     places: dict[str, tuple[Path, bool]] = field(default_factory=dict)
     """Of those that are read from elsewhere: from where, and whether a verdict stands on it."""
     missing: list[Missing] = field(default_factory=list)
+    secrets: frozenset[str] = frozenset()
+    """Values that are masked wherever they occur."""
 
     def add(self, path: str, text: bytes) -> None:
         """A text that has no secrets."""
         self.files[path] = lambda: (text,)
 
     def add_file(self, path: str, folder: Path, name: str, is_judged: bool) -> None:
-        self.files[path] = lambda: _blocks(folder, name, lambda what: self.lacks(path, folder / name, what))
+        self.files[path] = lambda: _blocks(
+            folder, name, self.secrets, lambda what: self.lacks(path, folder / name, what)
+        )
         self.places[path] = folder / name, is_judged
 
     def lacks(self, path: str, place: Path, why: str | ReproError, is_fault: bool = False) -> None:
@@ -100,6 +105,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     """Scripts, logs and records of every attempt; attempt -> the paths that stand in its row for what it had."""
     folders = attempt_folders(extract)
     texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
+    contents.secrets |= secrets_of(extract, texts.values())
     read = files_read(ledger, list(folders))
     paths: dict[int, Row] = {}
     now_in = ledger.run_folders()
@@ -113,11 +119,17 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     return paths
 
 
+def secrets_of(extract: Extract, scripts: Iterable[str]) -> frozenset[str]:
+    """Return the values that the jobs' scripts give to secret names, as they ran and as the ledger has them."""
+    found = [job_secrets(Path(row["folder"])) for row in extract.attempts]
+    return frozenset().union(*found, *map(hidden_values, scripts))
+
+
 def _add_script(contents: Contents, row: Row, folder: str, texts: Mapping[str, str]) -> str | None:
     """As the ledger has it, which nobody can have changed since; else what stands beside the log."""
     path, text = f"{folder}/{SCRIPT}", texts.get(row["script_sha256"])
     if text is not None:
-        contents.add(path, masked(text).encode())
+        contents.add(path, masked(text, contents.secrets).encode())
         return path
     return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
 
@@ -146,7 +158,7 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
     if text is None:
         contents.lacks(path, folder / name, "is gone")
         return False
-    contents.add(path, masked_bytes(text))
+    contents.add(path, masked_bytes(text, contents.secrets))
     return True
 
 
@@ -176,7 +188,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
         contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_one else "there is none", had_one)
 
 
-def _blocks(folder: Path, name: str, complain: Callable[[str], None]) -> Iterator[bytes]:
+def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callable[[str], None]) -> Iterator[bytes]:
     """The file, or what is packed in it, without secrets."""
     file = open_job_file(folder, name)
     if file is None:
@@ -184,6 +196,6 @@ def _blocks(folder: Path, name: str, complain: Callable[[str], None]) -> Iterato
     with file:
         try:
             plain = iter(lambda: file.read(_PIECE_BYTES), b"")
-            yield from masked_blocks(unpacked(file, complain) if is_packed(file) else plain)
+            yield from masked_blocks(unpacked(file, complain) if is_packed(file) else plain, secrets)
         except OSError as error:
             raise ReproError(Problem(f"{folder / name}: cannot be read ({error.strerror})")) from None

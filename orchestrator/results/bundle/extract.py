@@ -10,9 +10,10 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -39,7 +40,9 @@ TABLES: Mapping[str, type[Table]] = {
 }
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"user", "host", "pid", "wishes"}),
-    "attempts": frozenset({"user", "host", "pid", "token"}),
+    "attempts": frozenset(
+        {"user", "host", "pid", "token", "machine", "pid_start_ticks", "unsettled_since", "unseen_log_bytes"}
+    ),
 }
 _PATHS: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"profile"}),
@@ -47,7 +50,7 @@ _PATHS: Mapping[str, frozenset[str]] = {
 }
 _ADDED: Mapping[str, frozenset[str]] = {
     "jobs": frozenset({"image_digest"}),
-    "attempts": frozenset({"execution"}),
+    "attempts": frozenset({"execution", "slurm_cluster"}),
     "iterations": frozenset({"host_wait_ms"}),
 }
 """Columns that the lines of older bundles lack. They are empty then."""
@@ -152,12 +155,12 @@ def attempt_folders(extract: Extract) -> dict[int, str]:
     return found
 
 
-def line_of(table: str, row: Row, paths: Row, users: set[str]) -> bytes:
-    """One line of the table's file; `paths` are what stands for what is a file of its own in the bundle."""
+def line_of(table: str, row: Row, paths: Row, users: set[str], known: Collection[str] = ()) -> bytes:
+    """Return one line of the table's file, without the secrets in `known`; `paths` stand for files of the bundle."""
     left_out = _LEFT_OUT.get(table, frozenset())
     kept = {name: value for name, value in row.items() if name not in left_out and name not in paths}
     kept |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
-    plain = given_out({name: _plain(value) for name, value in kept.items()}, users) | paths
+    plain = given_out({name: _plain(value) for name, value in kept.items()}, users, known) | paths
     return json.dumps({name: plain[name] for name in columns_of(table)}, allow_nan=False).encode() + b"\n"
 
 
@@ -182,26 +185,32 @@ def read_extract(folder: Path) -> Extract:
 def read_rows(folder: Path, table: str) -> Iterator[Row]:
     """One table's rows; times as datetimes, else as they stand."""
     name = f"ledger/{table}.jsonl"
-    columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]
-    paths, added = _PATHS.get(table, frozenset()), _ADDED.get(table, frozenset())
     try:
         with (folder / name).open("rb") as file:
             number = 0
             while line := file.readline(_LONGEST_LINE_BYTES):
                 number += 1
-                yield _row_of(line, columns, paths, added)
+                yield row_of(table, line)
     except FileNotFoundError:
         raise ReproError(Problem(f"{name}: not there")) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise ReproError(Problem(f"{name}:{number}: no row of that table ({error})")) from None
 
 
-def _row_of(line: bytes, columns: list[Any], paths: frozenset[str], added: frozenset[str]) -> Row:
+def row_of(table: str, line: bytes) -> Row:
+    """Return the row that a line of this table's file holds; ValueError for a line that is none."""
+    columns, paths, added = _kinds_of(table)
     row, names = json.loads(line, parse_constant=_refused), [column.name for column in columns]
-    older = [name for name in names if name not in added]
-    if not isinstance(row, dict) or list(row) not in (names, older):
+    if not isinstance(row, dict) or list(row) != [name for name in names if name in row or name not in added]:
         raise ValueError("other columns")
     return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
+
+
+@lru_cache
+def _kinds_of(table: str) -> tuple[list[Any], frozenset[str], frozenset[str]]:
+    """Return a table's columns, those of them that are paths within the bundle, and those that older bundles lack."""
+    columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]
+    return columns, _PATHS.get(table, frozenset()), _ADDED.get(table, frozenset())
 
 
 def _refused(word: str) -> Any:
@@ -239,3 +248,24 @@ def run_origin(run: Row) -> RunOrigin:
     """The same for a run."""
     known = run | {"user": "", "host": "", "profile": {}}
     return RunOrigin(**{field.name: known[field.name] for field in dataclasses.fields(RunOrigin)})
+
+
+def latest_rows(extract: Extract, rows: Mapping[int, JobRow]) -> list[JobRow]:
+    """Return every case with its job's latest attempt; the cases of the latest run come last. `rows` are by attempt."""
+    newest = {row["job_id"]: row for row in sorted(extract.attempts, key=lambda row: int(row["number"]))}
+    found: dict[tuple[str, str], JobRow] = {}
+    for asked in extract.run_jobs:
+        row = rows[newest[asked["job_id"]]["id"]]
+        known = dataclasses.replace(row, case_name=asked["case_name"], run_id=asked["run_id"])
+        found[asked["case_name"], asked["job_id"]] = known
+    order = {run["id"]: place for place, run in enumerate(extract.runs)}
+    return sorted(found.values(), key=lambda row: order[row.run_id])
+
+
+def finite_losses(iterations: Iterable[Row]) -> dict[int, list[tuple[int, float]]]:
+    """Return the losses of each attempt that are numbers, with their iterations."""
+    losses: dict[int, list[tuple[int, float]]] = {}
+    for row in iterations:
+        if row["loss"] is not None and math.isfinite(row["loss"]):
+            losses.setdefault(row["attempt_id"], []).append((row["iteration"], row["loss"]))
+    return losses

@@ -23,7 +23,7 @@ _MOST_BYTES = 1 << 26
 _BESIDE_CUT_BYTES = 1 << 16
 
 
-def masked_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def masked_blocks(pieces: Iterable[bytes], known: Collection[str] = ()) -> Iterator[bytes]:
     """A file, in pieces of any size, without what looks secret, block by block: memory does not grow with the file.
 
     A secret may stand on several lines (a key in PEM), so that a block ends only where masking what is before and
@@ -36,57 +36,52 @@ def masked_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
         if sum(map(len, kept)) < enough:
             continue
         pending = b"".join(kept)
-        cut = _cut(pending)
+        cut = _cut(pending, known)
         if cut:
-            yield masked_bytes(pending[:cut])
+            yield masked_bytes(pending[:cut], known)
         kept = [pending[cut:]]
         enough = len(kept[0]) + _BLOCK_BYTES
     if last := b"".join(kept):
-        yield masked_bytes(last)
+        yield masked_bytes(last, known)
 
 
-def masked_bytes(text: bytes) -> bytes:
+def masked_bytes(text: bytes, known: Collection[str] = ()) -> bytes:
     """The same of what is there as a whole; what is no UTF-8 stays as it is.
 
     A name with a quote behind it that nobody closes takes in the lines up to the next quote. Where a verdict stands on
     one of these, each such line is masked by itself, and what is between them by itself.
     """
-    found = _masked(text)
+    found = _masked(text, known)
     if found.count(b"\n") == text.count(b"\n") or _proof(found) == _proof(text):
         return found
     parts: list[bytes] = []
     for is_proof, group in itertools.groupby(text.splitlines(keepends=True), lambda line: bool(_PROOF.search(line))):
         lines = list(group)
-        parts += map(_masked, lines if is_proof else [b"".join(lines)])
+        parts += [_masked(part, known) for part in (lines if is_proof else [b"".join(lines)])]
     return b"".join(parts)
 
 
-def _masked(text: bytes) -> bytes:
-    return masked(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+def _masked(text: bytes, known: Collection[str]) -> bytes:
+    return masked(text.decode("utf-8", "surrogateescape"), known).encode("utf-8", "surrogateescape")
 
 
 def _proof(text: bytes) -> list[bytes]:
     return [line for line in text.splitlines() if _PROOF.search(line)]
 
 
-def _cut(text: bytes) -> int:
+def _cut(text: bytes, known: Collection[str]) -> int:
     """How much of it can be masked by itself; 0 where more has to be read."""
     cut = text.rfind(b"\n", 0, max(0, len(text) - _BESIDE_CUT_BYTES)) + 1
     if len(text) >= _MOST_BYTES:
         return cut or len(text) - _BESIDE_CUT_BYTES
     before, behind = text[max(0, cut - _BESIDE_CUT_BYTES) : cut], text[cut : cut + _BESIDE_CUT_BYTES]
-    return cut if cut and _masked(before) + _masked(behind) == _masked(before + behind) else 0
+    apart = _masked(before, known) + _masked(behind, known)
+    return cut if cut and apart == _masked(before + behind, known) else 0
 
 
-def given_out(value: Any, names: Collection[str]) -> Any:
+def given_out(value: Any, names: Collection[str], known: Collection[str] = ()) -> Any:
     """A row, or whatever JSON holds: without secrets, and without these users' names in its paths."""
-    return _nameless(masked_tree(value), _paths_of(names))
-
-
-def given_out_text(text: str, names: Collection[str]) -> str:
-    """The same of a text that has no secrets any more."""
-    pattern = _paths_of(names)
-    return pattern.sub(SOMEBODY, text) if pattern else text
+    return _nameless(masked_tree(value, known=known), _paths_of(names))
 
 
 def _paths_of(names: Collection[str]) -> re.Pattern[str] | None:

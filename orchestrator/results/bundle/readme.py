@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from orchestrator.results.bundle.contents import SCRIPT, Figure, Missing
-from orchestrator.results.bundle.extract import Extract, attempt_folders
+from orchestrator.results.bundle.contents import SCRIPT, Figure
+from orchestrator.results.bundle.extract import Extract
 
 _CONTENTS = (
     ("results/", "what came out: a row per case as CSV and JSON, and what became of each claim"),
@@ -19,7 +19,7 @@ _CONTENTS = (
 )
 
 
-def readme(figure: Figure, extract: Extract, missing: Sequence[Missing], under_way: int) -> str:
+def readme(figure: Figure, extract: Extract, missing: Mapping[str, str], under_way: int) -> str:
     """Plain text, with every command filled in."""
     entry = figure.entry
     text = [
@@ -32,8 +32,9 @@ def readme(figure: Figure, extract: Extract, missing: Sequence[Missing], under_w
     text += ["", "To check it, without a cluster, a ledger or a network:", ""]
     text += [f"    repro bundle verify {figure.name}.tar.zst", "    sha256sum --check SHA256SUMS", ""]
     text += [
-        "The first reads every number from the logs again, and judges the claims again. The second, typed in this",
-        "folder, says that no file has changed.",
+        "The first reads every number from the logs again, judges the claims again, and renders this page and the",
+        "report again. The second, typed in this folder, compares each file with its checksum. Neither proves who made",
+        "the bundle: a signature does (--allowed-signers).",
     ]
     text += ["", "To run it again, all of it or one job by hand:", "", f"    {figure.command}", *_by_hand(extract), ""]
     text += [f"Elsewhere than on {figure.cluster}, --cluster is another profile, and paths in a script are other ones."]
@@ -43,15 +44,14 @@ def readme(figure: Figure, extract: Extract, missing: Sequence[Missing], under_w
         "that. Times are UTC. Who submitted is left out; scripts and logs may still name somebody's folder.",
     ]
     if missing:
-        text += ["", "What is missing:", "", *(f"    {one.path}: {one.why}" for one in missing)]
+        text += ["", "What is missing:", "", *(f"    {path}: {why}" for path, why in missing.items())]
     return "\n".join(text) + "\n"
 
 
 def _by_hand(extract: Extract) -> list[str]:
     """A script is complete; the paths in it are the site's."""
-    folders = attempt_folders(extract)
     if not extract.attempts:
         return []
     row = extract.attempts[-1]
     starts = "sbatch" if row["scheduler"] == "slurm" else "bash"
-    return [f"    {starts} {folders[row['id']]}/{SCRIPT} FOLDER   # its log goes there"]
+    return [f"    {starts} {row['folder']}/{SCRIPT} FOLDER   # its log goes there"]

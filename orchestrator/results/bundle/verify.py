@@ -33,14 +33,19 @@ class Verified:
     def holds(self) -> bool:
         return not any(check.differences for check in self.checks)
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether every check could compare what it is about."""
+        return all(check.is_proven for check in self.checks)
 
-def verify(file: Path) -> Verified:
-    """ReproError where the file is no bundle; what is wrong with one is a difference."""
+
+def verify(file: Path, templates: Path) -> Verified:
+    """Return every check of a bundle. `templates` are the report's. ReproError where the file is no bundle."""
     with unpacked(file) as (folder, paths):
         about = _about(file, folder)
         checks = [Check("files", f"{len(paths)} of them", tuple(_changed(folder, paths)))]
         try:
-            checks += again(folder, about)
+            checks += again(folder, about, templates)
         except ReproError as error:
             problems = tuple(_without(folder, str(problem)) for problem in error.problems)
             checks.append(Check("contents", "not read to their end", problems))
@@ -66,6 +71,7 @@ def _about(file: Path, folder: Path) -> About:
             scale=about["scale"],
             workloads=tuple(about["workloads"]),
             missing={str(one["path"]): str(one["why"]) for one in about["missing"]},
+            code_sha256=about.get("code_sha256"),
         )
     except _OtherFormat:
         raise

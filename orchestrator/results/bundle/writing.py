@@ -5,9 +5,9 @@ The same ledger and the same files give the same bytes: nothing in it is about w
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,15 +20,15 @@ from orchestrator.ledger.tables import OPEN
 from orchestrator.masking import masked
 from orchestrator.results.bundle.archive import Added, Archive, new_archive
 from orchestrator.results.bundle.contents import Contents, Figure, Missing, add_attempts
-from orchestrator.results.bundle.extract import TABLES, Extract, Row, extract_of, iterations_of, line_of
-from orchestrator.results.bundle.masking import given_out, given_out_text
-from orchestrator.results.bundle.readme import readme
+from orchestrator.results.bundle.extract import TABLES, Extract, Row, extract_of, iterations_of, line_of, row_of
+from orchestrator.results.bundle.masking import given_out
+from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
 from orchestrator.results.written import written_whole
 
 FORMAT = 1
-ABOUT, README, MANIFEST, SUMS = "bundle.json", "README.txt", "MANIFEST", "SHA256SUMS"
+ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,15 @@ def write_bundle(ledger: Ledger, figure: Figure, templates: Path, file: Path) ->
     """The figure's bundle at `file`, whole or not at all. What cannot be read is left out, which the bundle says."""
     extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads))
     contents = Contents()
+    paths = add_attempts(contents, extract, ledger)  # first: with the scripts the secrets in them are known
     _add_inputs(contents, figure, extract)
-    _add_rows(contents, ledger, extract, add_attempts(contents, extract, ledger))
+    lines = _Lines(ledger, extract, paths, contents.secrets)
+    for table in TABLES:
+        contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
-    contents.add("report.html", _report(ledger, figure, templates, extract.users).encode())
+    pages = _pages(contents, figure, lines)
+    shown = pages.figure()
+    contents.add(REPORT, pages.report(shown, templates))
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     at: datetime = extract.last_run["created_at"]
     with written_whole(file) as part, new_archive(part, figure.name, at) as archive:
@@ -56,9 +61,10 @@ def write_bundle(ledger: Ledger, figure: Figure, templates: Path, file: Path) ->
         contents.missing.sort(key=lambda one: one.path)
         missing = [{"path": one.path, "why": one.why} for one in contents.missing]
         about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
+        about |= {"code_sha256": code_sha256(templates)}
         about |= {"cluster": figure.cluster, "workloads": figure.workloads, "under_way": under_way, "missing": missing}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [readme(figure, extract, contents.missing, under_way).encode()]))
+        added.append(archive.add(README, [pages.readme(shown, {one.path: one.why for one in contents.missing})]))
         added.append(archive.add(MANIFEST, [_manifest(added)]))
         archive.add(SUMS, [f"{one.sha256}  {one.path}\n".encode() for one in added])
     return Bundled(len(added) + 1, len(extract.attempts), under_way, tuple(contents.missing))
@@ -85,60 +91,69 @@ def _add_inputs(contents: Contents, figure: Figure, extract: Extract) -> None:
     for path, file in ((name, figure.entry.file), (f"{name.rpartition('/')[0]}/paper", None)):
         source = file or figure.entry.file.parent / "paper.yaml"
         try:
-            contents.add(f"experiment/{path}.yaml", masked(source.read_text(encoding="utf-8")).encode())
+            contents.add(
+                f"experiment/{path}.yaml", masked(source.read_text(encoding="utf-8"), contents.secrets).encode()
+            )
         except OSError as error:
             raise ReproError(Problem(f"{source}: cannot be read ({error.strerror})")) from None
     for run in extract.runs:
-        contents.add(profile_path(run), _json(given_out(run["profile"], extract.users)))
+        contents.add(profile_path(run), _json(given_out(run["profile"], extract.users, contents.secrets)))
     made_with = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("workload", "code", "image", "image_digest")
     ran = {tuple(job[name] for name in names) for job in extract.jobs}
     programs = [dict(zip(names, values, strict=True)) for values in sorted(ran, key=repr)]
     gpus = sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))})
     environment = {"runs": made_with, "programs": programs, "gpus": gpus}
-    contents.add("environment.json", _json(given_out(environment, extract.users)))
+    contents.add("environment.json", _json(given_out(environment, extract.users, contents.secrets)))
 
 
 def profile_path(run: Row) -> str:
     return f"runs/{run['id']}/profile.json"
 
 
-def _add_rows(contents: Contents, ledger: Ledger, extract: Extract, paths: dict[int, Row]) -> None:
-    def paths_of(table: str, row: Row) -> Row:
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of each table's file. `paths` are, by attempt, the paths that stand in its row."""
+
+    ledger: Ledger
+    extract: Extract
+    paths: Mapping[int, Row]
+    secrets: Collection[str]
+
+    def of(self, table: str) -> Iterator[bytes]:
+        rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
+        return (line_of(table, row, self._paths_of(table, row), self.extract.users, self.secrets) for row in rows)
+
+    def read_back(self, table: str) -> Iterator[Row]:
+        """Return the rows that whoever verifies the bundle reads."""
+        return (row_of(table, line) for line in self.of(table))
+
+    def _paths_of(self, table: str, row: Row) -> Row:
         if table == "attempts":
-            return paths[row["id"]]
+            return self.paths[row["id"]]
         return {"profile": profile_path(row)} if table == "runs" else {}
-
-    def add(table: str) -> None:
-        def lines() -> Iterable[bytes]:
-            rows = iterations_of(ledger, extract.attempts) if table == "iterations" else extract.of(table)
-            return (line_of(table, row, paths_of(table, row), extract.users) for row in rows)
-
-        contents.files[f"ledger/{table}.jsonl"] = lines
-
-    for table in TABLES:
-        add(table)
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: Figure, extract: Extract) -> None:
     rows = [result.row for result in figure.found if result.row is not None]
-    cases = given_out(export_rows(figure.entry, figure.found, runs_of(ledger, rows)), extract.users)
+    cases = given_out(export_rows(figure.entry, figure.found, runs_of(ledger, rows)), extract.users, contents.secrets)
     contents.add("results/cases.csv", as_csv(cases).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
-def _report(ledger: Ledger, figure: Figure, templates: Path, users: set[str]) -> str:
-    """The page, without who submitted."""
-    from orchestrator.results.report.html import rendered
-    from orchestrator.results.report.page import Reported, page_of
+def _pages(contents: Contents, figure: Figure, lines: _Lines) -> Pages:
+    def text_of(path: str) -> str:
+        return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
-    one = Reported(figure.entry, figure.scale, figure.cluster, figure.found, figure.claims)
-    page = page_of(ledger, [one])
-    figures = [
-        dataclasses.replace(each, runs=tuple(dataclasses.replace(run, by="") for run in each.runs))
-        for each in page.figures
-    ]
-    return given_out_text(rendered(dataclasses.replace(page, figures=tuple(figures)), templates), users)
+    return Pages(
+        entry=figure.entry,
+        scale=figure.scale,
+        workloads=figure.workloads,
+        extract=Extract(**{table: list(lines.read_back(table)) for table in TABLES if table != "iterations"}),
+        iterations=lines.read_back("iterations"),
+        profile_of=lambda run: json.loads(text_of(run["profile"])),
+        script_of=lambda row: text_of(row["script"]) if row["script"] else None,
+    )
 
 
 def _json(value: Any) -> bytes:

@@ -42,9 +42,14 @@ def csv_pieces(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) ->
     A text that a spreadsheet would take for a formula has an apostrophe before it.
     """
     names = [column.name for column in columns]
-    yield ",".join(map(_cell, names)) + "\r\n"
+    yield csv_line(names) + "\r\n"
     for row in rows:
-        yield ",".join(_cell(row.get(name)) for name in names) + "\r\n"
+        yield csv_line(row.get(name) for name in names) + "\r\n"
+
+
+def csv_line(values: Iterable[Any]) -> str:
+    """Return the values as one line of CSV, without its end."""
+    return ",".join(map(_cell, values))
 
 
 def as_csv(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> str:

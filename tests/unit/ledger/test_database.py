@@ -232,3 +232,20 @@ def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     (tmp_path / "results.db").touch()
     ledger = open_ledger(ledger_url(None, tmp_path), create=False)
     assert isinstance(ledger, Ledger) and job_rows(ledger) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hunter2-Zq9x@127.0.0.1:1/runs",
+        "postgresql://me@127.0.0.1:1/runs?password=hunter2-Zq9x",
+        "postgresql://127.0.0.1:1/runs?user=me&password=hunter2-Zq9x&connect_timeout=2",
+        "postgresql://me@127.0.0.1:1/runs?sslpassword=hunter2-Zq9x",
+        "postgresql://me:hunter2-Zq9x@127.0.0.1:port/runs",
+        "oracle://me@127.0.0.1/runs?password=hunter2-Zq9x",
+    ],
+)
+def test_no_error_shows_the_password_of_a_url(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ReproError) as raised:
+        open_ledger(ledger_url(url, tmp_path))
+    assert "hunter2" not in str(raised.value) and "127.0.0.1" in str(raised.value) + url

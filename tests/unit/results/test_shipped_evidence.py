@@ -16,7 +16,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.folders import Folders
+from orchestrator.folders import Folders, find_folders
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked
@@ -47,9 +47,9 @@ def test_there_is_evidence() -> None:
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)
 def test_a_bundles_numbers_and_claims_follow_from_its_logs(bundle: Path) -> None:
-    found = verify(bundle)
+    found = verify(bundle, find_folders().templates)
     assert [difference for check in found.checks for difference in check.differences] == []
-    assert [check.name for check in found.checks] == ["files", "numbers", "results"]
+    assert [check.name for check in found.checks] == ["files", "numbers", "results", "pages"]
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=_name)

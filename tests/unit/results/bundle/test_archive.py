@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -210,6 +211,10 @@ HUGE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: headers(member("x", tarfile.XHDTYPE, 1 << 40)),
         "a header of 1,099,511,627,776 bytes",
     ),
+    "digits in a header": (
+        lambda: packed([(member("x", tarfile.XHDTYPE, 65_000), b"9" * 65_000)] * 20),
+        "a header of 65,000 bytes",
+    ),
     "a name": (lambda: headers(member("x", tarfile.GNUTYPE_LONGNAME, 1 << 40)), "a header of 1,099,511,627,776 bytes"),
     "headers of headers": (
         lambda: headers(*[member("x", tarfile.GNUTYPE_LONGNAME, 0)] * 5000),
@@ -226,9 +231,21 @@ def test_what_says_that_it_is_huge_is_refused_before_it_fills_memory_or_disk(
     make, said = HUGE[what]
     file = tmp_path / "a.tar.zst"
     file.write_bytes(make())
+    start = time.process_time()
     with pytest.raises(ReproError, match=said), unpacked(file):
         pass
     assert list(scratch.iterdir()) == []
+    assert time.process_time() - start < 2
+
+
+def test_headers_of_digits_as_long_as_a_header_may_be_are_refused_in_a_moment(tmp_path: Path) -> None:
+    file = tmp_path / "a.tar.zst"
+    digits = b"9" * 1536
+    file.write_bytes(packed([(member("top/x", tarfile.XHDTYPE, len(digits)), digits)] * 100))
+    start = time.process_time()
+    with pytest.raises(ReproError), unpacked(file):
+        pass
+    assert time.process_time() - start < 2
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
