@@ -31,7 +31,8 @@ from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sending import comment_of
 from orchestrator.launch.template import Line, templates_in
 from orchestrator.planning.plan import Resources
-from orchestrator.slurm.query import query_jobs
+from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of
 
 LONGEST = "1:00:00"
@@ -168,8 +169,13 @@ def import_progress(imports: Sequence[Import]) -> Progress:
             failures[one.name] = f"ended with exit code {code}{_last_words(one.log)}"
         elif code is None and one.job_id is not None:
             asked[one.job_id] = one
+
+    def is_ours(record: JobRecord) -> bool:
+        one = asked.get(record.job_id)
+        return one is not None and may_have_comment(record, comment_of(one.folder.name))
+
     try:
-        answer = query_jobs(asked)
+        answer = query_jobs(asked, is_ours)
     except Unreachable as away:
         return Progress(dict.fromkeys((one.name for one in asked.values()), "UNKNOWN"), failures, (str(away),))
     for job_id, one in asked.items():

@@ -27,7 +27,7 @@ from orchestrator.launch.trial import refused
 from orchestrator.megatron.log_causes import cause
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.cancel import cancel_jobs
-from orchestrator.slurm.query import query_jobs
+from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.states import Phase
 from orchestrator.workloads.pretrain_files import copy_program, program_folder
 from orchestrator.workloads.program import Program
@@ -96,10 +96,11 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     text = render_job(probe_plan(cluster, folders), with_probe_lines(cluster), folder, folders.templates)
     copy_program(folders)
     private_folder(folder)
-    job_id = SlurmScriptExecutor(folder).submit_script(text, comment=f"repro-check:{stamp}")
+    comment = f"repro-check:{stamp}"
+    job_id = SlurmScriptExecutor(folder).submit_script(text, comment)
     say(f"job {job_id} on {cluster.name}, in {folder}")
     try:
-        state = _ended(job_id, folder, say)
+        state = _ended(job_id, comment, folder, say)
     except BaseException:
         _take_back(job_id, say)
         raise
@@ -275,11 +276,11 @@ def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
     return (filled[0], cluster.image_location(filled[0])) if filled else (None, None)
 
 
-def _ended(job_id: str, folder: Path, say: Callable[[str], None]) -> str:
+def _ended(job_id: str, comment: str, folder: Path, say: Callable[[str], None]) -> str:
     """The state in which the job ended, whenever that is; where Slurm has forgotten it, as its own record says."""
     last = ""
     while True:
-        record = query_jobs([job_id]).records.get(job_id)
+        record = query_jobs([job_id], lambda found: may_have_comment(found, comment)).records.get(job_id)
         if record is not None and record.phase is Phase.ENDED:
             return record.state
         end = read_record(folder / "end") if record is None else None

@@ -172,7 +172,7 @@ class Attempt(Table):
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime | None]
     unseen_since: Mapped[datetime | None]
-    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject)
+    unsettled_since: Mapped[dict[str, float] | None] = mapped_column(JsonObject(none_as_null=True))
     unseen_log_bytes: Mapped[int | None] = mapped_column(CheckedBigInteger)
     seen_via: Mapped[str | None]
     iteration: Mapped[int | None]

@@ -32,6 +32,7 @@ __all__ = [
     "find_by_comment",
     "find_by_comments",
     "keeps_comments",
+    "may_have_comment",
     "query_jobs",
     "require_controller",
 ]
@@ -97,6 +98,11 @@ def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = 
     if unknown and doubts:
         return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)))
     return QueryAnswer(records, tuple(complaints), unknown)
+
+
+def may_have_comment(record: JobRecord, comment: str) -> bool:
+    """Whether a record can be that of the job with this comment: accounting may have kept no comment."""
+    return record.comment == comment or (record.source == "sacct" and not record.comment)
 
 
 def require_controller() -> None:

@@ -26,7 +26,7 @@ from orchestrator.results.claims import judge_claims
 from orchestrator.results.compare import results
 
 REPORT, README = "report.html", "README.txt"
-_OF_JOB = ("gpus", "workload", "code", "image")
+_OF_JOB = ("gpus", "workload", "code", "image", "image_digest")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

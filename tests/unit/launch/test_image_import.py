@@ -451,13 +451,13 @@ def test_of_an_import_without_a_record_of_its_own_slurm_is_asked_and_a_missing_r
 ) -> None:
     row = JobRecord("17", state or "", "", "", None, None, "", None, None, "squeue")
     answer = QueryAnswer({"17": row} if state else {})
-    monkeypatch.setattr("orchestrator.launch.image_import.query_jobs", lambda _: answer)
+    monkeypatch.setattr("orchestrator.launch.image_import.query_jobs", lambda *_: answer)
     progress = import_progress([Import("pretrain", shop.used, shop.folder, job_id="17")])
     assert (progress.states, progress.failures) == (states, failures)
 
 
 def test_from_a_scheduler_out_of_reach_nothing_is_concluded(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(_: object) -> QueryAnswer:
+    def away(*_: object) -> QueryAnswer:
         raise Unreachable("squeue: no answer")
 
     monkeypatch.setattr("orchestrator.launch.image_import.query_jobs", away)

@@ -383,15 +383,17 @@ class Queue:
         self.answers = list(answers)
         self.cancelled: list[str] = []
         self.submitted: list[str] = []
+        self.comment = ""
 
-    def query(self, job_ids: list[str]) -> QueryAnswer:
+    def query(self, job_ids: list[str], is_ours: Callable[[QueueRecord], bool]) -> QueryAnswer:
         assert job_ids == ["7"]
         said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(said, BaseException):
             raise said
         state, _, reason = said.partition(" ")
-        row = QueueRecord("7", state, reason, "", None, None, "", None, None, "squeue")
-        return QueryAnswer({"7": row} if state else {})
+        row = QueueRecord("7", state, reason, "", None, None, self.comment, None, None, "squeue")
+        assert not is_ours(replace(row, comment="another's"))
+        return QueryAnswer({"7": row} if state and is_ours(row) else {})
 
 
 @pytest.fixture
@@ -401,6 +403,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Queue]:
 
         def submit(_: object, text: str, comment: str) -> str:
             assert comment.startswith("repro-check:")
+            queue.comment = comment
             queue.submitted.append(text)
             return "7"
 
