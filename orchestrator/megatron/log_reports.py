@@ -117,6 +117,10 @@ class _Container:
             if found := pattern.match(message):
                 self._reasons.setdefault(order, found[1].strip())
 
+    @property
+    def names_error(self) -> bool:
+        return bool(self._error)
+
     def text(self) -> str:
         """The error and its reason in one line."""
         error = (self._error or self.first).strip()
@@ -144,11 +148,13 @@ class ContainerReport:
     def failed(self) -> tuple[Origin, ...]:
         """Origins of the containers that failed by themselves; not those that Slurm ended because of another task.
 
-        Lines without an origin may be of several containers, so that an ended one proves nothing about the others.
+        Lines without an origin may be of several containers, so that an ended one proves nothing about the others. Of
+        several tasks that share a container one names the error, and any of them may print that its removal failed.
         """
         own = {key: one for key, one in self._containers.items() if key == Origin() or not one.was_ended}
+        named = tuple(origin for origin, one in own.items() if one.has_failed and one.names_error)
         of_itself = tuple(origin for origin, one in own.items() if one.has_failed)
-        return of_itself or tuple(origin for origin, one in own.items() if one.has_exited)
+        return named or of_itself or tuple(origin for origin, one in own.items() if one.has_exited)
 
     def text(self) -> str:
         """Error and reason of the first container that failed by itself."""

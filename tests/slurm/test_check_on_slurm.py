@@ -249,10 +249,12 @@ def test_container_options_among_sbatchs_are_refused_before_slurm_is_asked(mine:
 def test_an_image_and_a_mount_that_the_node_does_not_have_are_named_once_each(mine: Checked) -> None:
     mine.contained(images={"pretrain": "/nosuch/torch.sqsh"})
     assert mine.check("--job", site={"login_sees_paths": False}) == 2
+    assert len(mine.faults) == 1, mine.faults
     (said,) = mine.faults
     assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder; correct it" in said
     mine.contained(mounts=["/nosuch/data:/data"])
     assert mine.check("--job") == 2
+    assert len(mine.faults) == 1, mine.faults
     (said,) = mine.faults
     assert "container.mounts: /nosuch/data: no such file or folder; correct it" in said
 

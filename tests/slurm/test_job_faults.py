@@ -259,7 +259,8 @@ def test_a_container_that_does_not_start_on_one_node_is_run_again_on_others(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     image = write_image(site.folder / "torch.sqsh")
-    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: []}}")
+    images = f"images: {{pretrain: {image}}}, mounts: [{site.folder}]"
+    site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, {images}}}")
     with slurm_cluster.pyxis(broken_node="n2"):
         done = site.submit(*CASE, "--wait", timeout_s=120)
         assert done.returncode == 0, done.stderr

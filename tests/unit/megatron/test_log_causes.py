@@ -440,6 +440,15 @@ ENDED_ON_N1 = b"""\
 0: slurmstepd-n1: error: pyxis:     [INFO] Extracting squashfs filesystem...
 1: slurmstepd-n1: error: pyxis: container was not started successfully by another task
 """
+# Tasks of one node share a container: one names the error, and another one prints that the removal failed.
+TOLD_BY_THE_THIRD = b"""\
+0: slurmstepd-n1: error: pyxis: container was not started successfully by another task
+2: slurmstepd-n1: error: pyxis: child 23913 failed with error code: 1
+2: slurmstepd-n1: error: pyxis: failed to create container filesystem for image: /images/x.sqsh
+2: slurmstepd-n1: error: pyxis: printing enroot log file:
+2: slurmstepd-n1: error: pyxis:     [ERROR] No such file or directory: /images/x.sqsh
+0: slurmstepd-n1: error: pyxis: child 23904 failed with error code: 1
+"""
 STARTED = "container start failed with error code: 1"
 
 
@@ -454,6 +463,10 @@ def enroot(*lines: str) -> bytes:
     [
         (
             NO_IMAGE,
+            "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
+        ),
+        (
+            TOLD_BY_THE_THIRD,
             "failed to create container filesystem for image: /images/x.sqsh; [ERROR] No such file or directory",
         ),
         (NO_MOUNT, "--container-mounts: source path does not exist: /nosuch"),
