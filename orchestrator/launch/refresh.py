@@ -28,9 +28,9 @@ from orchestrator.ledger.jobs import (
     may_ask,
     record_complaints,
     record_observations,
-    record_unseen,
 )
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
+from orchestrator.ledger.unanswered import record_unseen
 from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
 from orchestrator.reading.failure import MADE_WAY
 from orchestrator.slurm.controller import cluster_identity

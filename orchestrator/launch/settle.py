@@ -15,8 +15,8 @@ from orchestrator.launch.local_state import find_process
 from orchestrator.launch.policy import sender_is_alive
 from orchestrator.launch.sending import comment_of, only_one
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import time_unsettled_s
 from orchestrator.ledger.submissions import Unsettled, record_back_in_turn, record_submission, unsettled
+from orchestrator.ledger.unanswered import time_unsettled_s
 from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
 from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id

@@ -79,10 +79,11 @@ def test_two_queues_of_one_machine_do_not_run_at_the_same_time(site: Site) -> No
 
 
 def test_jobs_outlive_the_process_that_submitted_them(site: Site) -> None:
-    site.behave("slow")
+    site.behave("gated")
     assert site.submit("--where", "gbs=4").returncode == 0
     ledger = new_ledger(site.folder)
     assert "PENDING" in states(ledger)
+    (site.folder / "go").touch()
     wait_until(lambda: all_ended(ledger))
     assert states(ledger) == ["COMPLETED"] * 3
 

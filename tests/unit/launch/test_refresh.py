@@ -160,7 +160,7 @@ def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
 ) -> None:
     submitted(ledger)
     refresh(ledger)
-    monkeypatch.setattr("orchestrator.ledger.jobs.now", lambda: now() + jump)
+    monkeypatch.setattr("orchestrator.ledger.unanswered.now", lambda: now() + jump)
     monkeypatch.setattr(refreshing, "now", lambda: now() + jump)
     refresh(ledger)
     assert only(ledger).state == "PENDING"

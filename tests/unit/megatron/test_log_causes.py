@@ -488,8 +488,8 @@ def enroot(*lines: str) -> bytes:
         (b"slurmstepd: error: pyxis: couldn't chdir to /work: No such file or directory", None),
         (b"slurmstepd: error: pyxis: child 1 failed with error code: 1", None),
     ],
-    ids=["no image", "no mount", "no registry", "no mount source", "no mount target", "no shell", "disk full",
-         "one ended, one failed", "no folder", "nothing else"],
+    ids=["no image", "told by the third", "no mount", "no registry", "no mount source", "no mount target", "no shell",
+         "disk full", "one ended, one failed", "no folder", "nothing else"],
 )  # fmt: skip
 def test_of_pyxis_lines_the_one_that_went_wrong_is_named_with_its_reason(log: bytes, said: str | None) -> None:
     finder = CauseFinder()
