@@ -26,6 +26,9 @@ from tests.slurm.stand_in import StandInSite
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
+PYTHON_MOUNTS = [sys.prefix] if sys.prefix.startswith("/tmp/") else []
+"""An image has its own /tmp, and this environment may be there."""
+
 
 @pytest.fixture(scope="module")
 def written(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> str:  # noqa: ARG001  needs it up
@@ -51,7 +54,7 @@ class Checked:
 
     def contained(self, **fields: Any) -> None:
         """With pyxis and this test's image; python is the host's, which the stand-in shows inside."""
-        container = {"runtime": "pyxis", "images": {"pretrain": str(self.image)}, "mounts": [], **fields}
+        container = {"runtime": "pyxis", "images": {"pretrain": str(self.image)}, "mounts": PYTHON_MOUNTS, **fields}
         self.overlay["container"] = container
         self.overlay["workloads"] = {"pretrain": {"python": sys.executable}}
 
@@ -297,7 +300,7 @@ def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -
 
 
 def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None:
-    mine.contained(mounts=[str(mine.site.folder)])
+    mine.contained(mounts=[str(mine.site.folder), *PYTHON_MOUNTS])
     bare = mine.site.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what is installed
     bare.chmod(0o755)
@@ -385,7 +388,7 @@ def test_a_case_of_a_user_whose_files_are_private_is_verified_inside_the_image()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         site = StandInSite(Path(name)).prepare()
         image = write_image(site.folder / "torch.sqsh")
-        container = {"runtime": "pyxis", "images": {"pretrain": str(image)}, "mounts": [name]}
+        container = {"runtime": "pyxis", "images": {"pretrain": str(image)}, "mounts": [name, *PYTHON_MOUNTS]}
         profile = site.folder / "site.yaml"
         profile.write_text(f"{profile.read_text()}container: {json.dumps(container)}\n")
         for path in (site.folder, *site.folder.iterdir()):
