@@ -6,6 +6,7 @@ Slurm through an address of its own, and shares the file system.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ _ENTER = 'hostname "$1" && mount --bind "$2" "$3" && shift 3 && exec "$@"'
 SUBMIT = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
 SMALL = (*SUBMIT, "--where", "gbs=4")
 """Three cases; without the condition there are six."""
+
+
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class LoginNode:
     def repro(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `repro` with these words on this node until it ends."""
         process = self.start(*words)
-        stdout, stderr = process.communicate(timeout=90)
+        stdout, stderr = process.communicate(timeout=600)
         return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
 
@@ -77,9 +81,11 @@ def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNo
 
 
 def _make_node(number: int, site: StandInSite, cluster: SlurmCluster) -> LoginNode:
-    namespace = f"repro-{os.getpid()}-{number}"
-    outside, inside = f"o{os.getpid()}-{number}", f"i{os.getpid()}-{number}"
-    network = f"198.18.{os.getpid() % 125 * 2 + number}"  # a range that no network uses (RFC 2544)
+    # The kernel removes a network some time after its namespace: names and addresses are used once.
+    once = next(_NUMBERS)
+    namespace = f"repro-{os.getpid()}-{once}"
+    outside, inside = f"o{os.getpid()}-{once}", f"i{os.getpid()}-{once}"
+    network = f"198.18.{(os.getpid() + once) % 250 + 1}"  # a range that no network uses (RFC 2544)
     run(["ip", "netns", "add", namespace])
     run(["ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace])
     run(["ip", "address", "add", f"{network}.1/24", "dev", outside])
