@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
@@ -24,7 +25,16 @@ class NotOwn(ReproError):
 
 def user_name() -> str:
     """Return the name of the user of this process, whatever the environment contains."""
-    return _name_of(os.getuid())
+    return name_of_user(os.getuid())
+
+
+@cache
+def name_of_user(uid: int) -> str:
+    """Return the name of this user; the number of one who has no name here, as in a container."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
 
 
 def why_not_own(status: os.stat_result) -> str | None:
@@ -33,7 +43,7 @@ def why_not_own(status: os.stat_result) -> str | None:
     A group that has no other member than the current user does not count as other users.
     """
     if status.st_uid != os.getuid():
-        return f"belongs to {_name_of(status.st_uid)}"
+        return f"belongs to {name_of_user(status.st_uid)}"
     if status.st_mode & stat.S_IWOTH:
         return "is writable by everybody"
     if status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid):
@@ -131,13 +141,6 @@ def _require_own(path: Path, status: os.stat_result) -> None:
 
 def _refused(path: Path, why: str) -> NotOwn:
     return NotOwn(Problem(f"{why}, so it is not used", f"{path}:", "repro submit again writes scripts of your own"))
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)  # a container's uid without a name
 
 
 def _is_own_group(gid: int) -> bool:

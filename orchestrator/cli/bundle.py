@@ -142,7 +142,7 @@ def _verify(file: Path, allowed_signers: Path | None) -> None:
 
 
 def _is_signed(file: Path, allowed_signers: Path) -> bool:
-    """Print who signed the bundle, or why nobody did who may."""
+    """Print who signed the bundle, or why its signature is not accepted."""
     from orchestrator.results.bundle.signature import check_signature
 
     found = check_signature(file, allowed_signers)

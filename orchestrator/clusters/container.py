@@ -80,7 +80,7 @@ class ContainerFields(Strict):
 
     @property
     def has_readonly_option(self) -> bool:
-        """Whether this pyxis can be told that the image is read-only. True where `version` is not given."""
+        """Whether this pyxis has an option for read-only images. True if `version` is not given."""
         return self.version is None or _release(self.version) >= _PYXIS_SINCE["writable"]
 
     @model_validator(mode="after")

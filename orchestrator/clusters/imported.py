@@ -22,7 +22,7 @@ def imported_file(cluster: Cluster, name: str) -> Path | None:
 
 
 def image_uri(cluster: Cluster, name: str) -> str:
-    """Where the image of this name is imported from, as the tool that imports it reads it."""
+    """Return the address that this image is imported from, in the syntax of the tool that imports it."""
     container = cluster.profile.container
     assert container is not None
     image = read_image(container.images[name])

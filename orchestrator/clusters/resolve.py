@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from orchestrator.documents.model import placeholders, read_model
 from orchestrator.documents.source import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.folders import Folders
+from orchestrator.ownership import name_of_user
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
 """The runtimes that run an image from a file, and how such files end."""
@@ -165,18 +165,11 @@ def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> 
     trusted = (os.geteuid(), 0, folders.shipped.stat().st_uid)
     if status.st_uid not in trusted:
         mend = f"check its content, then make a copy of your own: cp {shlex.quote(name)} COPY"
-        return Problem(f"belongs to user {_user_name(status.st_uid)}, whose commands would run as you", name, mend)
+        return Problem(f"belongs to user {name_of_user(status.st_uid)}, whose commands would run as you", name, mend)
     if status.st_mode & stat.S_IWOTH:
         mend = f"check its content, then: chmod o-w {shlex.quote(name)}"
         return Problem("every user can write to it, and its commands would run as you", name, mend)
     return None
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _is_overlay(path: Path) -> bool:

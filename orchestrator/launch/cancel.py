@@ -12,7 +12,7 @@ from orchestrator.launch.own_jobs import why_not_the_attempts_job
 from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
 from orchestrator.launch.sending import comment_of, mark_cancelled
-from orchestrator.launch.settle import is_being_made, is_here, recorded_ids
+from orchestrator.launch.settle import is_being_made, is_here
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.jobs import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
@@ -106,10 +106,17 @@ def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
         if problem is not None:
             done.refused += [Problem(f"{row.label}: {problem.what}", mend=problem.mend) for row in same]
             continue
+        try:
+            for row in same:
+                require_own_folder(Path(row.folder), ledger.runs)
+        except ReproError as error:
+            done.refused += error.problems
+            continue
         for row in same:
             mark_cancelled(row.folder)
         if same[0].scheduler == "slurm":
-            found = set(find_by_comments([comment_of(token)]).records) | recorded_ids([row.folder for row in same])
+            # squeue has the comment of each job that can be cancelled; an id in a job's folder proves nothing.
+            found = find_by_comments([comment_of(token)]).records
             cancel_jobs(sorted({base_id(job_id) for job_id in found}))
         why = "cancelled before the scheduler had confirmed it"
         record_never_submitted(ledger, [row.attempt_id for row in same], why, str(Failure.CANCELLED))

@@ -10,7 +10,7 @@ from orchestrator.launch.local_state import began_at
 from orchestrator.ledger.jobs import JobRow
 from orchestrator.ledger.runs import Latest, Standing
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
-from orchestrator.machine import Place, place_of, start_ticks
+from orchestrator.machine_identity import Place, place_of, start_ticks
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from orchestrator.ledger.jobs import (
 )
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.ledger.unanswered import record_unseen
-from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
+from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
 from orchestrator.reading.failure import MADE_WAY
 from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
@@ -96,7 +96,7 @@ def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
 
 def _name_of_place(row: JobRow) -> str:
     own_name = row.host == socket.gethostname()
-    return f"{row.host}, in another container or after its name changed" if own_name else row.host
+    return f"{row.host}, in another container or on another machine of that name" if own_name else row.host
 
 
 def _each(
@@ -191,7 +191,7 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Ob
 
     seen, complaints = _each(rows, observe)
     complaints += [f"Slurm does not list a job of {user}; only {user} can find out more" for user in sorted(foreign)]
-    waited_s = record_unseen(ledger, unseen, this_machine().boot_id, seconds_since_boot())
+    waited_s = record_unseen(ledger, unseen, this_machine_identity().boot_id, seconds_since_boot())
     for row in rows:
         if waited_s.get(row.attempt_id, -1.0) >= LOST_AFTER.total_seconds():
             seen[row.attempt_id] = _lost(row)

@@ -37,7 +37,7 @@ from orchestrator.ledger.submissions import (
     under_way_of,
 )
 from orchestrator.ledger.tables import FAILED, OPEN
-from orchestrator.machine import own_start_ticks, this_machine
+from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.cancel import cancel_jobs
 from orchestrator.slurm.controller import cluster_identity
@@ -72,7 +72,7 @@ def comment_of(token: str) -> str:
 
 def sender() -> Submitter:
     """Return this process, as the sender of what it claims."""
-    return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine()), own_start_ticks())
+    return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine_identity()), own_start_ticks())
 
 
 def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:

@@ -17,7 +17,7 @@ from orchestrator.launch.sending import comment_of, only_one
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import Unsettled, record_back_in_turn, record_submission, unsettled
 from orchestrator.ledger.unanswered import time_unsettled_s
-from orchestrator.machine import Place, place_of, seconds_since_boot, this_machine
+from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
 from orchestrator.slurm.controller import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
@@ -67,7 +67,7 @@ def is_being_made(ledger: Ledger, one: Unsettled) -> bool:
 
 def _waited_s(ledger: Ledger, one: Unsettled) -> float:
     """Return for how many seconds this machine has waited for an answer about a submission."""
-    waited = time_unsettled_s(ledger, one.attempt_ids, this_machine().boot_id, seconds_since_boot())
+    waited = time_unsettled_s(ledger, one.attempt_ids, this_machine_identity().boot_id, seconds_since_boot())
     return min(waited.values(), default=0.0)
 
 
@@ -103,12 +103,14 @@ def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
     ]
     for one in asked:
         try:
-            ids = _ids(answer, comment_of(one.token)) or recorded_ids(one.folders)
+            ids, recorded = _ids(answer, comment_of(one.token)), recorded_ids(one.folders)
         except ReproError as error:
             complaints.append(str(error))
             continue
         if ids:
             record_submission(ledger, one.token, only_one(ids))
+        elif recorded:  # no further id is cancelled: what a folder contains is no proof for that
+            record_submission(ledger, one.token, min(recorded, key=int))
         elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):
             # A job that left the queue would have left a record. If it is late all the same, its claim keeps a second
             # copy in the same folder from starting.

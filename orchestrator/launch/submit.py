@@ -44,7 +44,7 @@ from orchestrator.ledger.runs import (
 )
 from orchestrator.ledger.submissions import in_turn, record_never_submitted
 from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN
-from orchestrator.machine import own_start_ticks, this_machine
+from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.ownership import NotOwn, require_own_folder
 from orchestrator.planning.plan import Plan
@@ -281,7 +281,7 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
         versions=dict(made.versions),
         profile=masked_tree(profile, known=secret),
         profile_file=str(cluster.file.absolute()),
-        machine=str(this_machine()),
+        machine=str(this_machine_identity()),
         pid_start_ticks=own_start_ticks(),
     )
 

@@ -33,7 +33,7 @@ from orchestrator.masking import masked
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """The process that submits: `machine` and `pid_start_ticks` are those of orchestrator/machine."""
+    """The process that submits: `machine` and `pid_start_ticks` are those of orchestrator/machine_identity."""
 
     host: str
     user: str

@@ -7,7 +7,6 @@ last, so that whatever is in it stays in it. The fields are those that Slurm has
 from __future__ import annotations
 
 import functools
-import pwd
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
+from orchestrator.ownership import name_of_user
 from orchestrator.slurm.job_ids import expand_array_id
 from orchestrator.slurm.states import Phase, base_state, phase_of
 
@@ -245,15 +245,7 @@ def _seconds(text: str) -> int | None:
 def _canceller(state: str) -> str | None:
     """Who did it, of sacct's `CANCELLED by 1000`: the name if this machine knows it, else the number."""
     found = _CANCELLED_BY.fullmatch(state)
-    return _user_name(int(found[1])) if found else None
-
-
-@functools.cache
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)
+    return name_of_user(int(found[1])) if found else None
 
 
 @functools.lru_cache(_VALUES_KEPT)

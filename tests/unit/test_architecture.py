@@ -14,7 +14,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 MODULES = (
-    *("errors", "folders", "job_files", "job_record", "machine"),
+    *("errors", "folders", "job_files", "job_record", "machine_identity"),
     *("masking", "ownership", "secret_names", "secret_spans"),
 )
 FLOORS = {

@@ -16,7 +16,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, Attempt
-from orchestrator.machine import this_machine
+from orchestrator.machine_identity import this_machine_identity
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.ledger.making import new_ledger, new_run, record
@@ -135,12 +135,13 @@ def test_a_lost_attempt_that_is_gone_is_not_said_to_be_cancelled(ledger: Ledger,
 
 @pytest.mark.parametrize("queue", [{"17": "repro:feed"}, {}], ids=["in the queue", "never arrived"])
 def test_a_submission_that_was_cut_off_is_cancelled_whether_slurm_has_it_or_not(
-    ledger: Ledger, slurm: Slurm, tmp_path: Path, queue: dict[str, str]
+    ledger: Ledger, slurm: Slurm, queue: dict[str, str]
 ) -> None:
     begin(ledger, "feed")
-    folder = tmp_path / "job"
+    folder = ledger.runs[0] / "run" / "job"
+    folder.mkdir(parents=True)
     with ledger.writing() as session:
-        here = {"host": "here", "machine": str(this_machine()), "pid": 2**22 + 1}
+        here = {"host": "here", "machine": str(this_machine_identity()), "pid": 2**22 + 1}
         session.execute(sa.update(Attempt).values(folder=str(folder), **here))
     slurm.queue = queue
     done = cancel(ledger, job_rows(ledger))
@@ -148,3 +149,32 @@ def test_a_submission_that_was_cut_off_is_cancelled_whether_slurm_has_it_or_not(
     (row,) = job_rows(ledger)
     assert (row.state, row.failure) == ("NEVER_SUBMITTED", "cancelled")
     assert (folder / "cancelled").exists(), "a copy that arrives late does not start"
+
+
+def test_an_id_in_the_folder_of_a_submission_that_was_cut_off_is_no_proof_for_cancelling_that_job(
+    ledger: Ledger, slurm: Slurm
+) -> None:
+    """The folder of a row may have been edited into that of another job."""
+    begin(ledger, "feed")
+    folder = ledger.runs[0] / "run" / "job"
+    folder.mkdir(parents=True)
+    (folder / "claimed").write_text("18\n")
+    with ledger.writing() as session:
+        here = {"host": "here", "machine": str(this_machine_identity()), "pid": 2**22 + 1}
+        session.execute(sa.update(Attempt).values(folder=str(folder), **here))
+    slurm.queue = {"18": "repro:another"}
+    cancel(ledger, job_rows(ledger))
+    assert slurm.cancelled == []
+
+
+def test_the_folder_of_a_row_is_marked_only_if_it_is_a_run_folder_of_this_user(
+    ledger: Ledger, slurm: Slurm, tmp_path: Path
+) -> None:
+    begin(ledger, "feed")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    with ledger.writing() as session:
+        here = {"host": "here", "machine": str(this_machine_identity()), "pid": 2**22 + 1}
+        session.execute(sa.update(Attempt).values(folder=str(folder), **here))
+    done = cancel(ledger, job_rows(ledger))
+    assert done.asked == [] and len(done.refused) == 1 and list(folder.iterdir()) == [] and slurm.cancelled == []

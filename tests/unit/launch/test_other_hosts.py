@@ -16,7 +16,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
-from orchestrator.machine import Machine, this_machine
+from orchestrator.machine_identity import MachineIdentity, this_machine_identity
 from tests.unit.ledger.making import new_ledger, new_run, record
 
 ELSEWHERE = "another-host"
@@ -50,30 +50,30 @@ def test_a_job_of_another_host_is_cancelled_there(ledger: Ledger) -> None:
     assert (done.asked, list(map(str, done.refused))) == ([], [f"a runs on {ELSEWHERE}; cancel it from {ELSEWHERE}"])
 
 
-def of_machine(ledger: Ledger, machine: Machine, host: str) -> None:
+def of_machine(ledger: Ledger, machine: MachineIdentity, host: str) -> None:
     record_submission(ledger, "token", "77")
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(machine=str(machine), host=host))
 
 
 def test_a_job_in_another_container_of_this_host_is_not_taken_for_one_that_has_died(ledger: Ledger) -> None:
-    of_machine(ledger, replace(this_machine(), pid_namespace="1"), socket.gethostname())
+    of_machine(ledger, replace(this_machine_identity(), pid_namespace="1"), socket.gethostname())
     (complaint,) = refresh(ledger).complaints
     assert "in another container" in complaint
     assert [(row.phase, row.state) for row in job_rows(ledger)] == [(WAITING, "PENDING")]
 
 
 def test_a_job_is_seen_after_the_host_was_given_another_name(ledger: Ledger) -> None:
-    of_machine(ledger, this_machine(), ELSEWHERE)
+    of_machine(ledger, this_machine_identity(), ELSEWHERE)
     assert refresh(ledger).complaints == ()
     (row,) = job_rows(ledger)
     assert (row.phase, row.state) == (ENDED, "NODE_FAIL"), "its queue is gone"
 
 
 def test_a_job_that_ran_before_the_machine_was_booted_again_has_ended(ledger: Ledger) -> None:
-    of_machine(ledger, replace(this_machine(), machine_id="id", boot_id="earlier"), socket.gethostname())
-    here = replace(this_machine(), machine_id="id")
+    of_machine(ledger, replace(this_machine_identity(), machine_id="id", boot_id="earlier"), socket.gethostname())
+    here = replace(this_machine_identity(), machine_id="id")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.machine.this_machine", lambda: here)
+        patch.setattr("orchestrator.machine_identity.this_machine_identity", lambda: here)
         assert refresh(ledger).complaints == ()
     assert [row.state for row in job_rows(ledger)] == ["NODE_FAIL"]

@@ -28,7 +28,7 @@ from orchestrator.ledger.tables import (
     VERIFIED,
     WAITING,
 )
-from orchestrator.machine import Machine, own_start_ticks, this_machine
+from orchestrator.machine_identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from tests.unit.ledger.making import new_ledger, record
@@ -179,14 +179,14 @@ def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None
 def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_called_and_the_clock_says(
     plan: Plan,
 ) -> None:
-    long_ago, here = now() - timedelta(hours=1), this_machine()
+    long_ago, here = now() - timedelta(hours=1), this_machine_identity()
     own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
     assert sender_is_alive(in_turn(host="renamed", **own)) is True
     assert standing_of(plan, in_turn(host="renamed", **own), Again()) is UNDER_WAY
     assert sender_is_alive(in_turn(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
     other_namespace = str(replace(here, pid_namespace="1"))
     assert sender_is_alive(in_turn(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
-    rebooted = str(Machine(here.machine_id or "some-id", "another-boot", here.pid_namespace))
+    rebooted = str(MachineIdentity(here.machine_id or "some-id", "another-boot", here.pid_namespace))
     assert sender_is_alive(in_turn(**own | {"machine": rebooted})) is (False if here.machine_id else None)
 
 

@@ -17,7 +17,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.jobs import JobRow, job_rows, may_ask
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
-from orchestrator.machine import seconds_since_boot, this_machine
+from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.ledger.making import new_ledger, new_run, record
@@ -174,8 +174,8 @@ def test_another_machine_waits_by_a_clock_of_its_own(
 ) -> None:
     submitted(ledger)
     refresh(ledger)
-    there = replace(this_machine(), boot_id="another-boot")
-    monkeypatch.setattr(refreshing, "this_machine", lambda: there)
+    there = replace(this_machine_identity(), boot_id="another-boot")
+    monkeypatch.setattr(refreshing, "this_machine_identity", lambda: there)
     slurm.later_s = 10 * LOST_AFTER.total_seconds()
     refresh(ledger)
     assert only(ledger).state == "PENDING", "its clock began to count with this look"

@@ -25,7 +25,7 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.history import job_history
 from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import IN_TURN, OPEN, SUBMITTING, WAITING, Attempt
-from orchestrator.machine import seconds_since_boot, this_machine
+from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
@@ -332,7 +332,7 @@ def test_a_submission_in_another_container_of_this_host_is_given_time(
 ) -> None:
     slurm_submission(ledger)
     with ledger.writing() as session:
-        elsewhere = str(replace(this_machine(), pid_namespace="1"))
+        elsewhere = str(replace(this_machine_identity(), pid_namespace="1"))
         session.execute(sa.update(Attempt).values(machine=elsewhere, pid_start_ticks=1))
     asked = slurm_answers(monkeypatch)
     refresh(ledger)

@@ -24,7 +24,7 @@ class Place(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineIdentity:
     """`machine_id` is that of machine-id(5), `boot_id` is new at each boot, `pid_namespace` is its inode. An empty text
     stands for what this system does not tell.
     """
@@ -37,7 +37,7 @@ class Machine:
         return f"{self.machine_id}/{self.boot_id}/{self.pid_namespace}"
 
     @classmethod
-    def parse(cls, text: str) -> Machine:
+    def parse(cls, text: str) -> MachineIdentity:
         """Return the machine that `str` printed."""
         machine_id, _, rest = text.partition("/")
         boot_id, _, pid_namespace = rest.partition("/")
@@ -45,9 +45,9 @@ class Machine:
 
 
 @cache
-def this_machine() -> Machine:
+def this_machine_identity() -> MachineIdentity:
     """Return the machine, boot and PID namespace of this process."""
-    return Machine(
+    return MachineIdentity(
         machine_id=_text_of(Path("/etc/machine-id")),
         boot_id=_text_of(Path("/proc/sys/kernel/random/boot_id")),
         pid_namespace=_pid_namespace(),
@@ -61,7 +61,7 @@ def place_of(machine: str | None, host: str) -> Place:
     """
     if not machine:
         return Place.HERE if host == socket.gethostname() else Place.ELSEWHERE
-    there, here = Machine.parse(machine), this_machine()
+    there, here = MachineIdentity.parse(machine), this_machine_identity()
     if there.boot_id == here.boot_id:
         if not here.boot_id and host != socket.gethostname():
             return Place.ELSEWHERE
