@@ -10,7 +10,6 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
@@ -28,7 +27,6 @@ def user_name() -> str:
     return name_of_user(os.getuid())
 
 
-@cache
 def name_of_user(uid: int) -> str:
     """Return the name of this user; the number of one who has no name here, as in a container."""
     try:

@@ -244,7 +244,7 @@ def test_after_a_gpu_fault_on_one_of_four_nodes_only_that_node_is_excluded(
     site.behave("ecc")
     assert site.submit(*CASE).returncode == 0
     (row,) = site.wait_until_ended()
-    assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]")
+    assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]"), row["why"]
     batch = next(site.folder.glob("runs/*/*/batch.txt")).read_text()
     assert len(re.findall(r"error: n[124]: tasks? [0-9]: Terminated", batch)) == 3, batch
     site.prepare(gpus=2)  # so that the other nodes suffice

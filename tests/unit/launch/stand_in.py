@@ -61,7 +61,12 @@ for ((i = 1; i <= iterations; i++)); do
     slow-3) sleep 0.3 ;;
     gated-3) until [ -e "$here/go" ]; do sleep 0.1; done ;;
     ecc-3) # the GPU of node n3 is broken, and all other ranks wait for its rank
-      [ "${SLURMD_NODENAME:-}" != n3 ] || { echo "CUDA error: uncorrectable ECC error encountered" >&2; exit 1; }
+      if [ "${SLURMD_NODENAME:-}" = n3 ]; then
+        echo "CUDA error: uncorrectable ECC error encountered" >&2
+        # srun loses what it has not written when it ends the other tasks, so the message is in the log first.
+        until grep -qs "uncorrectable ECC" "$here"/runs/*/*/log.txt; do sleep 0.1; done
+        exit 1
+      fi
       ! scontrol show hostnames | grep -qx n3 || exec sleep 300 ;;
   esac
   printf ' [2026-01-01 00:00:00.000000] iteration %8d/%8d | consumed samples: %12d |' $i "$iterations" $((i * gbs))
