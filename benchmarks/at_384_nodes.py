@@ -25,10 +25,10 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_entries
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.folders import Folders, find_folders
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 from orchestrator.launch.executors import without_strays
 from orchestrator.launch.render import render_job
+from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Plan, plan_cases
 from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.states import Phase, phase_of

@@ -21,8 +21,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import experiment_counts
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import experiment_counts
 from orchestrator.ledger.tables import ENDED, Attempt, Job, RunJob, Table, rows_of
 from orchestrator.reading.collect import collect
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record

@@ -3,7 +3,7 @@
     python benchmarks/duration.py
 
 Every set of times has a fixed order: that of its files by name, then that of the rows in each file. Rows 1, 3, 5, ...
-of a set are fitted, the others judged. Five constants of `orchestrator/planning/calibration.py` are fitted to SC21
+of a set are fitted, the others judged. Five constants of `orchestrator/planning/time_constants.py` are fitted to SC21
 table 1 and ATC'24 figure 9, and with these four more to `pretrain` on one and two H200 and on four. Times of one H100
 are judged and never fitted, and so are times that were measured after the constants were fixed. Host-bound times,
 which are those of the host and not of the GPUs, are only shown.
@@ -30,14 +30,14 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.machine import Machine
-from orchestrator.folders import find_folders
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Training
-from orchestrator.planning.calibration import FITTED, Constants
-from orchestrator.planning.duration import Duration, predict_with
+from orchestrator.paths import find_folders
+from orchestrator.planning.time_constants import FITTED, Constants
+from orchestrator.planning.time_model import Duration, predict_with
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 MEAN_ERROR = 0.08

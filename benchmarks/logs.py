@@ -30,11 +30,10 @@ from pathlib import Path
 
 import zstandard
 
-from orchestrator.megatron.iteration_fields import IN_ORDER
-from orchestrator.megatron.iterations import IterationLines
-from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.log_files import log_files
-from orchestrator.reading.read import latest, read_part
+from orchestrator.megatron.logs.iteration import IN_ORDER, IterationLines
+from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.logs import log_files
+from orchestrator.reading.parse import latest, read_part
 
 DENSE_LIMIT, SPARSE_LIMIT = 1.5, 3.0
 HOLE_BYTES = 5 * 10**9

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import find_experiment
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.results.report.html import report, write_report
 from tests.browser.conftest import installed_chromium, sandbox
 from tests.unit.ledger.making import new_ledger

@@ -27,9 +27,9 @@ from submitit.slurm.slurm import SlurmExecutor
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.folders import Folders, find_folders
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
+from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Plan, plan_cases, repeated
 from tests.slurm.cluster import SlurmCluster
 from tests.slurm.configuration import Shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from orchestrator.catalog.axes import Value
 from orchestrator.catalog.experiment import PublishedPoint
-from orchestrator.catalog.settings import Value
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from orchestrator.catalog.settings import ByAxis, Settings
-from orchestrator.documents.model import Count, Strict, Text
+from orchestrator.catalog.axes import ByAxis, Settings
+from orchestrator.config.model import Count, Strict, Text
 
 Metric = Literal[
     "tflops_per_gpu",

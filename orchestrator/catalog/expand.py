@@ -1,13 +1,15 @@
-"""An experiment at a scale -> its cases. Pure: the same file gives the same cases, in the same order."""
+"""Expansion of an experiment at a scale into its cases. Pure: the same file gives the same cases in the same order."""
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.catalog import consistency
+from orchestrator.catalog import validate
+from orchestrator.catalog.axes import AXES, Settings, Value
 from orchestrator.catalog.case import Case, Expectation
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -19,8 +21,7 @@ from orchestrator.catalog.experiment import (
     scale_names,
 )
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.rules import RuleError, evaluate
-from orchestrator.catalog.settings import AXES, Settings, Value
+from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
@@ -36,29 +37,29 @@ _SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Every case of the experiment at this scale; ReproError names every rule that gives no whole number."""
     fields = scale_fields(entry, scale)
-    disagreements = list(consistency.problems(entry.document, entry.experiment, entry.paper, scale, fields))
+    disagreements = list(validate.problems(entry.document, entry.experiment, entry.paper, scale, fields))
     if disagreements:
         raise ReproError(*disagreements)
     count = case_count(fields)
     if count > MOST_CASES:
         axes = "matrix" if fields.cases is None else "cases"
-        where = str(entry.document.place(consistency.own_path(entry.document, scale, axes)))
+        where = str(entry.document.place(validate.own_path(entry.document, scale, axes)))
         what = f"{axes}: {count:,} cases at scale {scale}, and the limit is {MOST_CASES:,}"
         raise ReproError(Problem(what, where, "remove values of the axes"))
     cases: list[Case] = []
     problems: list[Problem] = []
-    rules_place = str(entry.document.place(consistency.own_path(entry.document, scale, "rules")))
+    rules_place = str(entry.document.place(validate.own_path(entry.document, scale, "rules")))
     shared = _shared(entry, fields)
     for i, row in enumerate(_rows(fields)):
         try:
             cases.append(_case(entry, scale, fields, shared, row))
         except _NamelessRow as error:
-            where = str(entry.document.place(consistency.own_path(entry.document, scale, "cases", i)))
+            where = str(entry.document.place(validate.own_path(entry.document, scale, "cases", i)))
             problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.mend))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
-    problems += consistency.name_problems(entry.document, scale, [case.name for case in cases])
+    problems += validate.name_problems(entry.document, scale, [case.name for case in cases])
     if problems:
         raise ReproError(*problems)
     return cases
@@ -278,3 +279,53 @@ def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> 
     for point in entry.experiment.published:
         if point.where.given().items() <= settings.items():
             yield point
+
+
+_LONGEST = 200  # so that neither depth nor numbers can grow out of hand
+
+
+class RuleError(ValueError):
+    """The rule cannot be read, or its result is not a whole positive number."""
+
+
+def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | float | bool | str:
+    """The value of a rule; a division must come out whole."""
+    if len(text) > _LONGEST:
+        raise RuleError(f"rule `{text[:40]}...` is longer than {_LONGEST} characters")
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise RuleError(f"rule `{text}` is not arithmetic") from None
+    if isinstance(tree.body, ast.Name) and tree.body.id in names:
+        return names[tree.body.id]
+    value = _value(tree.body, text, names)
+    if value < 1:
+        raise RuleError(f"rule `{text}` gives {value}")
+    if value > LARGEST_COUNT:
+        raise RuleError(f"rule `{text}` gives more than {LARGEST_COUNT:,}")
+    return value
+
+
+def _value(node: ast.expr, text: str, names: Mapping[str, int | float | bool | str]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise RuleError(f"rule `{text}`: {node.id} is not known here (known: {', '.join(names)})")
+        value = names[node.id]
+        if type(value) is not int:
+            raise RuleError(f"rule `{text}`: {node.id} is {value}, not a whole number")
+        return value
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, text, names), _value(node.right, text, names)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, ast.Div):
+            if right == 0 or left % right:
+                raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
+            return left // right
+    raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are read")

@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from orchestrator.catalog.axes import AXES, AxisRules, AxisValues, Settings
 from orchestrator.catalog.claims import Claim, HowStated, Metric
-from orchestrator.catalog.settings import AXES, AxisRules, AxisValues, Settings
-from orchestrator.documents.hardware import HardwareFields
-from orchestrator.documents.model import Count, NonNegative, Positive, Strict, Text, TimeLimit
+from orchestrator.config.model import Count, HardwareFields, NonNegative, Positive, Strict, Text, TimeLimit
 from orchestrator.errors import did_you_mean
 from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute

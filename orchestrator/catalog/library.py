@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.catalog.consistency import value_problems
 from orchestrator.catalog.experiment import Experiment, Paper
-from orchestrator.documents.model import read_model
-from orchestrator.documents.source import Document, read_document, shown
+from orchestrator.catalog.validate import value_problems
+from orchestrator.config.model import read_model
+from orchestrator.config.yaml import Document, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.folders import Folders, short_name
+from orchestrator.paths import Folders, short_name
 
 
 @dataclass(frozen=True, slots=True)

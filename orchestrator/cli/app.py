@@ -21,12 +21,12 @@ from orchestrator.cli import (
     history,
     images,
     logs,
-    opening,
     plan,
     plot,
     render,
     report,
     retry,
+    session,
     sql,
     status,
     submit,
@@ -95,12 +95,12 @@ def main() -> None:
     """The console script."""
     debug = "--debug" in sys.argv
     try:
-        opening.forget_wrong_cells()
+        session.forget_wrong_cells()
         _require_text(sys.argv[1:])
         with completion.words_rejoined(os.environ):
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except SystemExit as end:
-        if opening.were_wrong_cells() and end.code in (None, EXIT_OK, EXIT_FAILED):
+        if session.were_wrong_cells() and end.code in (None, EXIT_OK, EXIT_FAILED):
             sys.exit(EXIT_YOURS)
         raise
     except ReproError as error:

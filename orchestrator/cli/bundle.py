@@ -11,7 +11,7 @@ import typer
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload
 from orchestrator.cli.output import counted, data, next_command, say
-from orchestrator.cli.replacing import require_leave
+from orchestrator.cli.overwrite import require_leave
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 
 VERIFY = "verify"
@@ -84,11 +84,11 @@ def _make(
     database: str | None,
 ) -> None:
     from orchestrator.cli.outcome import outcome_now
-    from orchestrator.cli.scope import submitted_ledger
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import submitted_ledger
+    from orchestrator.paths import find_folders
     from orchestrator.results.bundle.contents import Figure
     from orchestrator.results.bundle.signature import require_key, sign, signature_of
-    from orchestrator.results.bundle.writing import write_bundle
+    from orchestrator.results.bundle.write import write_bundle
 
     if key is not None:
         require_key(key)
@@ -117,7 +117,7 @@ def _make(
 
 def _verify(file: Path, allowed_signers: Path | None) -> None:
     from orchestrator import __version__
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
     from orchestrator.results.bundle.verify import verify
 
     is_signed = allowed_signers is None or _is_signed(file, allowed_signers)

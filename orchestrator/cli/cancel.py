@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
 from orchestrator.cli.output import counted, data, next_command, say
 from orchestrator.errors import EXIT_FAILED, EXIT_YOURS, Problem, ReproError
-from orchestrator.folders import short_name
+from orchestrator.paths import short_name
 
 ASK_ABOVE = 10
 """Cancelling more jobs than this asks first."""
@@ -27,12 +27,12 @@ def cancel(
     database: Database = None,
 ) -> None:
     """Cancel jobs: of experiments, or by job id."""
-    from orchestrator.cli.scope import chosen_rows, submitted_ledger
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import chosen_rows, submitted_ledger
     from orchestrator.launch.cancel import cancel as cancel_jobs
     from orchestrator.launch.cancel import may_have_jobs
     from orchestrator.launch.refresh import refresh
     from orchestrator.ledger.database import DiskFull
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)

@@ -12,7 +12,7 @@ from orchestrator.errors import Problem, ReproError
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
     from orchestrator.catalog.library import Entry
-    from orchestrator.folders import Folders
+    from orchestrator.paths import Folders
 
 
 Done = dict[tuple[str, str, str], dict[str, bool]]
@@ -23,7 +23,7 @@ def list_experiments(json: Json = False, database: Database = None) -> None:
     """List the experiments: papers' figures and tables, what they take, and how much of them is done."""
     from orchestrator.catalog.library import experiment_names, read_experiment
     from orchestrator.clusters.resolve import cluster_names
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     done = _done(folders, database)
@@ -55,8 +55,8 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment, replaced
     from orchestrator.catalog.selection import parse_where, select
-    from orchestrator.documents.source import shown
-    from orchestrator.folders import find_folders
+    from orchestrator.config.yaml import shown
+    from orchestrator.paths import find_folders
 
     wanted = parse_where(where)
     folders = find_folders()
@@ -96,7 +96,7 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
 def _listed(entry: Entry, done: Done) -> dict[str, Any]:
     from orchestrator.catalog.expand import case_count, expand, scale_fields
     from orchestrator.catalog.experiment import PAPER, scale_names
-    from orchestrator.planning.campaign import Chosen, plan_campaign
+    from orchestrator.planning.batch_plan import Chosen, plan_campaign
     from orchestrator.planning.target import Target
 
     has_hours = entry.paper.machine is not None and not entry.experiment.reference_only
@@ -138,12 +138,12 @@ def _done(folders: Folders, database: str | None) -> dict[str, Done]:
     """Of each experiment the jobs; nothing is loaded where nothing was ever submitted."""
     if database is None and folders.refused is None and not (folders.home / "results.db").exists():
         return {}
-    from orchestrator.cli.opening import existing_ledger
+    from orchestrator.cli.session import existing_ledger
 
     ledger = existing_ledger(folders, database)
     if ledger is None:
         return {}
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
     from orchestrator.ledger.tables import VERIFIED
 
     done: dict[str, Done] = {}

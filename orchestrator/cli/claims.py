@@ -12,7 +12,7 @@ from orchestrator.cli.output import as_json, data, next_command, say
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.scope import Outcome
+    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
 
 
@@ -30,7 +30,7 @@ def claims(
     last, unless they are given.
     """
     from orchestrator.cli.outcome import ledger_now, print_claims
-    from orchestrator.cli.scope import read_outcome, require_known
+    from orchestrator.cli.selection import read_outcome, require_known
 
     folders, ledger = ledger_now(database)
     require_known(workload)
@@ -56,7 +56,7 @@ def claims(
 
 
 def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
 
     rows = job_rows(ledger, with_configuration=False)
     asked = [

@@ -16,9 +16,9 @@ from orchestrator.errors import Problem, ReproError
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case
     from orchestrator.catalog.library import Entry
-    from orchestrator.clusters.finding import Finding
+    from orchestrator.clusters.check_result import Finding
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.folders import Folders
+    from orchestrator.paths import Folders
 
 app = typer.Typer(no_args_is_help=True, help="Cluster profiles: what a site's YAML file says, and whether it is right.")
 
@@ -46,7 +46,7 @@ ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one min
 def list_clusters(json: Json = False) -> None:
     """All cluster profiles, and how much of each is still to be filled in."""
     from orchestrator.clusters.resolve import cluster_names, find_cluster
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     rows: list[dict[str, Any]] = []
@@ -70,8 +70,8 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     """A cluster as jobs find it: every layer merged; with --resolved where each value was written."""
     from orchestrator.clusters.layers import dotted, leaves
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.documents.source import shown
-    from orchestrator.folders import find_folders
+    from orchestrator.config.yaml import shown
+    from orchestrator.paths import find_folders
 
     cluster = find_cluster(find_folders(), name)
     places = cluster.layered.where
@@ -109,7 +109,7 @@ def check(
 ) -> None:
     """Whether a profile is right on the live cluster: names, limits, nodes, pyxis, paths; with --job on a node, too."""
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     cluster = find_cluster(folders, name)
@@ -152,10 +152,10 @@ def check(
 @app.command()
 def new(name: NewName, partition: Partition = None) -> None:
     """Write a commented profile from what this login node can tell: scontrol, sacctmgr, srun --help."""
+    from orchestrator.clusters.generate import profile_text
     from orchestrator.clusters.resolve import cluster_names
-    from orchestrator.clusters.write import profile_text
-    from orchestrator.documents.source import shown
-    from orchestrator.folders import find_folders
+    from orchestrator.config.yaml import shown
+    from orchestrator.paths import find_folders
     from orchestrator.slurm.site import read_site
 
     folders = find_folders()
@@ -186,15 +186,15 @@ def schema() -> None:
 
 def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]] | None, job: bool) -> list[Finding]:
     """Everything that can be looked at from here; what a node must be asked for is asked last."""
-    from orchestrator.clusters.site_paths import path_findings
+    from orchestrator.clusters.paths import path_findings
 
     if not cluster.is_slurm:
-        from orchestrator.launch.here import check_here
+        from orchestrator.launch.local_check import check_here
 
         return [*check_here(cluster), *path_findings(cluster, "login")]
     from orchestrator.clusters.check import check_login
     from orchestrator.launch.probe import job_findings
-    from orchestrator.launch.trial import option_findings, submission_findings
+    from orchestrator.launch.sbatch_test import option_findings, submission_findings
     from orchestrator.slurm.site import read_site
 
     site = read_site(getpass.getuser())

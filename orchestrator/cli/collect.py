@@ -12,11 +12,11 @@ import typer
 
 from orchestrator.cli.options import ClusterName, Database, MaybeExperiment, OnlyScale, OnlyWorkload, Where, as_typed
 from orchestrator.cli.output import data, next_command
-from orchestrator.cli.replacing import require_leave
+from orchestrator.cli.overwrite import require_leave
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.scope import Outcome
+    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
 
 
@@ -66,9 +66,9 @@ def collect(
     if output is not None:
         require_leave(output, force)
     from orchestrator.cli.outcome import outcome_now, print_claims
-    from orchestrator.cli.scope import submitted_ledger
-    from orchestrator.folders import find_folders
-    from orchestrator.results.written import written_whole
+    from orchestrator.cli.selection import submitted_ledger
+    from orchestrator.paths import find_folders
+    from orchestrator.results.atomic_write import written_whole
 
     now = outcome_now(experiment, scale, cluster, workload, database, running=True)
     ledger = submitted_ledger(find_folders(), database)
@@ -113,7 +113,7 @@ def _require_sense(chosen: Format, output: Path | None, iterations: bool) -> Non
 
 
 def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
-    from orchestrator.results.export import formats, typeset
+    from orchestrator.results.export import formats, tables
     from orchestrator.results.export.columns import CASE_COLUMNS
     from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
 
@@ -121,18 +121,18 @@ def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -
     runs = runs_of(ledger, [result.row for result in found if result.row is not None])
     rows = export_rows(now.entry, found, runs)
     if chosen in _FOR_PEOPLE:
-        table = typeset.telling(now.entry, now.scale, now.cluster, rows)
-        yield (typeset.as_markdown(table) if chosen is Format.md else typeset.as_latex(table)).encode()
+        table = tables.telling(now.entry, now.scale, now.cluster, rows)
+        yield (tables.as_markdown(table) if chosen is Format.md else tables.as_latex(table)).encode()
     else:
         yield from formats.pieces(chosen.value, CASE_COLUMNS, {"cases": rows, "claims": claim_rows(now.claims)})
 
 
 def _of_iterations(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
     """Of every job of these cases, its repeats and those before it as well."""
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
     from orchestrator.results.export.columns import ITERATION_COLUMNS
     from orchestrator.results.export.formats import pieces
-    from orchestrator.results.export.series import iteration_rows
+    from orchestrator.results.export.rows import iteration_rows
 
     cases = {result.case.name: result.case.workload for result in now.having(where)}
     rows = [

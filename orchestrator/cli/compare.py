@@ -13,10 +13,10 @@ from orchestrator.cli.output import as_json, counted, filled_columns, next_comma
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.cli.scope import Outcome
-    from orchestrator.folders import Folders
-    from orchestrator.results.beside import Beside
-    from orchestrator.results.compare import Result
+    from orchestrator.cli.selection import Outcome
+    from orchestrator.paths import Folders
+    from orchestrator.results.cases import Result
+    from orchestrator.results.reference import Beside
 
 Words = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -41,10 +41,10 @@ def compare(
     database: Database = None,
 ) -> None:
     """Measured numbers beside the published ones; or two clusters, dates, commits or runs beside one another."""
-    from orchestrator.cli.against import Asked, compare_two
+    from orchestrator.cli.compare_runs import Asked, compare_two
     from orchestrator.cli.outcome import ledger_now
-    from orchestrator.cli.scope import read_outcome, require_known
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import read_outcome, require_known
+    from orchestrator.paths import find_folders
 
     experiment, sides = _meant(find_folders(), words or [])
     folders, ledger = ledger_now(database)
@@ -76,7 +76,7 @@ def _meant(folders: Folders, words: Sequence[str]) -> tuple[str | None, tuple[st
 
 
 def _with_published(now: Outcome, where: str | None, json: bool) -> None:
-    from orchestrator.results.beside import beside_published
+    from orchestrator.results.reference import beside_published
 
     found = {result.case.name: result for result in now.having(where)}
     besides = beside_published(now.entry, list(found.values()))
@@ -100,7 +100,7 @@ def _with_published(now: Outcome, where: str | None, json: bool) -> None:
 
 def _print_talk(besides: Sequence[Beside], found: Sequence[Result]) -> None:
     """How the rates were computed, how many numbers came out, which cases are host-bound, and what is missing."""
-    from orchestrator.results.beside import equation
+    from orchestrator.results.reference import equation
 
     measured = [result for result in found if result.metric("iteration_ms")]
     if measured:
@@ -159,7 +159,7 @@ def _shown(one: Beside, result: Result) -> dict[str, Any]:
 
 def _plain(one: Beside, result: Result) -> dict[str, Any]:
     from orchestrator.ledger.tables import fields
-    from orchestrator.results.beside import equation
+    from orchestrator.results.reference import equation
 
     metric, point = result.metric(one.metric), one.published
     return {

@@ -48,7 +48,7 @@ def experiments(incomplete: str) -> list[str]:
 def experiments_and_papers(incomplete: str) -> list[str]:
     def names() -> Iterable[str]:
         from orchestrator.catalog.library import experiment_names, papers
-        from orchestrator.folders import find_folders
+        from orchestrator.paths import find_folders
 
         return [*_experiment_names(), *papers(experiment_names(find_folders()))]
 
@@ -58,7 +58,7 @@ def experiments_and_papers(incomplete: str) -> list[str]:
 def clusters(incomplete: str) -> list[str]:
     def names() -> Iterable[str]:
         from orchestrator.clusters.resolve import cluster_names
-        from orchestrator.folders import find_folders
+        from orchestrator.paths import find_folders
 
         return cluster_names(find_folders())
 
@@ -71,7 +71,7 @@ def scales(context: typer.Context, incomplete: str) -> list[str]:
     def names() -> Iterable[str]:
         from orchestrator.catalog.experiment import scale_names
         from orchestrator.catalog.library import find_entries
-        from orchestrator.folders import find_folders
+        from orchestrator.paths import find_folders
 
         return [
             scale
@@ -127,16 +127,16 @@ def _offer(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
 
 def _experiment_names() -> list[str]:
     from orchestrator.catalog.library import experiment_names, names_meant
-    from orchestrator.folders import find_folders, short_name
+    from orchestrator.paths import find_folders, short_name
 
     names = experiment_names(find_folders())
     return [short_name(full) if len(names_meant(names, short_name(full))) == 1 else full for full in names]
 
 
 def _job_ids() -> list[str]:
-    from orchestrator.folders import find_folders
+    from orchestrator.ledger.attempts import job_rows
     from orchestrator.ledger.database import ledger_url, open_ledger
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.paths import find_folders
 
     url = ledger_url(None, find_folders().home)
     ledger = open_ledger(url, create=False, listener=lambda _: None)  # nothing is printed beside a typed line
@@ -146,7 +146,7 @@ def _job_ids() -> list[str]:
 def _named(context: typer.Context) -> list[str]:
     """The experiments on the line; with an option that still lacks its value click leaves all words unparsed."""
     from orchestrator.catalog.library import experiment_names, names_meant, papers
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     given = context.params.get("names") or context.params.get("experiment") or context.args
     names = experiment_names(find_folders())
@@ -158,7 +158,7 @@ def _cases(context: typer.Context) -> list[Case]:
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.experiment import PAPER
     from orchestrator.catalog.library import find_entries
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     words = context.args
     typed = next((after for word, after in pairwise(words) if word == "--scale"), None)

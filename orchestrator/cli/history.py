@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.opening import bring_up_to_date
 from orchestrator.cli.options import Database, JobName, Json
 from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
+from orchestrator.cli.session import bring_up_to_date
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.history import PastAttempt
+    from orchestrator.ledger.reports import PastAttempt
 
 _MEASURED = ("iteration_ms", "tflops_per_gpu")
 
@@ -18,9 +18,9 @@ _MEASURED = ("iteration_ms", "tflops_per_gpu")
 def history(job: JobName, json: Json = False, database: Database = None) -> None:
     """Everything about one job: each attempt and what it measured, then each event with its time (UTC) and cause."""
     from orchestrator.cli.logs import one_job
-    from orchestrator.cli.scope import submitted_ledger
-    from orchestrator.folders import find_folders
-    from orchestrator.ledger.history import job_history
+    from orchestrator.cli.selection import submitted_ledger
+    from orchestrator.ledger.reports import job_history
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
@@ -47,7 +47,7 @@ def history(job: JobName, json: Json = False, database: Database = None) -> None
 
 
 def _as_json(attempt: PastAttempt) -> dict[str, Any]:
-    from orchestrator.cli.standing import shown_time
+    from orchestrator.cli.job_table import shown_time
     from orchestrator.ledger.tables import fields
 
     plain = {name: value for name, value in fields(attempt).items() if not name.endswith("_at")}
@@ -62,7 +62,7 @@ def _as_json(attempt: PastAttempt) -> dict[str, Any]:
 
 def _as_row(attempt: PastAttempt) -> dict[str, Any]:
     """The columns of the table; those that no attempt fills are left out of it."""
-    from orchestrator.cli.standing import shown_time
+    from orchestrator.cli.job_table import shown_time
 
     measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
@@ -87,7 +87,7 @@ def _as_row(attempt: PastAttempt) -> dict[str, Any]:
 
 def _events(attempts: list[PastAttempt]) -> list[dict[str, Any]]:
     """Of all attempts together, the oldest first."""
-    from orchestrator.cli.standing import shown_time
+    from orchestrator.cli.job_table import shown_time
 
     found = [(event, attempt) for attempt in attempts for event in attempt.events]
     return [

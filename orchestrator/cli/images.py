@@ -33,10 +33,10 @@ app = typer.Typer(no_args_is_help=True, help="A registry's images as files that 
 @app.command("list")
 def list_images(cluster: OnCluster, json: Json = False) -> None:
     """List a cluster's images: what jobs are given for each, whether it is there, and who imported it when."""
-    from orchestrator.clusters.imported import imported_file
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.folders import find_folders
+    from orchestrator.clusters.staged_images import imported_file
     from orchestrator.launch.images import image_rows
+    from orchestrator.paths import find_folders
 
     profile = find_cluster(find_folders(), cluster)
     rows = image_rows(profile)
@@ -58,8 +58,8 @@ def list_images(cluster: OnCluster, json: Json = False) -> None:
 def import_images(cluster: OnCluster, names: ImageNames = None, again: Again = False, wait: Wait = False) -> None:
     """Import images from their registry into the staging folder, each in a job of one task."""
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.folders import find_folders
     from orchestrator.launch import image_import
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     profile = find_cluster(folders, cluster)

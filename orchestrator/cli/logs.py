@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Optional
 
 import typer
 
-from orchestrator.cli.opening import ASK_EVERY_S
 from orchestrator.cli.options import Database, JobName
 from orchestrator.cli.output import next_command, say
+from orchestrator.cli.session import ASK_EVERY_S
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import short_name
-from orchestrator.job_files import open_job_file, read_job_file
+from orchestrator.job_dir import open_job_file, read_job_file
+from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.folders import Folders
+    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.jobs import JobRow
+    from orchestrator.paths import Folders
 
 READ_EVERY_S = 0.5
 LOOK_EVERY_S = 3.0
@@ -40,10 +40,10 @@ def logs(
     job: JobName, follow: Follow = False, rank: Rank = None, attempt: AttemptNumber = None, database: Database = None
 ) -> None:
     """Print a job's log as it is."""
-    from orchestrator.cli.scope import submitted_ledger
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import submitted_ledger
     from orchestrator.launch.refresh import refresh
     from orchestrator.ledger.tables import OPEN
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
@@ -85,7 +85,7 @@ def logs(
 
 def one_job(ledger: Ledger, folders: Folders, word: str, of_one: str) -> JobRow:
     """The one job that `word` means; ReproError where it means several, or none."""
-    from orchestrator.cli.scope import chosen_rows
+    from orchestrator.cli.selection import chosen_rows
 
     rows = chosen_rows(ledger, folders, [word])
     if len(rows) != 1:
@@ -203,7 +203,7 @@ class _Log:
 
 
 def _now(ledger: Ledger, row: JobRow) -> JobRow:
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
 
     return next((one for one in job_rows(ledger, job_prefix=row.job_id) if one.job_id == row.job_id), row)
 
@@ -211,7 +211,7 @@ def _now(ledger: Ledger, row: JobRow) -> JobRow:
 def _folder_of(ledger: Ledger, row: JobRow, number: int) -> Path:
     if number == row.number:
         return Path(row.folder)
-    from orchestrator.ledger.history import job_history
+    from orchestrator.ledger.reports import job_history
 
     attempts = {one.number: one.folder for one in job_history(ledger, row.job_id)}
     if number not in attempts:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from orchestrator.catalog.library import Entry
-from orchestrator.cli.opening import bring_up_to_date, existing_ledger
 from orchestrator.cli.options import as_typed
 from orchestrator.cli.output import as_json, data, next_command, say, table
-from orchestrator.cli.scope import Outcome, read_outcome
+from orchestrator.cli.selection import Outcome, read_outcome
+from orchestrator.cli.session import bring_up_to_date, existing_ledger
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
-from orchestrator.folders import Folders, find_folders
 from orchestrator.ledger.database import Ledger
+from orchestrator.paths import Folders, find_folders
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import Used
-from orchestrator.results.compare import Result
 from orchestrator.results.evidence import shown_number
 from orchestrator.results.export.rows import claim_rows
 

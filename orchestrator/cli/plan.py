@@ -15,8 +15,8 @@ from orchestrator.cli.time_budget import TimeBudget, as_typed_budget, budget_lin
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
+    from orchestrator.planning.batch_plan import Campaign, Chosen, PlannedCase
     from orchestrator.planning.budget import Budgeted
-    from orchestrator.planning.campaign import Campaign, Chosen, PlannedCase
 
 Names = Annotated[
     list[str],
@@ -48,9 +48,9 @@ def plan(
     json: Json = False,
 ) -> None:
     """Say for each case whether it is valid, fits in memory, how long it takes and what it costs; queue nothing."""
-    from orchestrator.cli.choosing import choose
-    from orchestrator.folders import find_folders
-    from orchestrator.planning.campaign import plan_campaign
+    from orchestrator.cli.selection import choose
+    from orchestrator.paths import find_folders
+    from orchestrator.planning.batch_plan import plan_campaign
 
     chosen, notes = choose(find_folders(), names, cluster, scale, where, workload)
     campaign, budgeted = plan_campaign(chosen), None
@@ -110,8 +110,8 @@ def _print_next(some: Chosen, cluster: str | None, asked: str) -> None:
 
 def _within_budget(chosen: Sequence[Chosen], campaign: Campaign, time_budget: str) -> tuple[Campaign, Budgeted | None]:
     """The plan of the same cases with as many iterations as fit; those that are refused stay as they are."""
+    from orchestrator.planning.batch_plan import plan_campaign
     from orchestrator.planning.budget import read_budget, within_budget
-    from orchestrator.planning.campaign import plan_campaign
 
     budget_s = read_budget(time_budget)
     if len(chosen) > 1:
@@ -153,8 +153,7 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
 def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[str]:
     """The real model's bytes beside the closed form's; returns what could not be planned and where the two disagree."""
     from orchestrator.planning.cost import fit_of
-    from orchestrator.planning.exact import absent_packages
-    from orchestrator.planning.exact_cases import ExactCase, plan_exactly
+    from orchestrator.planning.exact import ExactCase, absent_packages, plan_exactly
     from orchestrator.planning.plan import INSTALL
 
     absent = absent_packages()

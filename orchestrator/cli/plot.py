@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import ClusterName, Database, MaybeExperiment, OnlyScale, OnlyWorkload, Where, as_typed
 from orchestrator.cli.output import data, next_command
-from orchestrator.cli.replacing import require_leave
+from orchestrator.cli.overwrite import require_leave
 from orchestrator.errors import Problem, ReproError
 
 OutputFile = Annotated[
@@ -30,10 +30,9 @@ def plot(
     database: Database = None,
 ) -> None:
     """Draw the figure on the paper's axes; prints the picture's path. Without -o it replaces its earlier picture."""
-    from orchestrator.results.plot.figure import require_matplotlib
-    from orchestrator.results.plot.picture import known_format
-    from orchestrator.results.plot.picture import plot as draw
-    from orchestrator.results.written import require_place
+    from orchestrator.results.atomic_write import require_place
+    from orchestrator.results.plot.figure import known_format, require_matplotlib
+    from orchestrator.results.plot.figure import plot as draw
 
     if output is not None:
         known_format(output)

@@ -14,7 +14,7 @@ from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.launch.template import Explained
+    from orchestrator.launch.templates import Explained
     from orchestrator.planning.plan import Plan
 
 OutputFolder = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write every script into this folder.")]  # noqa: UP045
@@ -32,10 +32,10 @@ def render(
     explain: Explain = False,
 ) -> None:
     """Print the script of each chosen case, to read; with -o write the scripts and what they import, to submit."""
-    from orchestrator.cli.planned import planned
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import planned
+    from orchestrator.launch.batches import copy_programs
     from orchestrator.launch.render import explain_job, render_job
-    from orchestrator.launch.scripts import copy_programs
+    from orchestrator.paths import find_folders
     from orchestrator.planning.budget import read_budget
 
     budget_s = read_budget(time_budget) if time_budget is not None else None

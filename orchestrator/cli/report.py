@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.opening import bring_up_to_date
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload
 from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.session import bring_up_to_date
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.scope import Outcome
-    from orchestrator.folders import Folders
+    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
+    from orchestrator.paths import Folders
 
 Experiments = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -38,8 +38,8 @@ def report(
     database: Database = None,
 ) -> None:
     """Write one HTML page that needs nothing but a browser: outcomes, pictures, and all that stands behind them."""
-    from orchestrator.cli.scope import submitted_ledger
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import submitted_ledger
+    from orchestrator.paths import find_folders
     from orchestrator.results.report.html import report as made
     from orchestrator.results.report.html import require_folder, write_report
     from orchestrator.results.report.page import Reported
@@ -70,7 +70,7 @@ def _outcomes(
     workload: str | None,
 ) -> list[Outcome]:
     """Of these experiments, else of all that were submitted, the latest at the scale and on the cluster asked for."""
-    from orchestrator.cli.scope import full_name, read_outcome
+    from orchestrator.cli.selection import full_name, read_outcome
 
     if names:
         wanted = dict.fromkeys(full_name(folders, name) for name in names)
@@ -90,8 +90,8 @@ def _outcomes(
 
 def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
     """The experiments with such a job, each paper's together."""
-    from orchestrator.cli.scope import require_known
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.cli.selection import require_known
+    from orchestrator.ledger.attempts import job_rows
 
     require_known(workload)
     return sorted(

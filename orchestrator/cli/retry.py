@@ -13,13 +13,13 @@ import typer
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload, Targets, Where
 from orchestrator.cli.output import counted, data, next_command, say
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.folders import short_name
+from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.folders import Folders
+    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.jobs import JobRow
+    from orchestrator.paths import Folders
     from orchestrator.planning.plan import Plan
     from orchestrator.reading.failure import Failure
 
@@ -44,10 +44,10 @@ def retry(
     database: Database = None,
 ) -> None:
     """Run failed jobs again, planned anew from today's profile: on other nodes, or with more time."""
-    from orchestrator.cli.opening import bring_up_to_date
-    from orchestrator.cli.scope import chosen_rows, submitted_ledger
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import chosen_rows, submitted_ledger
+    from orchestrator.cli.session import bring_up_to_date
     from orchestrator.ledger.tables import FAILED
+    from orchestrator.paths import find_folders
 
     wanted, new_limit = _classes(classes), _new_limit(limit)
     folders = find_folders()
@@ -71,7 +71,7 @@ def retry(
 
 def _submit(ledger: Ledger, folders: Folders, profile: Cluster, plans: list[Plan], wanted: frozenset[Failure]) -> None:
     from orchestrator.launch.policy import Again
-    from orchestrator.launch.readiness import require_ready
+    from orchestrator.launch.preflight import require_ready
     from orchestrator.launch.submit import Request
     from orchestrator.launch.submit import submit as submit_plans
 
@@ -91,9 +91,8 @@ def _plans(
 ) -> tuple[Cluster, list[Plan]]:
     """The same jobs, planned from the files as they are now; ReproError where one would be another job."""
     from orchestrator.catalog.library import find_experiment
-    from orchestrator.cli.planned import cases_of
-    from orchestrator.clusters.recorded import recorded_cluster
-    from orchestrator.clusters.resolve import find_cluster
+    from orchestrator.cli.selection import cases_of
+    from orchestrator.clusters.resolve import find_cluster, recorded_cluster
     from orchestrator.planning.budget import trained_for
     from orchestrator.planning.plan import plan_cases, repeated
 
@@ -164,7 +163,7 @@ def _classes(text: str | None) -> frozenset[Failure]:
 
 def _new_limit(text: str | None) -> Callable[[str], str]:
     """From the old time limit to the new one; ReproError where the text is neither a limit nor an addition."""
-    from orchestrator.clusters.placement import limit_of, seconds
+    from orchestrator.clusters.slurm_options import limit_of, seconds
 
     if text is None:
         return lambda old: old

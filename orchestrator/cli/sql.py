@@ -13,11 +13,11 @@ import typer
 from orchestrator.cli.options import Database
 from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import find_folders
+from orchestrator.paths import find_folders
 
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.questions import Answer
+    from orchestrator.ledger.readonly_sql import Answer
 
 AT_ONCE = 1000
 """Rows that are fetched and printed together; a table's columns are aligned, and its head repeated, for so many."""
@@ -32,9 +32,9 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="The rows as CSV.")]
 
 def sql(question: Question = None, json: AsJson = False, csv: AsCsv = False, database: Database = None) -> None:
     """Ask the ledger, read-only."""
-    from orchestrator.cli.opening import existing_ledger
-    from orchestrator.ledger.jobs import anything_to_refresh
-    from orchestrator.ledger.questions import asked
+    from orchestrator.cli.session import existing_ledger
+    from orchestrator.ledger.attempts import anything_to_refresh
+    from orchestrator.ledger.readonly_sql import asked
 
     if json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
@@ -56,7 +56,7 @@ def sql(question: Question = None, json: AsJson = False, csv: AsCsv = False, dat
 
 
 def _print_relations(ledger: Ledger, json: bool) -> None:
-    from orchestrator.ledger.questions import relations
+    from orchestrator.ledger.readonly_sql import relations
 
     found = relations(ledger)
     if json:

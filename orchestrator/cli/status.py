@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.opening import ASK_EVERY_S, existing_ledger, look
 from orchestrator.cli.options import Database, Json, MaybeExperiment, OnlyScale, OnlyWorkload, Where
 from orchestrator.cli.output import as_json, next_command, say, table
+from orchestrator.cli.session import ASK_EVERY_S, existing_ledger, look
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import short_name
+from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.cli.opening import Looked
-    from orchestrator.folders import Folders
+    from orchestrator.cli.session import Looked
+    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.jobs import JobRow
+    from orchestrator.paths import Folders
 
 MOST_ROWS = 60
 """Above this many jobs `status` counts them by experiment; naming one lists its cases."""
@@ -56,11 +56,11 @@ def status(
     database: Database = None,
 ) -> None:
     """Where every job stands: what the scheduler says, whether we verified it, how fast it is, how long it takes."""
-    from orchestrator.folders import find_folders
+    from orchestrator.paths import find_folders
 
     _require_patience(every)
     if workload is not None:
-        from orchestrator.cli.scope import require_known
+        from orchestrator.cli.selection import require_known
 
         require_known(workload)
     folders = find_folders()
@@ -117,7 +117,7 @@ def _require_patience(every: float) -> None:
 
 def _view(ledger: Ledger, folders: Folders, shown: Shown, every: float = 0.0) -> View:
     """One look at everything; where jobs are counted, none is read."""
-    from orchestrator.ledger.jobs import experiment_counts
+    from orchestrator.ledger.attempts import experiment_counts
 
     looked = look(ledger, every)
     if shown.is_all:
@@ -128,8 +128,8 @@ def _view(ledger: Ledger, folders: Folders, shown: Shown, every: float = 0.0) ->
 
 
 def _counted(ledger: Ledger, counts: list[Any], looked: Looked) -> View:
-    from orchestrator.cli.standing import bar_marks, total
-    from orchestrator.ledger.counts import failure_counts
+    from orchestrator.cli.job_table import bar_marks, total
+    from orchestrator.ledger.reports import failure_counts
     from orchestrator.ledger.tables import fields
 
     failures = failure_counts(ledger)
@@ -145,9 +145,9 @@ def _counted(ledger: Ledger, counts: list[Any], looked: Looked) -> View:
 
 
 def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: Looked) -> View:
-    from orchestrator.cli.standing import bar_marks, stands, tallies
+    from orchestrator.cli.job_table import bar_marks, stands, tallies
+    from orchestrator.ledger.attempts import job_rows
     from orchestrator.ledger.database import now
-    from orchestrator.ledger.jobs import job_rows
     from orchestrator.ledger.tables import OPEN, RUNNING
 
     named = _full_name(folders, shown.experiment)
@@ -155,7 +155,7 @@ def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: Looked) -> V
     jobs = [row for row in jobs if shown.scale in (None, row.scale) and shown.workload in (None, row.workload)]
     if shown.where is not None:
         from orchestrator.catalog.selection import parse_where
-        from orchestrator.cli.scope import matches
+        from orchestrator.cli.selection import matches
 
         wanted = parse_where(shown.where)
         jobs = [row for row in jobs if matches(row, wanted)]
@@ -177,7 +177,7 @@ def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: Looked) -> V
 def _full_name(folders: Folders, experiment: str | None) -> str | None:
     if experiment is None:
         return None
-    from orchestrator.cli.scope import full_name
+    from orchestrator.cli.selection import full_name
 
     return full_name(folders, experiment)
 
@@ -186,9 +186,9 @@ def _notes(ledger: Ledger, looked: Looked) -> list[str]:
     """What could not be asked, and how old what is shown may be for that."""
     if not looked.complaints:
         return []
-    from orchestrator.cli.standing import duration
-    from orchestrator.ledger.counts import last_seen
+    from orchestrator.cli.job_table import duration
     from orchestrator.ledger.database import now
+    from orchestrator.ledger.reports import last_seen
 
     notes = [f"note: {complaint}" for complaint in looked.complaints]
     seen = last_seen(ledger)
@@ -221,7 +221,7 @@ def _print_rows(view: View, rows: list[dict[str, Any]], json: bool) -> None:
     elif not rows:
         say("no such job")
     elif view.of_jobs:
-        from orchestrator.cli.standing import print_rows
+        from orchestrator.cli.job_table import print_rows
 
         print_rows(rows)
     else:

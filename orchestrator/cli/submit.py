@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli import completion
-from orchestrator.cli.opening import bring_up_to_date, named_ledger
 from orchestrator.cli.options import (
     Database,
     ExperimentName,
@@ -22,17 +21,18 @@ from orchestrator.cli.options import (
     as_typed,
 )
 from orchestrator.cli.output import as_json, counted, next_command, say, table
+from orchestrator.cli.session import bring_up_to_date, named_ledger
 from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import short_name
+from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.folders import Folders
     from orchestrator.launch.submit import Request, Submitted
+    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.jobs import JobRow
+    from orchestrator.paths import Folders
     from orchestrator.planning.plan import Plan
 
 
@@ -83,8 +83,8 @@ def submit(
     database: Database = None,
 ) -> None:
     """Submit an experiment: every case that is neither verified nor under way, the smallest first."""
-    from orchestrator.cli.planned import planned, require_verifiable
-    from orchestrator.folders import find_folders
+    from orchestrator.cli.selection import planned, require_verifiable
+    from orchestrator.paths import find_folders
     from orchestrator.planning.budget import read_budget
     from orchestrator.planning.plan import repeated
 
@@ -101,10 +101,10 @@ def submit(
         _show_plans(plans, profile, json, workload, as_typed_budget(share, where))
         return
     from orchestrator.launch.images import image_warnings
-    from orchestrator.launch.readiness import require_ready
+    from orchestrator.launch.local import warnings as gpu_warnings
+    from orchestrator.launch.preflight import require_ready
     from orchestrator.launch.submit import submit as submit_plans
-    from orchestrator.launch.taken_gpus import warnings as gpu_warnings
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
 
     of_plans = sorted({warning for plan in plans for warning in plan.warnings})
     for warning in [*of_plans, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
@@ -124,7 +124,7 @@ def submit(
         raise
     _say_what_was_done(done, before, entry, plans, profile)
     if wait:
-        from orchestrator.cli.attending import attend
+        from orchestrator.cli.supervise import attend
 
         attend(plans, profile, ledger, folders, done.run_id, request)
         from orchestrator.cli.outcome import outcome  # takes a while to load: Ctrl-C must find the waiting begun
@@ -172,7 +172,7 @@ def _request(
 
 def _awaited(ledger: Ledger, folders: Folders, profile: Cluster, after: list[str]) -> list[JobRow]:
     """The jobs of --after that are still under way, each with an id of the scheduler that these ones go to."""
-    from orchestrator.cli.scope import chosen_rows
+    from orchestrator.cli.selection import chosen_rows
     from orchestrator.ledger.tables import OPEN
 
     if not after:

@@ -10,22 +10,22 @@ import typer
 from orchestrator.cli.options import Database, MaybeTargets
 from orchestrator.cli.output import next_command, say
 from orchestrator.errors import EXIT_FAILED
-from orchestrator.folders import short_name
+from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.folders import Folders
+    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.jobs import JobRow
+    from orchestrator.paths import Folders
 
 
 def wait(targets: MaybeTargets = None, database: Database = None) -> None:
     """Stay until jobs have ended: those of experiments, single ones, or everything that is under way."""
-    from orchestrator.cli.scope import chosen_rows, submitted_ledger
-    from orchestrator.cli.standing import bar_marks, print_rows, stands, tallies
+    from orchestrator.cli.job_table import bar_marks, print_rows, stands, tallies
+    from orchestrator.cli.selection import chosen_rows, submitted_ledger
     from orchestrator.cli.waiting import Following, wait_for
-    from orchestrator.folders import find_folders
-    from orchestrator.launch.turns import Turns
+    from orchestrator.launch.backlog import Turns
     from orchestrator.ledger.database import now
+    from orchestrator.paths import find_folders
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
@@ -54,7 +54,7 @@ def wait(targets: MaybeTargets = None, database: Database = None) -> None:
 
 
 def _under_way(ledger: Ledger) -> list[JobRow]:
-    from orchestrator.ledger.jobs import job_rows
+    from orchestrator.ledger.attempts import job_rows
     from orchestrator.ledger.tables import ENDED
 
     return [*job_rows(ledger, only_open=True), *(row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED)]
@@ -66,7 +66,7 @@ def _is_well(folders: Folders, row: JobRow) -> bool:
 
     if row.verdict == VERIFIED:
         return True
-    from orchestrator.reading.outcome import ran_out_of_memory
+    from orchestrator.reading.verdict import ran_out_of_memory
 
     return ran_out_of_memory(row) and _is_published_to_run_out(folders, row)
 

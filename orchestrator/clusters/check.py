@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from orchestrator.clusters.check_accounting import AccountingChecks
-from orchestrator.clusters.compared import Compared, clock, is_blank, nearest, there_are
-from orchestrator.clusters.finding import Finding, Result
+from orchestrator.clusters.check_result import Compared, Finding, Result, clock, is_blank, nearest, there_are
 from orchestrator.clusters.layers import dotted
-from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import shown
+from orchestrator.clusters.slurm_options import seconds
+from orchestrator.config.yaml import shown
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import NodeKind, Partition, Site
 

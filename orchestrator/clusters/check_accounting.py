@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.clusters.compared import Compared, clock, is_blank, nearest, there_are
-from orchestrator.clusters.finding import Finding
-from orchestrator.clusters.placement import QosFields, seconds
-from orchestrator.documents.source import Path_
+from orchestrator.clusters.check_result import Compared, Finding, clock, is_blank, nearest, there_are
+from orchestrator.clusters.slurm_options import QosFields, seconds
+from orchestrator.config.yaml import Path_
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import Association, Qos
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Tag, WithJsonSchema
 
-from orchestrator.documents.model import Strict, Text
+from orchestrator.config.model import Strict, Text
 
 When = Literal["nodes > 1", "nodes == 1"]
 """Several nodes need what connects them; one node is often slower, or broken, with it."""

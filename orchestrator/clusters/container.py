@@ -1,14 +1,15 @@
-"""What a profile says of containers: the runtime, its images and mounts, and what crosses into them."""
+"""Container settings of a profile: runtime, images, mounts and environment, and the syntax of image names."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, model_validator
 
 from orchestrator.clusters.conditions import BY_KIND, MountFields, filled_names
-from orchestrator.clusters.images import read_image
-from orchestrator.documents.model import Strict, Text
+from orchestrator.config.model import Strict, Text
 
 RUN_NAMES = ("job_id", "user")
 """What a mount may name in braces; filled in where the job runs."""
@@ -109,3 +110,57 @@ _ONLY_FOR: dict[str, tuple[Runtime, ...]] = {
     "annotations": ("edf",),
     "options": ("podman-hpc", "shifter", "apptainer"),
 }
+
+
+FILE_ENDINGS = (".sqsh", ".squashfs", ".sif")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`path` is a file's. Of an image in a registry `host` is "" for the runtime's own default registry; `name` has
+    the tag and the digest, as in `nvidia/pytorch:20.12-py3@sha256:...`.
+    """
+
+    path: str | None = None
+    host: str = ""
+    name: str = ""
+
+    @property
+    def for_enroot(self) -> str:
+        """As pyxis and enroot read it in every version: HOST#NAME."""
+        return self.path or (f"{self.host}#{self.name}" if self.host else self.name)
+
+    @property
+    def for_docker(self) -> str:
+        """As Docker, Podman, Shifter and Apptainer read it: HOST/NAME."""
+        return self.path or (f"{self.host}/{self.name}" if self.host else self.name)
+
+    @property
+    def file_stem(self) -> str:
+        """What an imported copy is called: `nvidia+pytorch+20.12-py3`."""
+        return re.sub(r"[^A-Za-z0-9._-]+", "+", self.name).strip("+")
+
+
+def read_image(text: str) -> Image:
+    """A path, or a registry's name for an image in any of the ways it is written; ValueError for what is neither, such
+    as `dockerd://`, which is an image of one node's own Docker.
+
+    >>> read_image("docker://registry.example/team/torch:1").for_enroot
+    'registry.example#team/torch:1'
+    """
+    if text.startswith(("/", "./")):
+        return Image(path=text)
+    if text.endswith(FILE_ENDINGS):
+        # pyxis takes foo.sqsh without ./ for the name of an image in a registry.
+        raise ValueError("an image's file must be given with its path, /... or ./...")
+    name = text.removeprefix("docker://")
+    host, mark, rest = name.partition("#")
+    if not mark:
+        first, slash, after = name.partition("/")
+        is_host = slash and ("." in first or ":" in first or first == "localhost")
+        host, rest = (first, after) if is_host else ("", name)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._/-]*(:[\w][\w.-]*)?(@sha256:[0-9a-f]{64})?", rest):
+        raise ValueError("must be a path, /... or ./..., or an image in a registry, HOST/NAME:TAG")
+    if not re.fullmatch(r"([A-Za-z0-9.$@_-]+(:[0-9]+)?)?", host):
+        raise ValueError("the registry must be HOST or HOST:PORT")
+    return Image(host=host, name=rest)

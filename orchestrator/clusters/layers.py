@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.documents.source import Document, Path_, Place
+from orchestrator.config.yaml import Document, Path_, Place
 from orchestrator.errors import Problem, ReproError
 
 _STEPS = {"add", "remove"}

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.documents.hardware import HardwareFields
+from orchestrator.config.model import HardwareFields
 
 # Dense peaks in TFLOP/s from the vendor's data sheets (they often print the doubled, sparse number). The first name
 # that is part of what the driver calls the GPU decides.

@@ -9,10 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from orchestrator.clusters.conditions import BY_KIND, SetupLine, VariableFields, holds
 from orchestrator.clusters.container import ContainerFields
-from orchestrator.clusters.placement import MpirunFields, SlurmFields
+from orchestrator.clusters.slurm_options import MpirunFields, SlurmFields
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.documents.hardware import HardwareFields
-from orchestrator.documents.model import Count, Positive, Strict, Text
+from orchestrator.config.model import Count, HardwareFields, Positive, Strict, Text
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
 # them would fail, or reach the program as something else.

@@ -1,4 +1,4 @@
-"""A cluster's name -> its profile: what it extends, the shared file, the private overlays, every value's origin."""
+"""Resolution of a cluster name to its profile, and of the profile that a recorded run used."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clusters.images import read_image
+from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, dotted, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
-from orchestrator.documents.hardware import HardwareFields
-from orchestrator.documents.model import placeholders, read_model
-from orchestrator.documents.source import Document, Path_, read_document, shown
+from orchestrator.config.model import HardwareFields, placeholders, read_model
+from orchestrator.config.yaml import Document, Path_, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.folders import Folders
-from orchestrator.ownership import name_of_user
+from orchestrator.ownership import name_of_user, why_not_own_path
+from orchestrator.paths import Folders
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
 """The runtimes that run an image from a file, and how such files end."""
@@ -262,3 +261,40 @@ def _matters(path: Path_, workload: str, image: str | None) -> bool:
     if path[:2] == ("container", "images"):
         return path[2] == image
     return True
+
+
+def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
+    """Return the profile of a run: of its recorded name where that is the recorded file, else of the file itself.
+
+    ReproError where another user can change the file, or one that it is merged from.
+    """
+    named = cluster_names(folders).get(name)
+    if named is not None and (file is None or _is_same(named, Path(file))):
+        return find_cluster(folders, name)
+    if file is None:
+        raise ReproError(Problem(f"{name}: no such cluster", mend=_hint(name)))
+    _require_own(Path(file), name)
+    cluster = find_cluster(folders, file)
+    for path in cluster.files:
+        if not path.is_relative_to(folders.shipped):
+            _require_own(path, name)
+    return cluster
+
+
+def _require_own(file: Path, name: str) -> None:
+    for path in (file, file.parent):
+        why = why_not_own_path(path)
+        if why is not None:
+            what = f"{why}, so the profile that the ledger names is not used"
+            raise ReproError(Problem(what, f"{path}:", _hint(name)))
+
+
+def _hint(name: str) -> str:
+    return f"name the profile yourself: --cluster {name}, or --cluster FILE"
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

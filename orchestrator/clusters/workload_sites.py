@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orchestrator.documents.model import Strict, Text
+from orchestrator.config.model import Strict, Text
 
 
 class PretrainSite(Strict):

@@ -1,28 +1,27 @@
-"""End jobs, if the scheduler lets this user. Only the request is recorded; a later refresh sees whether they ended."""
+"""Cancellation of jobs, by the user or after repeated failures."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.own_jobs import why_not_the_attempts_job
-from orchestrator.launch.provenance import user_name
+from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
-from orchestrator.launch.sending import comment_of, mark_cancelled
-from orchestrator.launch.settle import is_being_made, is_here
+from orchestrator.launch.sbatch import comment_of, mark_cancelled
+from orchestrator.launch.submission_records import sent_of_run
+from orchestrator.ledger.attempts import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.jobs import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
-from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
-from orchestrator.ownership import require_own_folder
+from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, SUBMITTING, WAITING
+from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.cancel import cancel_jobs
-from orchestrator.slurm.controller import cluster_identity
+from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.job_ids import base_id
-from orchestrator.slurm.query import find_by_comments, query_jobs
+from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 
@@ -173,3 +172,50 @@ def _elsewhere(cluster: str, here: str) -> Problem:
     return Problem(
         f"it is a job of Slurm cluster {cluster}, not of {here}", mend="set SLURM_CONF to that cluster's file"
     )
+
+
+def why_not_the_attempts_job(ledger: Ledger, row: JobRow, record: JobRecord | None) -> str | None:
+    """Return why the job with `row.scheduler_id` is not the job of this attempt; None if it is.
+
+    `record` is what Slurm has under that id. The comment must contain the token, and the user must be the attempt's.
+    For an attempt of the current user its run folder must agree: only this user can write there.
+    """
+    if record is None:
+        return "Slurm does not have this job"
+    if not row.token or record.comment != comment_of(row.token):
+        return "the job has another comment, so it is not the job of this attempt"
+    user = row.user or user_name()
+    if record.user and record.user != user:
+        return f"the job belongs to {record.user}, and the attempt to {user}"
+    return why_not_in_run_folder(ledger, row) if user == user_name() else None
+
+
+def why_not_in_run_folder(ledger: Ledger, row: JobRow) -> str | None:
+    """Return what contradicts the row in the run folder of an attempt of the current user; None if nothing does.
+
+    Runs of older releases have no record of their submissions.
+    """
+    folder = Path(row.folder)
+    try:
+        require_own_folder(folder, ledger.runs)
+    except NotOwn as error:
+        return str(error.problems[0])
+    records = list(sent_of_run(folder.parent))
+    submitted = {(record.token, job.job_id, job.element, job.folder.name) for record in records for job in record.jobs}
+    if not records or (row.token, row.job_id, row.array_index, folder.name) in submitted:
+        return None
+    return f"{folder.parent}: contains no submission of this job under that id"
+
+
+def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str | None:
+    """Cancel what waits once so many jobs have failed of one class; says so, or None where there is no need."""
+    kept_from = (str(Failure.STOPPED), str(Failure.CANCELLED))
+    failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure not in kept_from)
+    waiting = [row for row in rows if row.phase == WAITING]
+    if not failures or not waiting:
+        return None
+    failure, count = failures.most_common(1)[0]
+    if count < stop_after:
+        return None
+    cancel(ledger, waiting)
+    return f"{count} jobs failed ({failure}): {len(waiting)} that had not started are cancelled"

@@ -23,9 +23,8 @@ from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.job_files import private_folder
-from orchestrator.job_record import read_record
-from orchestrator.launch.local_state import LocalState, is_alive, local_state
+from orchestrator.job_dir import private_folder, read_record
+from orchestrator.launch.local import LocalState, is_alive, local_state
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of

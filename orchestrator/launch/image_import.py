@@ -14,22 +14,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.clusters.container import ContainerFields
-from orchestrator.clusters.images import read_image
-from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there, recorded_uris
-from orchestrator.clusters.placement import SlurmFields, seconds
+from orchestrator.clusters.container import ContainerFields, read_image
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
-from orchestrator.documents.source import shown
+from orchestrator.clusters.slurm_options import SlurmFields, seconds
+from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
+from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.folders import Folders
-from orchestrator.job_files import private_folder
-from orchestrator.job_record import read_record
-from orchestrator.launch.asking import directive, free_directives, named, output_pattern, placement, slurm_of
+from orchestrator.job_dir import private_folder, read_record
+from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.readiness import require_scheduler
+from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.render import setup_lines
-from orchestrator.launch.sending import comment_of
-from orchestrator.launch.template import Line, templates_in
+from orchestrator.launch.sbatch import comment_of
+from orchestrator.launch.templates import Line, templates_in
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clusters.images import read_image
-from orchestrator.clusters.imported import image_uri, import_record, imported_file, is_there, recorded_uris
+from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:

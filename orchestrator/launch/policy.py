@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.launch.local_state import began_at
-from orchestrator.ledger.jobs import JobRow
+from orchestrator.launch.local import began_at
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.runs import Latest, Standing
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
 from orchestrator.machine_identity import Place, place_of, start_ticks

@@ -12,22 +12,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.finding import Finding, Result
+from orchestrator.clusters.check_result import Finding, Result
+from orchestrator.clusters.paths import Presence, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.site_paths import Presence, path_findings, site_paths
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.folders import Folders
-from orchestrator.job_files import private_folder
-from orchestrator.job_record import JobRecord, read_record
+from orchestrator.job_dir import JobRecord, private_folder, read_record
+from orchestrator.launch.auxiliary_jobs import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.readiness import require_scheduler
+from orchestrator.launch.preflight import require_scheduler
 from orchestrator.launch.render import render_job
-from orchestrator.launch.side_jobs import side_plan, task_per_gpu
-from orchestrator.launch.trial import refused
-from orchestrator.megatron.log_causes import cause
+from orchestrator.launch.sbatch_test import refused
+from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.slurm.cancel import cancel_jobs
-from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
 from orchestrator.slurm.states import Phase
 from orchestrator.workloads.pretrain_files import copy_program, program_folder
 from orchestrator.workloads.program import Program

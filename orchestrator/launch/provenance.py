@@ -12,8 +12,6 @@ from pathlib import Path
 import orchestrator
 from orchestrator.ownership import user_name
 
-__all__ = ["Provenance", "git_says", "provenance", "user_name"]
-
 _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
 
 

@@ -14,13 +14,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.provenance import user_name
-from orchestrator.launch.sending import comment_of
-from orchestrator.launch.settle import is_here, settle
-from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import (
+from orchestrator.launch.recover import is_here, settle
+from orchestrator.launch.sbatch import comment_of
+from orchestrator.ledger.attempts import (
     JobRow,
     Observation,
     asked_to_end,
@@ -29,11 +27,13 @@ from orchestrator.ledger.jobs import (
     record_complaints,
     record_observations,
 )
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
-from orchestrator.ledger.unanswered import record_unseen
 from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
+from orchestrator.ownership import user_name
 from orchestrator.reading.failure import MADE_WAY
-from orchestrator.slurm.controller import cluster_identity
+from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.clusters.conditions import SetupFields, holds
-from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.folders import short_name
-from orchestrator.launch.asking import (
+from orchestrator.clusters.slurm_options import seconds
+from orchestrator.launch.containers import wrapping_of
+from orchestrator.launch.directives import (
     directive,
     directives,
     experiment_file,
@@ -21,8 +21,8 @@ from orchestrator.launch.asking import (
     srun_options,
     time_limit_origin,
 )
-from orchestrator.launch.template import OURS, Explained, Line, Templates, command_lines, templates_in
-from orchestrator.launch.wrapping import wrapping_of
+from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
+from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
 
 # Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.

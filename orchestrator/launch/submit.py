@@ -1,4 +1,4 @@
-"""Plans -> attempts in the ledger -> the scheduler. The ledger comes first: no crash submits twice or loses a job."""
+"""Submission of plans: attempts in the ledger first, then the scheduler."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders, short_name
-from orchestrator.job_files import private_folder
+from orchestrator.job_dir import private_folder
+from orchestrator.launch.auxiliary_jobs import task_per_gpu, warm_ups
+from orchestrator.launch.batches import (
+    Batch,
+    FailedNodes,
+    batches_of,
+    copy_programs,
+    in_order,
+    profile_secrets,
+    write_scripts,
+)
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.interruption import uninterrupted
 from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
-from orchestrator.launch.profile_secrets import profile_secrets
 from orchestrator.launch.provenance import provenance
+from orchestrator.launch.recover import Unrecorded, unrecorded_attempts
 from orchestrator.launch.render import render_job
-from orchestrator.launch.scripts import Batch, FailedNodes, batches_of, copy_programs, in_order, write_scripts
-from orchestrator.launch.sending import Sent, Talk, mark_cancelled, send
-from orchestrator.launch.side_jobs import task_per_gpu, warm_ups
-from orchestrator.launch.unrecorded import Unrecorded, unrecorded_attempts
-from orchestrator.launch.wishes import Wishes
+from orchestrator.launch.run_options import Wishes
+from orchestrator.launch.sbatch import Sent, Talk, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import (
     Latest,
@@ -47,9 +56,10 @@ from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN
 from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.ownership import NotOwn, require_own_folder
+from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
-from orchestrator.slurm.limits import most_in_array
+from orchestrator.slurm.command import most_in_array
 from orchestrator.workloads.traits import traits_of
 
 
@@ -337,3 +347,24 @@ def configuration(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 def _run_id() -> str:
     """Sorts by time, and two at once differ."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+@contextmanager
+def uninterrupted() -> Iterator[Callable[[], bool]]:
+    """Inside the block a signal only makes the given function say True; behind it the signal is raised."""
+    pending: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def later(number: int, _frame: FrameType | None) -> None:
+        pending.append(number)
+
+    before = {number: signal.signal(number, later) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(pending)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if pending:
+            signal.raise_signal(pending[0])

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.ledger.cells import CheckedSession, WrongRows, WrongValue
-from orchestrator.ledger.locking import require_locks, require_rollback_journal
+from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
+from orchestrator.ledger.locks import require_locks, require_rollback_journal
 from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ownership import user_name, why_not_own_path
 
@@ -175,7 +175,7 @@ def open_ledger(
             if file is not None:
                 require_rollback_journal(file, connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
         if version != SCHEMA:
-            from orchestrator.ledger.migrations.migrating import migrate
+            from orchestrator.ledger.migrations.migrate import migrate
 
             migrate(engine)
     return Ledger(url, engine, home, listener)

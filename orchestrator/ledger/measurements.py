@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from orchestrator.ledger.cells import CheckedNumber
+from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, fields, rows_of
 

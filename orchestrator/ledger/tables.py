@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from orchestrator.ledger.cells import (
+from orchestrator.ledger.column_types import (
     CheckedBigInteger,
     CheckedBoolean,
     CheckedInteger,

@@ -1,9 +1,11 @@
-"""The shape of a language model and how many parameters it has."""
+"""Shape of a language model and its number of parameters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from orchestrator.megatron.layout import Layout
 
 Family = Literal["gpt", "llama"]
 
@@ -73,3 +75,28 @@ def padded_vocabulary(vocab: int, tensor_parallel: int, divisor: int = 128) -> i
     """What Megatron-LM makes of a vocabulary: the next multiple of `divisor * tensor_parallel`."""
     multiple = divisor * tensor_parallel
     return -(-vocab // multiple) * multiple
+
+
+def parameters_of_rank(model: ModelShape, layout: Layout, stage: int, vocabulary: int) -> int | None:
+    """Parameters of any tensor-parallel rank of a pipeline stage, with `vocabulary` rows in the embedding.
+
+    Matrices are split over the tensor-parallel ranks, and with them the biases of those that are split by columns
+    (megatron/core/tensor_parallel/layers.py); norms, positions and the other biases are whole on each. A tied
+    embedding counts on the first and on the last stage. None where this closed form does not say: experts, stages or
+    shares that are not equal.
+    """
+    t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
+    widths = (h, model.kv_hidden, model.ffn_hidden, vocabulary, model.kv_groups or model.heads)
+    if model.experts or model.layers % p or any(width % t for width in widths):
+        return None
+    has_biases = model.family == "gpt"
+    norm = (2 if has_biases else 1) * h
+    table = vocabulary // t * h
+    matrices = (model.attention_weights() + model.ffn_weights()) // t
+    biases = (h + 2 * model.kv_hidden + model.ffn_hidden) // t + 2 * h if has_biases else 0
+    count = model.layers // p * (matrices + biases + 2 * norm)
+    if stage == 0:
+        count += table + (model.seq * h if model.family == "gpt" else 0)
+    if stage == p - 1:
+        count += norm + (table if p > 1 or model.family == "llama" else 0)
+    return count

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
-from orchestrator.clusters.placement import seconds
+from orchestrator.clusters.slurm_options import seconds
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import short_name
 from orchestrator.megatron.training import Training
+from orchestrator.paths import short_name
 from orchestrator.planning.cost import run_s
-from orchestrator.planning.duration import predict
 from orchestrator.planning.identity import what_runs
 from orchestrator.planning.target import Target
+from orchestrator.planning.time_model import predict
 
 LEAST_INTERVALS = 3
 """Log intervals behind the warm-up that every case keeps: the fewest of which the median leaves a stray one out."""

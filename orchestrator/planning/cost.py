@@ -9,9 +9,9 @@ from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate, estimate_memory
 from orchestrator.megatron.memory_atc24 import estimate_memory_atc24
 from orchestrator.megatron.training import Training
-from orchestrator.planning.calibration import start_up_s
-from orchestrator.planning.duration import Duration, predict
 from orchestrator.planning.target import Target
+from orchestrator.planning.time_constants import start_up_s
+from orchestrator.planning.time_model import Duration, predict
 from orchestrator.workloads.traits import traits_of
 
 Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]

@@ -10,15 +10,14 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.other_program import with_workload
+from orchestrator.catalog.selection import with_workload
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import shown
+from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders, short_name
+from orchestrator.paths import Folders, short_name
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.identity import identity
-from orchestrator.planning.starting import start_refusals, start_warnings
-from orchestrator.planning.target import Target, fit_refusals, refusals, warnings
+from orchestrator.planning.target import Target, fit_refusals, refusals, start_refusals, start_warnings, warnings
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.planning.calibration import Habits, Rates
+from orchestrator.planning.time_constants import Habits, Rates
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.megatron.log_causes import CauseFinder
-from orchestrator.megatron.log_labels import Origin, lines_with
+from orchestrator.megatron.logs.root_cause import CauseFinder
+from orchestrator.megatron.logs.scan import Origin, lines_with
 from orchestrator.reading.failure import Failure, failing_line
 
 _MOST_LINES = 100_000

@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.megatron.log_cause_kinds import (
+from orchestrator.megatron.logs.root_cause_kinds import (
     ASSERTION,
     CONTAINER,
     FAULTS,
@@ -29,8 +29,8 @@ from orchestrator.megatron.log_cause_kinds import (
 )
 
 if TYPE_CHECKING:
-    from orchestrator.megatron.log_causes import Cause
-    from orchestrator.reading.outcome import Ending
+    from orchestrator.megatron.logs.root_cause import Cause
+    from orchestrator.reading.verdict import Ending
 
 MOST_ATTEMPTS = 3
 """Submissions of a job that are made without being asked for."""

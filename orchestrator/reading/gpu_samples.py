@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from orchestrator.job_files import open_job_file
+from orchestrator.job_dir import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.reading.log_files import log_files
+from orchestrator.reading.logs import log_files
 
 BUSY_PERCENT = 50
 """Of utilization: a GPU that shows less waits for the start, the end, or another; its power and clocks say nothing."""

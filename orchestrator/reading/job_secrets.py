@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from orchestrator.errors import ReproError
-from orchestrator.job_files import tail_bytes
+from orchestrator.job_dir import tail_bytes
 from orchestrator.masking import hidden_values, secret_values
 
 _SCRIPT = "job.sh"

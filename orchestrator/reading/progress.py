@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.megatron.iterations import IterationLines, counting, set_apart
-from orchestrator.megatron.log_lines import iteration_lines
+from orchestrator.megatron.logs.iteration import IterationLines, counting, set_apart
+from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.reading.statistics import measured_iterations, metrics
 
 TAIL_BYTES = 64 * 1024

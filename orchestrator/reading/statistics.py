@@ -14,11 +14,11 @@ from orchestrator.megatron.flops import (
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.iterations import LONGEST_MS, IterationLine
+from orchestrator.megatron.logs.iteration import LONGEST_MS, IterationLine
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 
 if TYPE_CHECKING:
-    from orchestrator.reading.log_facts import LogFacts
+    from orchestrator.reading.facts import LogFacts
 
 
 _REPORTED = (

@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.catalog.axes import Settings, Value
 from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
-from orchestrator.catalog.settings import Settings, Value
-from orchestrator.results.compare import Result
+from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
     Evidence,
     Finding,

@@ -20,8 +20,8 @@ from orchestrator.catalog.claims import (
     TrendClaim,
 )
 from orchestrator.catalog.library import Entry
+from orchestrator.results.cases import Result, published_on
 from orchestrator.results.claim_pairs import judge_closes, judge_loss_curves, judge_ratio
-from orchestrator.results.compare import Result, published_on
 from orchestrator.results.evidence import (
     Evidence,
     Finding,

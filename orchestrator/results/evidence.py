@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from orchestrator.catalog.axes import Settings, Value
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.settings import Settings, Value
-from orchestrator.results.compare import Result, lines
-from orchestrator.results.execution import NOT_RATES
+from orchestrator.results.cases import NOT_RATES, Result, lines
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 

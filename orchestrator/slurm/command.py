@@ -1,11 +1,13 @@
-"""The one way to run a Slurm command, and the one place that knows what an unreachable scheduler looks like."""
+"""Runs Slurm commands, and reads the identity and the limits of the cluster."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from orchestrator.errors import Problem, Unreachable
 
@@ -135,3 +137,39 @@ def _environment(mine: Mapping[str, str]) -> dict[str, str]:
 
 def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
+
+
+DEFAULT_MOST_IN_ARRAY = 1001
+"""MaxArraySize where nobody has set it (slurm.conf(5))."""
+
+
+def most_in_array() -> int:
+    """How many elements an array may have. Unreachable where slurmctld does not answer.
+
+    MaxArraySize is one more than the largest index, so that arrays that count from 0 have as many elements.
+    """
+    config = run_slurm(["scontrol", "show", "config"]).stdout
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
+    return max(int(found[1]) if found else DEFAULT_MOST_IN_ARRAY, 1)
+
+
+_CHOOSING = ("SLURM_CONF", "SLURM_CLUSTERS")
+
+
+def cluster_identity() -> str:
+    """Return the cluster as `name@host:port` of its first controller, from `scontrol show config`.
+
+    Two clusters may have one name, and two may have one login node. Raises Unreachable if slurmctld does not answer.
+    """
+    return _identity(tuple(os.environ.get(name) for name in _CHOOSING))
+
+
+@cache
+def _identity(_chosen: tuple[str | None, ...]) -> str:
+    answer = run_slurm(["scontrol", "show", "config"])
+    values = dict(re.findall(r"^(\w+(?:\[0\])?)\s*=\s*(\S+)", answer.stdout, re.MULTILINE))
+    name, host = values.get("ClusterName"), values.get("SlurmctldHost[0]") or values.get("ControlMachine")
+    if answer.returncode != 0 or name is None or host is None:
+        words = last_words(answer.stderr) or "the answer names no cluster"
+        raise Unreachable(Problem(f"scontrol show config: {words}", mend="run this on a login node of the cluster"))
+    return f"{name}@{host.partition('(')[0]}:{values.get('SlurmctldPort', '')}"

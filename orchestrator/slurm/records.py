@@ -1,8 +1,4 @@
-"""What squeue, sacct and scontrol print, as one kind of record; pure, but for the names of users.
-
-squeue and sacct separate fields by the unit separator, which nobody types into a comment, and the comment stands
-last, so that whatever is in it stays in it. The fields are those that Slurm has had since 20.11.
-"""
+"""Job records from squeue, sacct and scontrol. Pure, except for user names."""
 
 from __future__ import annotations
 
@@ -256,3 +252,87 @@ def _text(value: str) -> str:
 def _comment(value: str) -> str:
     value = value.rstrip("\n")
     return "" if value == "(null)" else value
+
+
+_HEAD = re.compile(
+    r"^JobId=(?P<job>\d+) "
+    r"(?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<tasks>\S+) (?:ArrayTaskThrottle=\d+ )?)?"
+    r"(?:HetJobId=(?P<whole>\d+) HetJobOffset=(?P<offset>\d+) )?"
+    r"JobName=",
+    re.MULTILINE | re.ASCII,
+)
+_NAME_END = re.compile(r" (?:HetJobIdSet=\S+ )?UserId=(?P<user>\S*)\((?P<uid>\d+)\) GroupId=", re.ASCII)
+_REASON_END = re.compile(r" (?:FailedNode=\S* )?Dependency=")
+# Each is one word, in this order, behind the reason.
+_WORDS = {
+    "ExitCode": "code",
+    "TimeLimit": "limit",
+    "SubmitTime": "submit",
+    "StartTime": "start",
+    "EndTime": "end",
+    "NodeList": "nodes",
+}
+# What may come behind a comment. The comment's own blank and the one between fields stand in front.
+_COMMENT_END = re.compile(
+    r"  (?:StdErr|Switches|BurstBuffer|BurstBufferState|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPerJob"
+    r"|TresPerNode|TresPerSocket|TresPerTask|Power|MailUser|NtasksPerTRES|Container|SELinuxContext|ResvPorts)="
+)
+
+
+def parse_shown(stdout: str) -> Iterator[JobRecord]:
+    """Records of `scontrol --oneliner show job`; times must be seconds since the epoch. What is no job is left out."""
+    heads = list(_HEAD.finditer(stdout))
+    ends = [*(head.start() for head in heads), len(stdout)][1:]
+    for head, end in zip(heads, ends, strict=True):
+        row = _row(stdout[head.end() : end])
+        if row is None:
+            continue
+        for job_id in _ids(head):
+            yield record_of(job_id, row, exit_and_signal(row["code"]), "scontrol")
+
+
+def _ids(head: re.Match[str]) -> tuple[str, ...]:
+    if head["whole"] is not None:
+        return (f"{head['whole']}+{head['offset']}",)
+    if head["array"] is None:
+        return (head["job"],)
+    tasks: str = head["tasks"]
+    return expand_array_id(f"{head['array']}_{tasks}" if tasks.isdecimal() else f"{head['array']}_[{tasks}]")
+
+
+def _row(text: str) -> dict[str, str] | None:
+    """The fields of one job from its name's first letter on, by our names; None when it has no state."""
+    name_end = _NAME_END.search(text)
+    if name_end is None:
+        return None
+    row = {"name": text[: name_end.start()], "user": name_end["user"] or name_end["uid"]}
+    row["state"], at = _word(text, "JobState", name_end.end())
+    reason = text.find(" Reason=", at)
+    reason_end = _REASON_END.search(text, at)
+    if not row["state"] or reason < 0 or reason_end is None:
+        return None
+    row["reason"], at = text[reason + len(" Reason=") : reason_end.start()], reason_end.end()
+    for name, ours in _WORDS.items():
+        row[ours], at = _word(text, name, at)
+    return {**row, "comment": _shown_comment(text, at)}
+
+
+def _word(text: str, name: str, at: int) -> tuple[str, int]:
+    """The word behind `name=`, and where it ends; "" and the same place when there is no such field."""
+    start = text.find(f" {name}=", at)
+    if start < 0:
+        return "", at
+    start += len(name) + 2
+    end = min((place for sign in " \n" if (place := text.find(sign, start)) >= 0), default=len(text))
+    return text[start:end], end
+
+
+def _shown_comment(text: str, at: int) -> str:
+    """The comment: from behind the folders, which stand in front of it, to the last field that may follow one."""
+    start = text.find(" Comment=", max(text.find(" WorkDir=", at), at))
+    if start < 0:
+        return ""
+    rest = text[start + len(" Comment=") :].removesuffix("\n").removesuffix("\n")
+    ends = list(_COMMENT_END.finditer(rest))
+    comment = rest[: ends[-1].start()] if ends else rest.removesuffix(" ")
+    return comment.rpartition("  Extra=")[0] if "  Extra=" in comment else comment

@@ -1,4 +1,4 @@
-"""What a login node can tell of its Slurm site: partitions and nodes, accounts, settings, and what srun can do."""
+"""Facts of a Slurm site that a login node can collect: partitions, nodes, accounts, settings and srun's features."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import TypeVar
 
 from orchestrator.errors import Problem, Unreachable
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, last_words, run_slurm
-from orchestrator.slurm.site_accounting import (
+from orchestrator.slurm.site_parsers import (
     ASSOCIATION_FIELDS,
     QOS_FIELDS,
     Association,
+    Gres,
+    NodeKind,
+    Partition,
     Qos,
     parse_associations,
+    parse_gres,
+    parse_partitions,
     parse_qos,
+    records,
 )
-from orchestrator.slurm.site_nodes import Gres, NodeKind, Partition, parse_gres, parse_partitions
-from orchestrator.slurm.site_srun import SrunOptions, parse_mpi_kinds, parse_options
-from orchestrator.slurm.site_values import records
 
 __all__ = [
     "Association",
@@ -33,6 +36,88 @@ __all__ = [
     "parse_settings",
     "read_site",
 ]
+
+_OPTION = re.compile(r"^ {1,8}(?:-\w[, ]\s*)?--(?P<name>[A-Za-z][A-Za-z0-9-]*)")
+_TAG = "[pyxis]"
+_MPI_KIND = re.compile(r"[A-Za-z0-9_.+-]+")
+
+PYXIS_SINCE: Mapping[str, tuple[int, int]] = {
+    "container-image": (0, 1),
+    "container-mount-home": (0, 3),
+    "container-remap-root": (0, 4),
+    "container-save": (0, 7),
+    "container-entrypoint": (0, 8),
+    "container-writable": (0, 11),
+    "container-readonly": (0, 11),
+    "container-env": (0, 15),
+    "container-entrypoint-log": (0, 20),
+    "container-unshare": (0, 24),
+}
+"""The release of pyxis that brought an option: its changelog and the history of its args.c, up to 0.24.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SrunOptions:
+    """The long options of srun, without dashes, and those of them that come from pyxis."""
+
+    names: frozenset[str] = frozenset()
+    pyxis: frozenset[str] = frozenset()
+
+    @property
+    def has_pyxis(self) -> bool:
+        return "container-image" in self.pyxis
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether there is CSCS's container engine, `--environment`; Slurm itself has no such option."""
+        return "environment" in self.names
+
+    @property
+    def pyxis_versions(self) -> tuple[str, str | None] | None:
+        """The oldest release that these options fit, and the first that is too new (None where none is known).
+
+        None without pyxis.
+        """
+        if not self.has_pyxis:
+            return None
+        oldest = max(since for name, since in PYXIS_SINCE.items() if name in self.pyxis)
+        newer = [since for name, since in PYXIS_SINCE.items() if name not in self.pyxis and since > oldest]
+        return _dotted(oldest), _dotted(min(newer)) if newer else None
+
+
+def parse_options(stdout: str) -> SrunOptions:
+    """From `srun --help`. An option of a plug-in has the plug-in's name in front of its description."""
+    found: set[str] = set()
+    pyxis: set[str] = set()
+    undescribed = ""  # the option whose description has not begun yet
+    for line in stdout.splitlines():
+        words = line.strip()
+        if match := _OPTION.match(line):
+            undescribed = match["name"]
+            found.add(undescribed)
+            words = line[match.end() :].partition("  ")[2].strip()
+        if undescribed and words:
+            if words.startswith(_TAG):
+                pyxis.add(undescribed)
+            undescribed = ""
+    return SrunOptions(frozenset(found), frozenset(pyxis))
+
+
+def parse_mpi_kinds(output: str) -> tuple[str, ...]:
+    """From `srun --mpi=list`, both streams: one kind to a line, and the releases of PMIx in a line of their own."""
+    found: list[str] = []
+    for line in output.splitlines():
+        words = line.strip().removeprefix("srun: ").strip()
+        head, mark, tail = words.partition("versions available:")
+        for word in tail.split(",") if mark else [head]:
+            if _MPI_KIND.fullmatch(word.strip()):
+                found.append(word.strip())
+    return tuple(dict.fromkeys(found))
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
 
 _SETTING = re.compile(r"(\S+)\s*=[ \t]*(.*)")
 _SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "show")
@@ -148,3 +233,6 @@ def _checked(answer: CommandResult) -> CommandResult:
     words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
     raise _Refused(Problem(f"{command}: {words}"))
+
+
+# An option's line begins near the margin; its description, which may name other options, stands far right of it.

@@ -15,7 +15,7 @@ from orchestrator.workloads import (
     megatron_kwai,
     pretrain,
 )
-from orchestrator.workloads.command import Binding, Program
+from orchestrator.workloads.base import Binding, Program
 from orchestrator.workloads.pretrain_files import code_version, program_folder
 
 MOCK = "mock data"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.flags import Flags, refuse, words
+from orchestrator.workloads.base import Flags, refuse, words
 
 DROPOUT = 0.1
 """Megatron-LM's own, then and now, since no script of SC21 says one."""

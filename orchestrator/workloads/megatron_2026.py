@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.setting import read_flags
-from orchestrator.workloads.flags import Flags, refuse, words
+from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.workloads.base import Flags, refuse, words
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
 from orchestrator.workloads.megatron_core import experts
 from orchestrator.workloads.traits import GPT2_TOKENS

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.flags import refuse
+from orchestrator.workloads.base import refuse
 from orchestrator.workloads.megatron_2021 import DROPOUT
 
 SCRIPT = "benchmark_gpt_one_case.py"

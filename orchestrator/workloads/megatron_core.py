@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.setting import read_flags
-from orchestrator.workloads.flags import Flags, refuse, words
+from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.workloads.base import Flags, refuse, words
 from orchestrator.workloads.megatron_2021 import dropout
 
 _RECOMPUTATION: Mapping[str, Flags] = {

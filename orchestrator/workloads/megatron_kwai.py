@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.flags import Flags, refuse, words
+from orchestrator.workloads.base import Flags, refuse, words
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.workloads.flags import refuse
+from orchestrator.workloads.base import refuse
 
 
 def job_arguments(case: Case) -> list[str]:

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders
-from orchestrator.job_files import private_folder
+from orchestrator.job_dir import private_folder
+from orchestrator.paths import Folders
 
 _SOURCES = Path(__file__).resolve().parent.parent / "pretrain"
 _INIT = '"""The part of repro that jobs import."""\n'

@@ -6,8 +6,8 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders
-from orchestrator.workloads.command import Binding, Program, image_of
+from orchestrator.paths import Folders
+from orchestrator.workloads.base import Binding, Program, image_of
 from orchestrator.workloads.makers import MAKERS
 from orchestrator.workloads.traits import traits_of
 

@@ -10,7 +10,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules import Dialect
+from orchestrator.megatron.rules.rules import Dialect
 from orchestrator.megatron.training import Training
 from orchestrator.pretrain.pipeline import microbatch_slots
 

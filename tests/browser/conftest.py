@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from playwright.sync_api import Error as BrowserFault
 
 from orchestrator.catalog.library import find_experiment
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.results.report.html import report, write_report
 from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
 from tests.slurm.host import ClusterUnavailable, install_packages

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.opening import look
-from orchestrator.cli.standing import stands
+from orchestrator.cli.job_table import stands
+from orchestrator.cli.session import look
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, now, open_ledger
-from orchestrator.ledger.jobs import job_rows
 
 REPRO = str(Path(sys.executable).with_name("repro"))
 

@@ -13,11 +13,17 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.slurm import cancel, query
-from orchestrator.slurm.cancel import cancel_jobs
+from orchestrator.slurm import query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run_slurm
-from orchestrator.slurm.query import QueryAnswer, ask_accounting, find_by_comment, find_by_comments, query_jobs
-from orchestrator.slurm.reasons import explain_reason
+from orchestrator.slurm.pending_reasons import explain_reason
+from orchestrator.slurm.query import (
+    QueryAnswer,
+    ask_accounting,
+    cancel_jobs,
+    find_by_comment,
+    find_by_comments,
+    query_jobs,
+)
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 from tests.slurm.accounting import OTHER_USER
@@ -155,7 +161,7 @@ def test_who_cancelled_a_job_is_known_and_one_refusal_hinders_no_other(
     mine, array = submit(slurm_cluster, "true", "--hold"), submit(slurm_cluster, "true", "--hold", "--array=0-3")
     theirs = [submit(slurm_cluster, "sleep 60", f"--uid={OTHER_USER}", *hold) for hold in (["--hold"], ["-N1"])]
     with monkeypatch.context() as patch:
-        patch.setattr(cancel, "run_slurm", as_another_user)
+        patch.setattr(query, "run_slurm", as_another_user)
         refused = cancel_jobs([mine, theirs[0], "99999999", f"{array}_2", theirs[1]])
         assert refused == dict.fromkeys([mine, f"{array}_2"], "Access/permission denied")
         assert cancel_jobs([theirs[0], "99999999"]) == {}, "what has ended or is unknown is no refusal"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.clusters.write import profile_text
 from orchestrator.errors import Unreachable
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.slurm.site import Gres, NodeKind, Qos, read_site
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster

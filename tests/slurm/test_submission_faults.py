@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # Submits what it is told and is killed outright where PLACE is called for the NTH time.
 DIES = """
 import os, signal, sys
-import orchestrator.launch.submit, orchestrator.launch.sending
+import orchestrator.launch.submit, orchestrator.launch.sbatch
 from orchestrator.cli.app import main
 calls = 0
 real = PLACE
@@ -42,11 +42,11 @@ main()
 PLACES = {
     "before the row": ("orchestrator.launch.submit.record_run", 1),
     "between the rows and their turn": ("orchestrator.launch.submit.send", 1),
-    "before the claim": ("orchestrator.launch.sending.claim", 1),
-    "between the claim and sbatch": ("orchestrator.launch.sending._sbatch", 1),
-    "between sbatch and recording its id": ("orchestrator.launch.sending.record_submission", 1),
-    "between two submissions": ("orchestrator.launch.sending.claim", 2),
-    "behind the second sbatch": ("orchestrator.launch.sending.record_submission", 2),
+    "before the claim": ("orchestrator.launch.sbatch.claim", 1),
+    "between the claim and sbatch": ("orchestrator.launch.sbatch._sbatch", 1),
+    "between sbatch and recording its id": ("orchestrator.launch.sbatch.record_submission", 1),
+    "between two submissions": ("orchestrator.launch.sbatch.claim", 2),
+    "behind the second sbatch": ("orchestrator.launch.sbatch.record_submission", 2),
 }
 
 

@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.launch import refresh as refreshing
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Look
 from orchestrator.reading.collect import collect
 from tests.slurm.accounting import OTHER_USER

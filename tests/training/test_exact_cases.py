@@ -13,7 +13,7 @@ from statistics import mean
 import pytest
 
 from orchestrator.planning.cost import memory_of
-from orchestrator.planning.exact_cases import ExactCase, exact_job, plan_exactly
+from orchestrator.planning.exact import ExactCase, exact_job, plan_exactly
 from tests.unit.catalog.entries import find_case
 from tests.unit.planning.test_measured_memory import LLAMA
 from tests.unit.results.test_shipped_evidence import cases_that_ran

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_record import read_record
-from orchestrator.launch.local_state import local_state
+from orchestrator.job_dir import read_record
+from orchestrator.launch.local import local_state
 from orchestrator.launch.render import Script, render_queue
-from orchestrator.megatron.log_causes import cause
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import failure_of
-from orchestrator.reading.log_files import log_blocks
-from orchestrator.reading.outcome import Ending
+from orchestrator.reading.logs import log_blocks
+from orchestrator.reading.verdict import Ending
 from tests.training.launching import SMALL_MODEL, TIMEOUT_S, clean_environment
 from tests.unit.render.plans import TEMPLATES
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.megatron.log_causes import cause
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.pretrain import launch
 from tests.training.launching import REPOSITORY, SMALL_MODEL, TIMEOUT_S, clean_environment, run_together
 

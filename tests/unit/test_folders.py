@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.catalog.axes import AXES, Value
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.settings import AXES, Value
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders, find_folders
+from orchestrator.paths import Folders, find_folders
 from tests.unit.catalog.entries import shipped
 
 FOLDERS = Folders(shipped=Path("/checkout"), home=Path("/home/me"))
@@ -89,8 +89,8 @@ NOBODY = 65534
 AS_INSTALLED = """
 import sys
 from pathlib import Path
-import orchestrator.folders
-orchestrator.folders._PACKAGE = Path(sys.argv[1]) / "orchestrator"
+import orchestrator.paths
+orchestrator.paths._PACKAGE = Path(sys.argv[1]) / "orchestrator"
 sys.argv = ["repro", *sys.argv[2:]]
 from orchestrator.cli.app import main
 main()
@@ -146,7 +146,7 @@ def test_a_ledger_that_is_found_and_that_others_can_change_is_not_used(
     if "owner" in how and os.geteuid() != 0:
         pytest.skip("only root can give files away")
     monkeypatch.delenv("REPRO_HOME", raising=False)
-    monkeypatch.setattr("orchestrator.folders._PACKAGE", place / "site-packages" / "orchestrator")
+    monkeypatch.setattr("orchestrator.paths._PACKAGE", place / "site-packages" / "orchestrator")
     monkeypatch.chdir(place / where)
     own = place / "project" / "results.db"
     own.touch()

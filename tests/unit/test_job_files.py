@@ -17,9 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError
-from orchestrator.job_files import Unreadable, open_job_file, private_folder, read_job_file, single_name, tail_bytes
-from orchestrator.job_record import read_record
-from orchestrator.reading.log_files import log_blocks
+from orchestrator.job_dir import (
+    Unreadable,
+    open_job_file,
+    private_folder,
+    read_job_file,
+    read_record,
+    single_name,
+    tail_bytes,
+)
+from orchestrator.reading.logs import log_blocks
 
 NOBODY = 65534
 

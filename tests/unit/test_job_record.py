@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 
 LINES = ("exit_code=3", "at=2026-11-21T16:00:00Z", "host=n1", "scheduler_id=8_1", "pid=77")
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch import refresh, settle
+from orchestrator.launch import recover, refresh
 from orchestrator.launch.policy import may_mend_itself
-from orchestrator.launch.sending import PAUSES_S
+from orchestrator.launch.sbatch import PAUSES_S
 from orchestrator.ledger import tables
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from orchestrator.slurm import states
@@ -153,7 +153,7 @@ def test_every_state_is_on_the_page_in_its_phase() -> None:
 
 
 def test_the_times_and_limits_are_those_of_the_code() -> None:
-    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == settle.GRACE
+    assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == recover.GRACE
     minutes = refresh.LOST_AFTER.total_seconds() / 60
     flat = " ".join(PAGE.read_text(encoding="utf-8").split())
     for words in (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_files import single_name
-from orchestrator.reading.unpacking import unpacked as in_pieces
+from orchestrator.job_dir import single_name
+from orchestrator.reading.logs import unpacked as in_pieces
 
 LEVEL = 3
 """Of zstd, and its own default; single-threaded, as the number of threads would change the bytes."""

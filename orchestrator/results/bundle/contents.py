@@ -10,19 +10,18 @@ from pathlib import Path
 
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_files import open_job_file, read_job_file
+from orchestrator.job_dir import open_job_file, read_job_file
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import files_read
-from orchestrator.ledger.origins import script_texts
+from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import hidden_values, masked
 from orchestrator.reading.job_secrets import job_secrets
-from orchestrator.reading.log_files import log_files
-from orchestrator.reading.unpacking import is_packed, unpacked
+from orchestrator.reading.logs import is_packed, log_files, unpacked
 from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
 from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.compare import Result
 
 SCRIPT = "job.sh"
 _RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")

@@ -20,10 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.cells import JsonObject, JsonTexts
+from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow
-from orchestrator.ledger.origins import RunOrigin
+from orchestrator.ledger.reports import RunOrigin
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
 from orchestrator.results.bundle.masking import given_out
 

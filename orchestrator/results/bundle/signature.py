@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.written import written_whole
+from orchestrator.results.atomic_write import written_whole
 
 NAMESPACE = "repro-bundle"
 """What a key signs here. A signature that the same key made for git or for mail does not count for a bundle."""

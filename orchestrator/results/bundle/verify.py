@@ -14,10 +14,10 @@ from pathlib import Path
 
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_files import single_name
-from orchestrator.results.bundle.again import BROKEN, About, Check, again, text_of
+from orchestrator.job_dir import single_name
 from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.bundle.writing import ABOUT, FORMAT, MANIFEST, SUMS
+from orchestrator.results.bundle.rederive import BROKEN, About, Check, again, text_of
+from orchestrator.results.bundle.write import ABOUT, FORMAT, MANIFEST, SUMS
 
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 

@@ -1,4 +1,4 @@
-"""Results as rows for others: one per case, with the same columns for every experiment."""
+"""Rows of an export: one per case, or one per iteration line."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import dataclasses
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from orchestrator.catalog.library import Entry
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow
-from orchestrator.ledger.origins import RunOrigin, attempt_origins, run_origins
+from orchestrator.ledger.measurements import iterations_of
+from orchestrator.ledger.reports import RunOrigin, attempt_origins, run_origins
+from orchestrator.ledger.tables import fields
 from orchestrator.masking import masked
 from orchestrator.megatron.layout import Layout
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.compare import Result
-from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
+from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, ITERATION_COLUMNS, METRICS, OF_JOB, Row
 
 _OF_THE_FIGURE = ("case", "model", "workload")
 """Axes whose values are names that the figure gives; another figure that shares the job may give others."""
@@ -159,3 +161,17 @@ def _published(entry: Entry, result: Result) -> Row:
         "published_gpu": gpu,
         "ratio_to_published": value / point.value if value is not None and alike else None,
     }
+
+
+_NAMES = [column.name for column in ITERATION_COLUMNS]
+
+
+def iteration_rows(ledger: Ledger, rows: Sequence[JobRow]) -> Iterator[Row]:
+    """Every line that the ledger has of these jobs, job by job, so that as many as there are need no memory.
+
+    Also of jobs that run or failed: state and verdict stand in each row.
+    """
+    for row in rows:
+        shared = ordered(of_job(row, OF_JOB), OF_JOB)
+        for line in iterations_of(ledger, row.attempt_id):
+            yield ordered(fields(line), _NAMES) | shared

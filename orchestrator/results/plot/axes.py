@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import Axes
-from orchestrator.results.compare import Result
-from orchestrator.results.plot.panels import Panel
+from orchestrator.results.cases import Result
+from orchestrator.results.plot.series import Panel
 
 WIDTH = 6.6
 """Inches, of a picture that needs no more."""

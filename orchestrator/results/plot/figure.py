@@ -1,22 +1,28 @@
-"""The whole drawing: panels above each other, what stands over them and the legend below. matplotlib is loaded here."""
+"""Figure files and inline SVG on the paper's axes. matplotlib is loaded here only."""
 
 from __future__ import annotations
 
 import contextlib
+import html
+import io
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.compare import Result
+from orchestrator.results.atomic_write import written_whole
+from orchestrator.results.cases import Result
 from orchestrator.results.plot import words
 from orchestrator.results.plot.axes import places, set_x, set_y, ticks
 from orchestrator.results.plot.legend import legend
 from orchestrator.results.plot.marks import draw_bars, draw_lines
-from orchestrator.results.plot.panels import panels
-from orchestrator.results.plot.style import PARAMETERS
+from orchestrator.results.plot.series import panels
+from orchestrator.results.plot.style import BACKGROUND, INK, PARAMETERS, SERIES, SERIES_ON_DARK
+from orchestrator.results.plot.words import heading
 
 _ONE_PANEL, _EACH_PANEL, _LINE_ABOVE, _OTHER = 2.9, 2.2, 0.17, 0.6
 """Inches that a panel alone is high, one of several, a line of text above them, and what is around all."""
@@ -71,3 +77,72 @@ def matplotlib_as_shipped() -> Iterator[None]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(PARAMETERS)
         yield
+
+
+FORMATS = ("png", "svg", "pdf")
+_NO_DATE: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+"""The same data gives the same bytes."""
+_DOTS_PER_INCH = 200
+
+
+def plot(entry: Entry, scale: str, cluster: str, found: Sequence[Result], file: Path) -> None:
+    """Draw the verified results beside the published numbers into `file`; its ending says the format."""
+    ending = known_format(file)
+    with matplotlib_as_shipped():
+        figure = drawn(entry, scale, cluster, found)
+        with written_whole(file) as part:
+            figure.savefig(part, format=ending, dpi=_DOTS_PER_INCH, metadata=_NO_DATE[ending])
+
+
+def picture(entry: Entry, scale: str, cluster: str, found: Sequence[Result], prefix: str = "plot") -> str:
+    """The same as an <svg> element for an HTML page, where nothing is verified as well.
+
+    Every id in it begins with `prefix`, so that several can stand in one page. Its background is the page's, its text
+    has the colour of the text around it; on a dark page (by its `color-scheme`) the lines are lighter.
+    """
+    text = io.StringIO()
+    with matplotlib_as_shipped():
+        figure = drawn(entry, scale, cluster, found)
+        figure.savefig(text, format="svg", metadata=_NO_DATE["svg"], transparent=True)
+    return for_page(text.getvalue(), prefix, f"{heading(entry)}, scale {scale} on {cluster}")
+
+
+def known_format(file: Path) -> str:
+    """The picture format that the name ends in; ReproError where that is none."""
+    ending = file.suffix.lstrip(".").lower()
+    if ending not in FORMATS:
+        raise ReproError(Problem(f"{file}: no such picture format", mend=f"end it in .{', .'.join(FORMATS)}"))
+    return ending
+
+
+_IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_DARK_PAPER = "#16181b"
+
+
+def for_page(svg: str, prefix: str, about: str) -> str:
+    """The <svg> element alone. `about` says what a reader who does not see it misses.
+
+    matplotlib's style sheet is for every element of a page, so it is bound to this one.
+    """
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = _IDS.sub(rf"\g<1>{prefix}-", body)
+    body = re.sub(r"<style type=\"text/css\">\*", f'<style type="text/css">#{prefix} *', body)
+    body = body.replace(INK, "currentColor").replace(BACKGROUND, "var(--plot-paper)")
+    for number, colour in enumerate(SERIES, 1):
+        body = body.replace(colour, f"var(--plot-{number})")
+    opening = f'<svg id="{prefix}" role="img" aria-label="{html.escape(about, quote=True)}"'
+    return body.replace("<svg", opening, 1).replace("<defs>", f"{_colours(prefix)}\n <defs>", 1)
+
+
+def _colours(prefix: str) -> str:
+    """The light colours, and where the browser knows how to choose, those of the page's `color-scheme`."""
+    names = [("--plot-paper", "#ffffff", _DARK_PAPER)]
+    names += [
+        (f"--plot-{number}", light, dark)
+        for number, (light, dark) in enumerate(zip(SERIES, SERIES_ON_DARK, strict=True), 1)
+    ]
+    light = "; ".join(f"{name}: {colour}" for name, colour, _ in names)
+    both = "; ".join(f"{name}: light-dark({one}, {other})" for name, one, other in names)
+    choosing = f"@supports (color: light-dark(#fff, #000)) {{ #{prefix} {{ {both} }} }}"
+    return f" <style>#{prefix} {{ {light} }} {choosing}</style>"

@@ -17,7 +17,7 @@ from orchestrator.results.plot.marks import (
     bar_inside,
     marker_inside,
 )
-from orchestrator.results.plot.panels import Line, Panel
+from orchestrator.results.plot.series import Line, Panel
 
 _LETTER, _HANDLE, _TEXT_LINE = 0.062, 0.5, 0.18
 """Inches."""
@@ -79,7 +79,7 @@ def _marks(panels: Sequence[Panel]) -> list[Entry_]:
     handles: list[Entry_] = []
     for mark in style.AXIS_MARKS.values():
         if mark.words in present:
-            inside = style.INK if mark.filled else style.PAPER
+            inside = style.INK if mark.filled else style.BACKGROUND
             handle = _marker(mark.marker, style.INK, inside, AXIS_MARKER, 1.0)
             ring = _ring("o", style.INK, "none", RING, mark.ring) if mark.ring else None
             handles.append(((handle, ring) if ring else handle, mark.words))

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.results.plot import style
-from orchestrator.results.plot.panels import Line, Panel, Spot
+from orchestrator.results.plot.series import Line, Panel, Spot
 
 MARKER, PUBLISHED_MARKER, INNER_MARKER, AXIS_MARKER, RING = 5.5, 9.0, 4.0, 5.5, 9.5
 """Sizes, in points."""
@@ -58,14 +58,14 @@ def measured_marker(
 def marker_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
     """Return how matplotlib fills such a marker."""
     if inside.half:
-        return {"fillstyle": "left", "markerfacecolor": colour, "markerfacecoloralt": style.PAPER}
-    return {"markerfacecolor": colour if inside.filled else style.PAPER}
+        return {"fillstyle": "left", "markerfacecolor": colour, "markerfacecoloralt": style.BACKGROUND}
+    return {"markerfacecolor": colour if inside.filled else style.BACKGROUND}
 
 
 def bar_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
     """Return how matplotlib fills such a bar."""
     is_open = inside.hatch or not inside.filled
-    return {"facecolor": style.PAPER if is_open else colour, "hatch": inside.hatch, "edgecolor": colour}
+    return {"facecolor": style.BACKGROUND if is_open else colour, "hatch": inside.hatch, "edgecolor": colour}
 
 
 def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Look) -> None:
@@ -102,7 +102,7 @@ def published_bar(axes: Any, at: float, value: float, width: float, point: Publi
 def axis_mark(axes: Any, at: float, height: float, mark: style.AxisMark, colour: str, transform: Any) -> None:
     faint = 1.0 if mark.words in style.OOM else 0.65
     kind = {"linestyle": "none", "transform": transform, "zorder": 6, "clip_on": False}
-    inside = colour if mark.filled else style.PAPER
+    inside = colour if mark.filled else style.BACKGROUND
     edge = 0.9 if mark.filled else 1.1
     size = {"markersize": AXIS_MARKER, "markeredgewidth": edge}
     axes.plot([at], [height], marker=mark.marker, mfc=inside, mec=colour, alpha=faint, **size, **kind)

@@ -13,7 +13,7 @@ SERIES_ON_DARK = ("#d7eaff", "#b37c00", "#2ccda6", "#dc80b8", "#ecc9a3", "#3377a
 """The same lines where the page is dark."""
 INK = "#151617"
 """Text, ticks and frames."""
-PAPER = "#fdfefe"
+BACKGROUND = "#fdfefe"
 """What lies behind, to be seen in an open marker."""
 _MARKERS = ("o", "s", "D", "^", "v", "P", "<", ">")
 _DASHES = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))

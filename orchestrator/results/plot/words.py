@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.results.compare import Result
-from orchestrator.results.plot.panels import Panel
+from orchestrator.results.cases import Result
+from orchestrator.results.plot.series import Panel
 
 _LETTER, _BOLD_LETTER = 0.06, 0.085
 """Inches, of the lines below the first and of the first."""

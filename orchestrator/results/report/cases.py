@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.tables import FAILED
-from orchestrator.results.beside import NOT_MEASURED, Beside, beside_published
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.compare import Result
+from orchestrator.results.reference import NOT_MEASURED, Beside, beside_published
 from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.words import Mark, shown_number, with_spread
 

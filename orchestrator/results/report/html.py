@@ -14,9 +14,9 @@ import jinja2
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.masking import masked
+from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.report.page import Page, Reported, page_of
 from orchestrator.results.report.words import visible
-from orchestrator.results.written import written_whole
 
 PAGE = "index.html"
 _GENERATOR = b'<meta name="generator" content="repro '

@@ -10,9 +10,9 @@ from datetime import datetime
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import ReproError
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
-from orchestrator.ledger.origins import (
+from orchestrator.ledger.reports import (
     AttemptOrigin,
     RunOrigin,
     attempt_origins,
@@ -21,11 +21,11 @@ from orchestrator.ledger.origins import (
     script_texts,
 )
 from orchestrator.masking import masked
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.compare import Result
-from orchestrator.results.plot.picture import picture
+from orchestrator.results.plot.figure import picture
 from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
-from orchestrator.results.report.origins import (
+from orchestrator.results.report.provenance import (
     AttemptRow,
     FailedRow,
     Hours,

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

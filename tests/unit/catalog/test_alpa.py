@@ -11,7 +11,7 @@ from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.megatron.flops import alpa_parameters, flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
 from tests.unit.catalog.entries import shipped
 
 # suite_paper_manual_gpt.py at e0ae8bf849: layers, hidden, heads; billions of parameters by its own formula.

@@ -12,7 +12,7 @@ from orchestrator.catalog.selection import parse_where, select
 from orchestrator.megatron.flops import model_flops_utilization
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.expand import MOST_CASES, case_count, expand, scale_fields
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.catalog.selection import parse_where, select
-from orchestrator.catalog.settings import AXES
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
 
 

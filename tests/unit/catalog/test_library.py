@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short, write_experiment
 
 SHIPPED = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.other_program import instead_of, replacement_notes, with_workload
-from orchestrator.catalog.selection import select
+from orchestrator.catalog.selection import instead_of, replacement_notes, select, with_workload
 from orchestrator.errors import ReproError
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.catalog.rules import RuleError, evaluate
+from orchestrator.catalog.expand import RuleError, evaluate
 
 NAMES = {"gpus": 64, "pp": 4, "mbs": 1}
 

@@ -9,10 +9,10 @@ from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.selection import select
-from orchestrator.documents.source import read_document
+from orchestrator.config.yaml import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import CHECKOUT, shipped
 

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.launch.refresh import Refreshed
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import Attempt
 from tests.unit.cli.calling import Caller

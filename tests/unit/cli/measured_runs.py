@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import Standing, record_run
 from orchestrator.ledger.tables import Attempt, Run

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.cli.attending import Attendant
+from orchestrator.cli.supervise import Attendant
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.launch.submit import Request, submit
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, Attempt, Run
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.folders import find_folders
-from orchestrator.launch.provenance import user_name
+from orchestrator.ownership import user_name
+from orchestrator.paths import find_folders
 from orchestrator.results.bundle.verify import verify
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import Site

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 import zstandard
 
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.jobs import Observation, record_observations
+from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Job
 from tests.unit.cli.calling import Caller

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.output import as_json, table
-from orchestrator.folders import find_folders
+from orchestrator.paths import find_folders
 from tests.unit.cli.calling import Caller, everything_in
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")

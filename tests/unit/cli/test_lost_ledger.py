@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.attempts import job_rows
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.cli.outcome import case_rows
-from orchestrator.cli.scope import Outcome
+from orchestrator.cli.selection import Outcome
 from tests.unit.results.making import figure_13, measured
 
 BOUND, QUICK, FAILED = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from tests.unit.cli.calling import Caller
 from tests.unit.clusters.sites import PLAIN, write_profile
 

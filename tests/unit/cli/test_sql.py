@@ -9,7 +9,7 @@ import json
 import pytest
 
 from orchestrator.cli import sql
-from orchestrator.ledger.jobs import Observation, record_observations
+from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.results.export.formats import csv_line

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.standing import Tally, duration
+from orchestrator.cli.job_table import Tally, duration
 from orchestrator.launch.refresh import Refreshed
 from orchestrator.ledger.database import now
 from tests.unit.cli.calling import Caller, Done, everything_in
@@ -79,7 +79,7 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     monkeypatch.setattr("orchestrator.cli.status.MOST_ROWS", 3)
     # Not one row of a job is read for it.
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.cli.standing.stands", None)
+        patch.setattr("orchestrator.cli.job_table.stands", None)
         done = made.repro("status")
         (counts,) = json.loads(made.repro("status", "--json").stdout)
     assert done.returncode == 0
@@ -131,16 +131,16 @@ def test_of_a_log_of_a_gigabyte_only_the_end_is_read_and_of_a_waiting_job_nothin
     made.writes("a-id", "\n" + iterations(5))
     made.writes("b-id", iterations(8))
     read: list[tuple[str, int]] = []
-    from orchestrator import job_files
+    from orchestrator import job_dir
 
-    tail_bytes = job_files.tail_bytes
+    tail_bytes = job_dir.tail_bytes
 
     def counting(folder: Any, name: str, last: int) -> bytes:
         tail = tail_bytes(folder, name, last)
         read.append((folder.name, len(tail)))
         return tail
 
-    monkeypatch.setattr(job_files, "tail_bytes", counting)
+    monkeypatch.setattr(job_dir, "tail_bytes", counting)
     began = time.monotonic()
     rows = shown(made)
     assert time.monotonic() - began < 1.0

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.job_record import read_record
-from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.job_dir import read_record
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.tables import Attempt, Run
-from orchestrator.reading.log_files import log_blocks
+from orchestrator.reading.logs import log_blocks
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
@@ -494,7 +494,7 @@ def test_a_refusal_is_exit_2_with_the_schedulers_words_and_the_next_command_trie
 def test_a_scheduler_that_is_slow_is_said_while_it_is_waited_for(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.launch.sending.PAUSES_S", (0.001,))
+    monkeypatch.setattr("orchestrator.launch.sbatch.PAUSES_S", (0.001,))
     slurm = on_slurm(repro, monkeypatch)
     slurm.then("late")
     done = repro(*THERE)
@@ -551,6 +551,6 @@ def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledge
         writes.append(folder)
         return log_blocks(folder)
 
-    monkeypatch.setattr("orchestrator.launch.scripts.log_blocks", read)
+    monkeypatch.setattr("orchestrator.launch.batches.log_blocks", read)
     assert repro("retry", "figure-13").complaints == ["1 job submitted again"]
     assert slurm.options() == ["", "--exclude=n2"] and writes == [Path(row.folder)]

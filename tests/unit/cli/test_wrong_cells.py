@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.cells import CheckedText, JsonObject, JsonTexts
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.column_types import CheckedText, JsonObject, JsonTexts
 from orchestrator.ledger.database import ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Attempt, Table
 from tests.unit.cli.calling import Caller, Done
 

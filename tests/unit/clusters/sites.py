@@ -9,11 +9,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel
 
-from orchestrator.clusters.images import read_image
+from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.documents.source import Path_, read_document
-from orchestrator.folders import Folders
+from orchestrator.config.yaml import Path_, read_document
+from orchestrator.paths import Folders
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

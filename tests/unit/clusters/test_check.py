@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.check import check_login
-from orchestrator.clusters.finding import Finding
-from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
-from orchestrator.slurm.site_srun import PYXIS_SINCE
+from orchestrator.clusters.check_result import Finding
+from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\

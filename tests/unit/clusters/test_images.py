@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.images import Image, read_image
+from orchestrator.clusters.container import Image, read_image
 
 DIGEST = "sha256:" + "0f" * 32
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clusters.layers import Layered, lay, leaves
-from orchestrator.documents.source import parse_document
+from orchestrator.config.yaml import parse_document
 from orchestrator.errors import ReproError
 
 

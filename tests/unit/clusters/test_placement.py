@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.placement import QosFields, SlurmFields, seconds
+from orchestrator.clusters.slurm_options import QosFields, SlurmFields, seconds
 from orchestrator.errors import ReproError
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 

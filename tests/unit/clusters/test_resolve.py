@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from tests.unit.clusters.sites import (
     CHECKOUT,
     PLAIN,

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.schema import profile_schema, schema_text
-from orchestrator.documents.source import parse_document, read_document
+from orchestrator.config.yaml import parse_document, read_document
 from tests.unit.clusters.sites import CHECKOUT, PLAIN, SELENE_FILLED, shipped_names
 
 WRITE = (

@@ -12,7 +12,7 @@ from orchestrator.clusters.container import Runtime
 from orchestrator.clusters.layers import leaves
 from orchestrator.clusters.machine import PEAKS, parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import read_document
+from orchestrator.config.yaml import read_document
 from tests.slurm.configuration import Shape, slurm_conf
 from tests.slurm.portable import gpu_type
 from tests.unit.clusters.sites import (

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.write import profile_text
-from orchestrator.documents.model import placeholders
-from orchestrator.documents.source import parse_document
+from orchestrator.config.model import placeholders
+from orchestrator.config.yaml import parse_document
 from orchestrator.errors import ReproError
 from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
 from tests.unit.clusters.sites import cluster_of

@@ -19,7 +19,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.catalog.selection import parse_where, select
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -12,7 +12,7 @@ from submitit.core.utils import FailedSubmissionError
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch.executors import LocalScriptExecutor, SlurmScriptExecutor
-from orchestrator.launch.readiness import require_scheduler
+from orchestrator.launch.preflight import require_scheduler
 from tests.unit.launch.stand_in import CHECKOUT, Site
 
 parse = SlurmScriptExecutor._get_job_id_from_submission_command

@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import Unreachable
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 from orchestrator.launch.image_import import Import, import_progress, render_import, wanted_images
 from orchestrator.launch.images import image_rows
 from orchestrator.slurm.query import JobRecord, QueryAnswer

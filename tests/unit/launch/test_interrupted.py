@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.attempts import job_rows
 from tests.unit.launch.stand_in import REPRO, Site, wait_until
 from tests.unit.ledger.making import new_ledger
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.local_state import local_state
+from orchestrator.launch.local import local_state
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.sending import mark_cancelled
+from orchestrator.launch.sbatch import mark_cancelled
 from orchestrator.launch.submit import submit
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.tables import OPEN
 from orchestrator.planning.plan import repeated
 from orchestrator.reading.collect import collect

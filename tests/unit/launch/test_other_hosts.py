@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.launch.cancel import cancel
-from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import refresh
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
 from orchestrator.machine_identity import MachineIdentity, this_machine_identity
+from orchestrator.ownership import user_name
 from tests.unit.ledger.making import new_ledger, new_run, record
 
 ELSEWHERE = "another-host"

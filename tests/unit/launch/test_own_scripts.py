@@ -15,14 +15,14 @@ import sqlalchemy as sa
 
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.launch import sending
+from orchestrator.launch import sbatch
+from orchestrator.launch.backlog import Turns
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.own_scripts import OwnScript
-from orchestrator.launch.sending import Talk, send
+from orchestrator.launch.sbatch import Talk, send
 from orchestrator.launch.submit import submit
-from orchestrator.launch.turns import Turns
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.submissions import in_turn
 from orchestrator.ledger.tables import IN_TURN, NEVER_SUBMITTED, Attempt
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -170,8 +170,8 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
     def changed(ledger: Ledger, turns: Any, script: OwnScript, token: str) -> None:  # noqa: ARG001  its signature
         file.write_text(EVIL.format(queued.site.folder))
 
-    monkeypatch.setattr(sending, "_write_sent", changed)
-    monkeypatch.setattr(sending, "SlurmScriptExecutor", Executor)
+    monkeypatch.setattr(sbatch, "_write_sent", changed)
+    monkeypatch.setattr(sbatch, "SlurmScriptExecutor", Executor)
     send(queued.ledger, queued.run_id, Talk(lambda _: None))
     assert texts == [written] and file.read_text() != written
 

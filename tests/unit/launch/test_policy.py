@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.case import Expectation
-from orchestrator.clusters.placement import seconds
+from orchestrator.clusters.slurm_options import seconds
 from orchestrator.launch.policy import Again, failure_named, may_mend_itself, pause_before, sender_is_alive, standing_of
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.runs import Latest, Standing
 from orchestrator.ledger.tables import (
     ENDED,

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.finding import Finding
+from orchestrator.clusters.check_result import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.folders import Folders
-from orchestrator.job_record import JobRecord, read_record
+from orchestrator.job_dir import JobRecord, read_record
 from orchestrator.launch import probe
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines
 from orchestrator.launch.render import render_job
+from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord as QueueRecord
 from orchestrator.workloads.pretrain_files import code_version

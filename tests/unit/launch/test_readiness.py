@@ -11,9 +11,9 @@ import pytest
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.folders import Folders
-from orchestrator.launch.readiness import require_ready
-from orchestrator.launch.side_jobs import side_plan
+from orchestrator.launch.auxiliary_jobs import side_plan
+from orchestrator.launch.preflight import require_ready
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.workloads.program import Program
 from tests.unit.clusters.sites import PLAIN, cluster_of

@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.launch import refresh as refreshing
-from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import LOST_AFTER, refresh
+from orchestrator.ledger.attempts import JobRow, job_rows, may_ask
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import JobRow, job_rows, may_ask
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
+from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.ledger.making import new_ledger, new_run, record
@@ -160,7 +160,7 @@ def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
 ) -> None:
     submitted(ledger)
     refresh(ledger)
-    monkeypatch.setattr("orchestrator.ledger.unanswered.now", lambda: now() + jump)
+    monkeypatch.setattr("orchestrator.ledger.submissions.now", lambda: now() + jump)
     monkeypatch.setattr(refreshing, "now", lambda: now() + jump)
     refresh(ledger)
     assert only(ledger).state == "PENDING"
@@ -225,7 +225,7 @@ def test_a_look_of_a_clock_that_is_ahead_does_not_keep_others_from_looking(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.ledger.jobs.now", lambda: now() + timedelta(hours=1))
+        patch.setattr("orchestrator.ledger.attempts.now", lambda: now() + timedelta(hours=1))
         assert may_ask(ledger, "slurm", 15.0)[0]
     assert may_ask(ledger, "slurm", 15.0)[0]
     assert not may_ask(ledger, "slurm", 15.0)[0]

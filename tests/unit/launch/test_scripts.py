@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.job_record import read_record
-from orchestrator.launch.scripts import FailedNodes, batches_of, scripts_of, write_scripts
-from orchestrator.launch.wishes import Wishes
+from orchestrator.job_dir import read_record
+from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
+from orchestrator.launch.run_options import Wishes
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.planning.plan import Plan, repeated
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm

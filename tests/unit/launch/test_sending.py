@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from orchestrator.catalog.case import Expectation
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.launch import sending
-from orchestrator.launch.sending import Sent, Talk, send
+from orchestrator.launch import sbatch
+from orchestrator.launch.run_options import Wishes
+from orchestrator.launch.sbatch import Sent, Talk, send
 from orchestrator.launch.submit import Request, Submitted, submit
-from orchestrator.launch.wishes import Wishes
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
     Submitter,
@@ -77,7 +77,7 @@ class Sender:
 @pytest.fixture
 def sender(site: Site, monkeypatch: pytest.MonkeyPatch) -> Sender:
     (site.folder / "clusters" / "there.yaml").write_text(PROFILE)
-    monkeypatch.setattr(sending, "PAUSES_S", (0.001, 0.001))
+    monkeypatch.setattr(sbatch, "PAUSES_S", (0.001, 0.001))
     slurm = Slurm.on_path(site.folder.parent / "bin", monkeypatch)
     return Sender(site, slurm, new_ledger(site.folder), [])
 
@@ -192,7 +192,7 @@ def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sende
 def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "PAUSES_S", (600.0,))
+    monkeypatch.setattr(sbatch, "PAUSES_S", (600.0,))
     sender.slurm.has_room_for(0)
     run_id = sender.submit(where="gbs=4", apart=True).run_id
     sender.slurm.then("away")
@@ -240,7 +240,7 @@ def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[Tu
     sender.slurm.has_room_for(10)
     turns = in_turn(sender.ledger, run_id=run_id)
     assert len(turns) == 6
-    monkeypatch.setattr(sending, "in_turn", lambda *_, **__: turns)
+    monkeypatch.setattr(sbatch, "in_turn", lambda *_, **__: turns)
     return run_id, turns
 
 
@@ -352,7 +352,7 @@ def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
         record_back_in_turn(ledger, token, "interrupted")
         return record_submission(ledger, token, scheduler_id)
 
-    monkeypatch.setattr(sending, "record_submission", given_up)
+    monkeypatch.setattr(sbatch, "record_submission", given_up)
     done = sender.submit(Request())
     assert sender.slurm.cancelled() == ["100"] and done.sent.jobs == 0
     assert {row.state for row in sender.rows()} == {IN_TURN}
@@ -441,7 +441,7 @@ def turn(index: int | None) -> Turn:
     ],
 )
 def test_the_elements_that_are_meant_are_said_on_the_command_line(indexes: list[int | None], words: list[str]) -> None:
-    assert list(sending._array([turn(index) for index in indexes], Wishes(at_once=3))) == words
+    assert list(sbatch._array([turn(index) for index in indexes], Wishes(at_once=3))) == words
 
 
 def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender) -> None:

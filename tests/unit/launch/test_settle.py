@@ -16,16 +16,16 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import Unreachable
+from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
-from orchestrator.launch import settle as settling
-from orchestrator.launch.provenance import user_name
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.submit import Submitted, submit
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.history import job_history
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.tables import IN_TURN, OPEN, SUBMITTING, WAITING, Attempt
 from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
+from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until
@@ -35,7 +35,7 @@ from tests.unit.ledger.making import new_ledger, new_run, record
 DIES = """
 import os, signal, sys
 from pathlib import Path
-import orchestrator.launch.sending as sending
+import orchestrator.launch.sbatch as sending
 import orchestrator.launch.submit as submitting
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
@@ -243,7 +243,7 @@ def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled: list[list[str]] = []
-    monkeypatch.setattr("orchestrator.launch.sending.cancel_jobs", lambda ids: cancelled.append(list(ids)))
+    monkeypatch.setattr("orchestrator.launch.sbatch.cancel_jobs", lambda ids: cancelled.append(list(ids)))
     slurm_submission(ledger)
     slurm_answers(monkeypatch, "100_0", "100_1", "99_0", "99_1")
     refresh(ledger)

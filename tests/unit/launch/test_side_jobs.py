@@ -11,12 +11,12 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.folders import Folders
+from orchestrator.launch.auxiliary_jobs import side_plan, task_per_gpu, warm_ups
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.render import render_job
-from orchestrator.launch.side_jobs import side_plan, task_per_gpu, warm_ups
 from orchestrator.launch.submit import submit
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import CHECKOUT, cluster_of

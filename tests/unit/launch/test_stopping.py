@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.provenance import user_name
-from orchestrator.launch.stopping import stop_if_due
+from orchestrator.launch.cancel import stop_if_due
+from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import asked_to_end, job_rows
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, RUNNING, VERIFIED, WAITING, Attempt
+from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
 from tests.unit.ledger.making import new_ledger, new_run, record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.machine import GpuMemory, GpuProcess
-from orchestrator.launch.taken_gpus import LEAST_MIB, taken
+from orchestrator.launch.local import LEAST_MIB, taken
 from tests.unit.launch.stand_in import Site, wait_until
 
 NOBODY = 2**22 + 1

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.clusters.finding import Finding
+from orchestrator.clusters.check_result import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Unreachable
-from orchestrator.folders import Folders
-from orchestrator.launch.trial import option_findings, submission_findings
+from orchestrator.launch.sbatch_test import option_findings, submission_findings
+from orchestrator.paths import Folders
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import CHECKOUT, cluster_of
 

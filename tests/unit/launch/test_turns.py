@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.launch import turns as taking_turns
+from orchestrator.launch import backlog as taking_turns
+from orchestrator.launch.backlog import ASK_FOR_ROOM_EVERY_S, Turns
 from orchestrator.launch.submit import submit
-from orchestrator.launch.turns import ASK_FOR_ROOM_EVERY_S, Turns
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import ENDED, IN_TURN, Attempt
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site
@@ -55,7 +55,7 @@ def test_a_full_queue_is_asked_at_first_then_when_a_job_has_left_it_or_a_minute_
     ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestrator.launch.turns.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("orchestrator.launch.backlog.time", SimpleNamespace(monotonic=lambda: clock[0]))
     turns = Turns(ledger, lambda _: None)
 
     def look() -> int:

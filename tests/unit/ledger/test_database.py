@@ -21,8 +21,8 @@ from alembic.script import ScriptDirectory
 
 import orchestrator.ledger.database as database
 from orchestrator.errors import ReproError, Unreachable
+from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, now, open_ledger
-from orchestrator.ledger.jobs import Observation, job_rows, record_observations
 from orchestrator.ledger.measurements import (
     MeasuredIteration,
     MeasuredMetric,

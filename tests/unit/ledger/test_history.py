@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.counts import failure_counts, last_seen
+from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.history import job_history
-from orchestrator.ledger.jobs import Observation, job_rows, record_observations
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.reports import failure_counts, job_history, last_seen
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED, Attempt
 from tests.unit.ledger.making import new_run, record

@@ -9,8 +9,14 @@ from datetime import datetime
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import (
+    Observation,
+    anything_to_refresh,
+    experiment_counts,
+    job_rows,
+    record_observations,
+)
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import Observation, anything_to_refresh, experiment_counts, job_rows, record_observations
 from orchestrator.ledger.measurements import (
     MeasuredIteration,
     MeasuredMetric,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger import locking
+from orchestrator.ledger import locks
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
-from orchestrator.ledger.locking import file_system_of, require_locks
+from orchestrator.ledger.locks import file_system_of, require_locks
 from tests.unit.ledger.conftest import compiled
 from tests.unit.ledger.making import new_ledger, record
 
@@ -88,11 +88,11 @@ def opens(file: Path, shim: Path, asked: str) -> subprocess.CompletedProcess[str
 
 def mounted_as(folder: Path, kind: str, options: str, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's table says that the folder lies on this file system."""
-    number = locking._mount_number(folder)
+    number = locks._mount_number(folder)
     table.write_text(
         f"{number} 1 0:53 / /home\\040of\\040all rw,relatime shared:7 - {kind} server:/home rw,{options}\n"
     )
-    monkeypatch.setattr(locking, "MOUNTS", table)
+    monkeypatch.setattr(locks, "MOUNTS", table)
 
 
 @pytest.mark.parametrize("asked", ["another descriptor", "a child"])
@@ -108,12 +108,12 @@ def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_the
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("own_lock", [locking._OWN_LOCK, -1, None])
+@pytest.mark.parametrize("own_lock", [locks._OWN_LOCK, -1, None])
 def test_the_same_folder_is_taken_when_its_locks_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_lock: int | None
 ) -> None:
     """Whoever is asked: another descriptor, a child where the kernel does not know the command, or there is none."""
-    monkeypatch.setattr(locking, "_OWN_LOCK", own_lock)
+    monkeypatch.setattr(locks, "_OWN_LOCK", own_lock)
     require_locks(tmp_path / "results.db", new=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +123,7 @@ def test_locks_are_tried_each_time_on_a_file_system_of_several_hosts_and_not_on_
 ) -> None:
     new_ledger(tmp_path)
     table = tmp_path_factory.mktemp("mounts") / "mountinfo"
-    monkeypatch.setattr(locking, "_refusal", lambda *_asked: errno.ENOLCK)
+    monkeypatch.setattr(locks, "_refusal", lambda *_asked: errno.ENOLCK)
     mounted_as(tmp_path, "ext4", "errors=continue", table, monkeypatch)
     assert open_ledger(ledger_url(None, tmp_path)) is not None
     mounted_as(tmp_path, "nfs4", "vers=4.2,local_lock=none", table, monkeypatch)
@@ -136,10 +136,10 @@ def test_where_the_kernel_does_not_tell_the_file_system_locks_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_ledger(tmp_path)
-    monkeypatch.setattr(locking, "MOUNTS", tmp_path / "no such table")
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "no such table")
     assert file_system_of(tmp_path) is None
     assert open_ledger(ledger_url(None, tmp_path)) is not None
-    monkeypatch.setattr(locking, "_refusal", lambda *_asked: errno.ENOLCK)
+    monkeypatch.setattr(locks, "_refusal", lambda *_asked: errno.ENOLCK)
     with pytest.raises(ReproError, match=f"the file system of {tmp_path} has no working locks"):
         open_ledger(ledger_url(None, tmp_path))
 
@@ -203,7 +203,7 @@ def test_trying_a_lock_does_not_give_up_the_one_that_a_writer_of_this_process_ho
 
 
 def test_a_folders_file_system_is_found_by_its_mount(tmp_path: Path) -> None:
-    if not locking.MOUNTS.exists():
+    if not locks.MOUNTS.exists():
         pytest.skip("no /proc")
     (tmp_path / "link").symlink_to("/proc")
     for folder in (Path("/proc"), tmp_path / "link"):

@@ -15,8 +15,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from orchestrator.errors import ReproError
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.measurements import iterations_of, losses_of, metrics_of
 from orchestrator.ledger.tables import VERIFIED, Table
 from tests.unit.ledger.making import make_old_ledger, opened, record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.ledger.questions import asked, relations
+from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.ledger.views import VIEWS
 from orchestrator.results.export.columns import METRICS
 from tests.unit.ledger.making import new_ledger

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError, Unreachable
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Run
 from tests.postgresql import PostgresqlServer
 from tests.unit.ledger.conftest import missing

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import EXIT_YOURS, ReproError
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.questions import asked, relations
+from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.ledger.tables import Table
 from orchestrator.ledger.views import VIEWS
 from tests.unit.ledger.making import new_ledger, opened, record
@@ -119,7 +119,7 @@ def test_sqlite_does_not_write_even_what_is_not_asked_about(tmp_path: Path, monk
     """Each of the two locks holds by itself."""
     ledger = new_ledger(tmp_path)
     record(ledger, "a")
-    monkeypatch.setattr("orchestrator.ledger.questions._allowed", lambda *_words: sqlite3.SQLITE_OK)
+    monkeypatch.setattr("orchestrator.ledger.readonly_sql._allowed", lambda *_words: sqlite3.SQLITE_OK)
     with pytest.raises(ReproError, match=r"the ledger can only be read \(attempt to write a readonly database\)"):
         answer(ledger, "delete from jobs")
 

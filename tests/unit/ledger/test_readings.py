@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import (
+from orchestrator.ledger.attempts import (
     Observation,
     job_rows,
     record_observations,
     rows_of_attempts,
     unjudged_attempts,
 )
+from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     FileRead,
     MeasuredIteration,

@@ -24,8 +24,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import EXIT_YOURS, ReproError
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
 from tests.unit.ledger.conftest import compiled, missing
 from tests.unit.ledger.making import make_old_ledger, new_ledger, opened, record
@@ -39,7 +39,7 @@ JOBS = 30
 WRITER = """
 import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
-from orchestrator.ledger.jobs import Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED

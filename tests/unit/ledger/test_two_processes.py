@@ -9,8 +9,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.tables import Run
 from tests.unit.ledger.making import make_old_ledger, opened, record
 

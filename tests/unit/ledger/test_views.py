@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import Observation, record_observations
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import NewJob, record_run
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt

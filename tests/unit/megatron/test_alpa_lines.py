@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.alpa_lines import AlpaRow, printed_row, table_rows
+from orchestrator.megatron.logs.alpa import AlpaRow, printed_row, table_rows
 
 FIELDS = (
     b"e2e",

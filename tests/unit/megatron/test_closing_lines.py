@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.closing_lines import last_done, last_validation
+from orchestrator.megatron.logs.setup import last_done, last_validation
 
 VALIDATION = b" validation loss at %s | lm loss value: 9.500000E+00 | lm loss PPL: 1.335973E+04 | \n"
 

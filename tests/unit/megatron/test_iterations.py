@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.iterations import (
+from orchestrator.megatron.logs.iteration import (
     LARGEST,
     LONGEST_MS,
     IterationLine,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.log_causes import cause
+from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import failure_of
-from orchestrator.reading.outcome import Ending
+from orchestrator.reading.verdict import Ending
 
 FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 MISUSED, NCCL = "NCCL misused", "NCCL error"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron import log_causes
-from orchestrator.megatron.log_cause_kinds import TOKENS
-from orchestrator.megatron.log_causes import LONGEST_LINE, Cause, CauseFinder, cause
-from orchestrator.megatron.log_labels import BEFORE, BEHIND, Labelled, labelled
+from orchestrator.megatron.logs import root_cause
+from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder, cause
+from orchestrator.megatron.logs.root_cause_kinds import TOKENS
+from orchestrator.megatron.logs.scan import BEFORE, BEHIND, Labelled, labelled
 
 TRAINED = (
     b"7: [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"
@@ -572,7 +572,7 @@ def test_of_a_line_without_end_little_is_looked_at_more_than_once(text: bytes, m
         looked_at.append(len(line))
         return labelled(line)
 
-    monkeypatch.setattr(log_causes, "labelled", counted)
+    monkeypatch.setattr(root_cause, "labelled", counted)
     cause(text)
     assert max(looked_at, default=0) <= BEFORE + BEHIND
     assert sum(looked_at) <= 6 * len(text) + BEFORE + BEHIND, "two words of the search are in it, and what is around"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.memory_lines import Memory, memory_of_all, reported_memory, theoretical_memory
+from orchestrator.megatron.logs.memory import Memory, memory_of_all, reported_memory, theoretical_memory
 
 MIB = 2**20
 # The samples of 2021 and of core_v0.16 with --log-device-memory-used.

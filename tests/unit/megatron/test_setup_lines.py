@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.setup_lines import (
+from orchestrator.megatron.logs.setup import (
     DUMP_BEGINS,
     DUMP_ENDS,
     RankParameters,

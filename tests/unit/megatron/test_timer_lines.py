@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.megatron.timer_lines import BLOCK_BYTES, begin_block, last_block, read_block
+from orchestrator.megatron.logs.timers import BLOCK_BYTES, begin_block, last_block, read_block
 
 
 def dotted(name: str, times: str) -> str:

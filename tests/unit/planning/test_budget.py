@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
-from orchestrator.documents.hardware import HardwareFields
+from orchestrator.config.model import HardwareFields
 from orchestrator.errors import ReproError
-from orchestrator.megatron.log_lines import IterationLine
+from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.megatron.training import Training
 from orchestrator.planning.budget import (
     LEAST_INTERVALS,

@@ -11,10 +11,10 @@ from orchestrator.catalog.case import Expectation
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
-from orchestrator.clusters.placement import seconds as time_limit_s
-from orchestrator.documents.hardware import HardwareFields
-from orchestrator.folders import Folders
-from orchestrator.planning.campaign import Campaign, Chosen, plan_campaign
+from orchestrator.clusters.slurm_options import seconds as time_limit_s
+from orchestrator.config.model import HardwareFields
+from orchestrator.paths import Folders
+from orchestrator.planning.batch_plan import Campaign, Chosen, plan_campaign
 from orchestrator.planning.cost import cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped

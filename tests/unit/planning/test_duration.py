@@ -17,9 +17,9 @@ from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules import Setting, broken_rules
+from orchestrator.megatron.rules.rules import Setting, broken_rules
 from orchestrator.megatron.training import Recompute, Training
-from orchestrator.planning.calibration import (
+from orchestrator.planning.time_constants import (
     CALIBRATED_UNCERTAINTY,
     FITTED,
     OTHER_UNCERTAINTY,
@@ -27,7 +27,7 @@ from orchestrator.planning.calibration import (
     SAME_GPU_UNCERTAINTY,
     flash_share,
 )
-from orchestrator.planning.duration import Duration, predict
+from orchestrator.planning.time_model import Duration, predict
 from tests.unit.catalog.entries import CHECKOUT
 
 A100 = Hardware(384, 8, "A100-SXM4-80GB", 80, {"fp16": 312, "bf16": 312}, 300, 25)

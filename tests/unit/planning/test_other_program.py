@@ -11,8 +11,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
-from orchestrator.planning.campaign import Chosen, plan_campaign
+from orchestrator.paths import Folders
+from orchestrator.planning.batch_plan import Chosen, plan_campaign
 from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped

@@ -15,7 +15,7 @@ from orchestrator.catalog.selection import select
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, Resources, choose_scale, plan_cases, resources_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.other_program import with_workload
+from orchestrator.catalog.selection import with_workload
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.planning.starting import start_refusals, start_warnings
-from orchestrator.planning.target import Target, refusals
+from orchestrator.planning.target import Target, refusals, start_refusals, start_warnings
 from orchestrator.workloads.program import Program
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of

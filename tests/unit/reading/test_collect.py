@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.job_files import open_job_file
-from orchestrator.ledger import jobs, measurements
+from orchestrator.job_dir import open_job_file
+from orchestrator.ledger import attempts, measurements
+from orchestrator.ledger.attempts import JobRow, Observation, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, Observation, job_rows, record_observations
 from orchestrator.ledger.measurements import (
     MeasuredIteration,
     MeasuredMetric,
@@ -31,9 +31,9 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
 from orchestrator.reading import collect as collecting
-from orchestrator.reading import following, log_files, measuring
+from orchestrator.reading import incremental, logs
 from orchestrator.reading.collect import collect, measure
-from orchestrator.reading.following import KNOWN_BY_BYTES, Followed, follow
+from orchestrator.reading.incremental import KNOWN_BY_BYTES, Followed, follow
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
@@ -413,7 +413,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
         file = open_job_file(folder, name)
         return Counted(file.detach()) if isinstance(file, io.BufferedReader) else None
 
-    for module in (following, log_files):
+    for module in (incremental, logs):
         monkeypatch.setattr(module, "open_job_file", opened)
     Counted.read_bytes = 0
     yield Counted
@@ -494,7 +494,7 @@ def test_the_line_that_decided_is_kept_without_its_secret(made: Made) -> None:
 def test_a_good_log_is_not_searched_for_errors(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     (made.folder() / "log.txt").write_text(log(8))
     made.ends()
-    monkeypatch.setattr(measuring, "CauseFinder", lambda: pytest.fail("searched"))
+    monkeypatch.setattr(collecting, "CauseFinder", lambda: pytest.fail("searched"))
     collect(made.ledger)
     assert made.row().verdict == "verified"
 
@@ -521,7 +521,7 @@ def test_what_was_sampled_on_the_gpus_is_a_metric_and_goes_before_what_a_log_say
     )
     (made.folder() / "log.txt").write_text(log(2) + f"{said} total device memory used: 900\n" + log(8, begin=3))
     sampled = [MeasuredMetric("gpu_memory_used_gb", 71.5, "GB"), MeasuredMetric("gpu_clock_mhz", 1410.0, "MHz")]
-    monkeypatch.setattr(measuring, "sampled_metrics", lambda folder, *_: sampled if folder == made.folder() else [])
+    monkeypatch.setattr(collecting, "sampled_metrics", lambda folder, *_: sampled if folder == made.folder() else [])
     made.ends()
     collect(made.ledger)
     metrics = metrics_of(made.ledger, [1])[1]
@@ -616,7 +616,7 @@ def test_many_jobs_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.
 
     def rows_of_attempts(ledger: Ledger, ids: list[int]) -> list[JobRow]:
         rows.append(len(ids))
-        return jobs.rows_of_attempts(ledger, ids)
+        return attempts.rows_of_attempts(ledger, ids)
 
     def record_measurements(ledger: Ledger, found: list[Measurement], on: dict[int, ReadOn]) -> list[int]:
         lines.append(sum(len(one.iterations) for one in found))

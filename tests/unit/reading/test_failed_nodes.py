@@ -13,7 +13,7 @@ import zstandard
 
 from orchestrator.reading.failed_nodes import Allocation, failed_nodes
 from orchestrator.reading.failure import Failure
-from orchestrator.reading.log_files import LONGEST_LINE_BYTES, log_blocks
+from orchestrator.reading.logs import LONGEST_LINE_BYTES, log_blocks
 
 FOUR = Allocation(("n1", "n2", "n3", "n4"), tasks_per_node=2, ranks_per_node=2)
 TORCHRUN = Allocation(("n1", "n2", "n3", "n4"), tasks_per_node=1, ranks_per_node=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.ledger.tables import ENDED
-from orchestrator.megatron.log_causes import Cause, CauseFinder, cause
+from orchestrator.megatron.logs.root_cause import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
     MADE_WAY,
     POLICIES,
@@ -14,7 +14,7 @@ from orchestrator.reading.failure import (
     failing_line,
     failure_of,
 )
-from orchestrator.reading.outcome import Ending
+from orchestrator.reading.verdict import Ending
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"

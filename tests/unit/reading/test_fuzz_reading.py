@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.megatron import log_lines, searching
-from orchestrator.megatron.alpa_lines import table_rows
-from orchestrator.megatron.iteration_fields import ITERATION_WORD
-from orchestrator.megatron.setup_lines import DUMP_BEGINS
-from orchestrator.reading.read import LogReport, read_log
+from orchestrator.megatron.logs import iteration_lines, scan
+from orchestrator.megatron.logs.alpa import table_rows
+from orchestrator.megatron.logs.iteration import ITERATION_WORD
+from orchestrator.megatron.logs.setup import DUMP_BEGINS
+from orchestrator.reading.parse import LogReport, read_log
 from tests.unit.reading.test_golden_logs import LOGS, in_parts, said
 
 GOLDEN = [log.read_bytes() for log in LOGS]
@@ -84,10 +84,10 @@ def test_any_log_is_read_and_in_parts_as_in_whole(log: bytes, cuts: list[int]) -
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a golden log were a big one: some of it is read by the line, some at once."""
-    monkeypatch.setattr(searching, "_WINDOW_BYTES", 700)
-    monkeypatch.setattr(searching, "_SAMPLE_BYTES", 200)
-    monkeypatch.setattr(searching, "_BYTES_PER_BAR", 60)
-    monkeypatch.setattr(log_lines, "_PIECE_BYTES", 350)
+    monkeypatch.setattr(scan, "_WINDOW_BYTES", 700)
+    monkeypatch.setattr(scan, "_SAMPLE_BYTES", 200)
+    monkeypatch.setattr(scan, "_BYTES_PER_BAR", 60)
+    monkeypatch.setattr(iteration_lines, "_PIECE_BYTES", 350)
 
 
 def test_a_log_of_many_pieces_says_what_it_says_in_one(request: pytest.FixtureRequest) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.megatron.iterations import IterationLine
-from orchestrator.megatron.log_causes import cause
-from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.read import LogReport, latest, read_log, read_part
+from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.root_cause import cause
+from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.parse import LogReport, latest, read_log, read_part
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))

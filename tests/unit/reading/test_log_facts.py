@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.megatron.alpa_lines import AlpaRow
-from orchestrator.megatron.setup_lines import WorldLine
-from orchestrator.reading.log_facts import LogFacts, Unfinished, together
+from orchestrator.megatron.logs.alpa import AlpaRow
+from orchestrator.megatron.logs.setup import WorldLine
+from orchestrator.reading.facts import LogFacts, Unfinished, together
 
 FULL = LogFacts(
     world=WorldLine(64, 2, 8, 4, 1),

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.job_files import Unreadable
-from orchestrator.reading import log_files as module
-from orchestrator.reading.log_files import LogFile, log_blocks, log_files
+from orchestrator.job_dir import Unreadable
+from orchestrator.reading import logs as module
+from orchestrator.reading.logs import LogFile, log_blocks, log_files
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

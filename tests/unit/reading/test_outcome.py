@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
-from orchestrator.megatron.iterations import IterationLine, IterationLines
-from orchestrator.megatron.log_causes import Cause, CauseFinder
-from orchestrator.megatron.setup_lines import WorldLine
+from orchestrator.megatron.logs.iteration import IterationLine, IterationLines
+from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
+from orchestrator.megatron.logs.setup import WorldLine
 from orchestrator.reading.collect import measure
+from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.failure import Failure
-from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.outcome import (
+from orchestrator.reading.parse import LogReport, read_log
+from orchestrator.reading.verdict import (
     ENOUGH_INTERVALS,
     OUT_OF_MEMORY,
     Ending,
@@ -27,7 +28,6 @@ from orchestrator.reading.outcome import (
     judge,
     ran_out_of_memory,
 )
-from orchestrator.reading.read import LogReport, read_log
 from tests.unit.results.making import a_row
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)

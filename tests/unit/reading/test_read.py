@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.megatron.setup_lines import DUMP_BEGINS
+from orchestrator.megatron.logs.setup import DUMP_BEGINS
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.interval import IntervalSummary
-from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.log_files import log_blocks
-from orchestrator.reading.read import LogReport, latest, read_log, read_part
+from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.logs import log_blocks
+from orchestrator.reading.parse import LogReport, latest, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (

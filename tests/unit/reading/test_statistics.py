@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.log_lines import IterationLine
-from orchestrator.reading.log_facts import LogFacts
+from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.statistics import measured_iterations, metrics
 from tests.unit.ledger.making import CONFIGURATION
 

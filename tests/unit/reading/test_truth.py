@@ -12,14 +12,14 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
-from orchestrator.folders import Folders
-from orchestrator.ledger.jobs import JobRow
-from orchestrator.megatron.iterations import IterationLines
-from orchestrator.megatron.setting import Setting, read_flags
-from orchestrator.megatron.setup_lines import WorldLine
-from orchestrator.reading.log_facts import LogFacts
-from orchestrator.reading.read import LogReport, read_log
-from orchestrator.reading.truth import Expected, expected_of, mismatches, world_size_of
+from orchestrator.ledger.attempts import JobRow
+from orchestrator.megatron.logs.iteration import IterationLines
+from orchestrator.megatron.logs.setup import WorldLine
+from orchestrator.megatron.rules.rule_context import Setting, read_flags
+from orchestrator.paths import Folders
+from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
+from orchestrator.reading.facts import LogFacts
+from orchestrator.reading.parse import LogReport, read_log
 from orchestrator.workloads import (
     megatron_2021,
     megatron_2026,

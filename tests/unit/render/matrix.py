@@ -15,7 +15,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, run_with
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import filled

@@ -10,7 +10,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of

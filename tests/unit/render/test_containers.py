@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.job_record import read_record
+from orchestrator.job_dir import read_record
 from orchestrator.planning.plan import Plan, Resources
 from tests.unit.render.standing import RUNTIMES, Stage, saying, sited, with_words
 

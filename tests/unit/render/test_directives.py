@@ -9,10 +9,10 @@ from typing import Any
 import jinja2
 import pytest
 
-from orchestrator.clusters.placement import seconds
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_options import seconds
 from orchestrator.errors import ReproError
-from orchestrator.launch.asking import directives
+from orchestrator.launch.directives import directives
 from orchestrator.launch.render import Script, render_array, render_job
 from orchestrator.planning.plan import Plan
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans, selene

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.render import explain_job, render_job
-from orchestrator.launch.template import Explained
+from orchestrator.launch.templates import Explained
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import filled, shipped_names
 from tests.unit.render.matrix import CHOSEN, VARIED, chosen, job_folder, plan_or_refusals, site, without_folders

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.launch.auxiliary_jobs import warm_ups
 from orchestrator.launch.image_import import render_import
 from orchestrator.launch.render import (
     Before,
@@ -25,7 +26,6 @@ from orchestrator.launch.render import (
     render_job,
     render_queue,
 )
-from orchestrator.launch.side_jobs import warm_ups
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene, shipped_names
 from tests.unit.render.matrix import CHOSEN, VARIED, job_folder, plan_or_refusals, site, without_folders

@@ -27,10 +27,10 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.documents.source import Path_
+from orchestrator.config.yaml import Path_
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
 from orchestrator.launch.render import render_job
+from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of

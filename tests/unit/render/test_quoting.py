@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.launch.asking import directives
+from orchestrator.launch.directives import directives
 from tests.unit.render.plans import PROGRAM, local, plans
 from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
 

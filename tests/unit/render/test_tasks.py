@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_record import read_record
-from orchestrator.launch.asking import directives, srun_options
+from orchestrator.job_dir import read_record
+from orchestrator.launch.directives import directives, srun_options
 from orchestrator.planning.plan import Plan, Resources
-from orchestrator.workloads.command import TORCHRUN
+from orchestrator.workloads.base import TORCHRUN
 from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
 
 EVERY = ("local", "mpirun", "slurm", "per-node", *RUNTIMES)

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import job_rows
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.runs import NewAttempt, NewJob, NewRun, Standing, record_run
 from orchestrator.ledger.tables import Attempt, Event, Metric, Run, rows_of
+from orchestrator.results.cases import results
 from orchestrator.results.claims import judge_claims
-from orchestrator.results.compare import results
 from orchestrator.results.report.page import Reported
 
 START = datetime(2026, 1, 2, 3, 4, 5)

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.folders import Folders
-from orchestrator.ledger.jobs import JobRow, job_rows
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from orchestrator.reading.outcome import OUT_OF_MEMORY
-from orchestrator.results.compare import Result, results
+from orchestrator.paths import Folders
+from orchestrator.reading.verdict import OUT_OF_MEMORY
+from orchestrator.results.cases import Result, results
 from tests.unit.ledger.making import new_ledger, record
 
 ROWS = """\

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import ReproError
+from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import Attempt, Run
-from orchestrator.results.against import (
+from orchestrator.results.regression import (
     LEAST_NOISE,
     Against,
     KnownRun,

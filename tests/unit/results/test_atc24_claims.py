@@ -13,11 +13,11 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.reading.outcome import OUT_OF_MEMORY
+from orchestrator.reading.verdict import OUT_OF_MEMORY
+from orchestrator.results.cases import results
 from orchestrator.results.claims import judge_claims
-from orchestrator.results.compare import results
 from tests.unit.results.making import a_row, shipped
 
 Numbers = dict[str, float]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.ledger.jobs import JobRow
+from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.compare import Result, results
+from orchestrator.results.cases import Result, results
 from tests.unit.results.making import a_row, figure_13
 
 Row = tuple[str, float, dict[str, object]]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.other_program import with_workload
+from orchestrator.catalog.selection import with_workload
+from orchestrator.results.cases import Result, results
 from orchestrator.results.claims import judge_claims
-from orchestrator.results.compare import Result, results
 from orchestrator.results.export.rows import export_rows
 from tests.unit.results.making import a_row, claiming, shipped
 

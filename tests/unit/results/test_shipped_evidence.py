@@ -16,7 +16,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.folders import Folders, find_folders
+from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked

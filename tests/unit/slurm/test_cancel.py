@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.slurm import cancel
+from orchestrator.slurm import query
 from orchestrator.slurm.command import CommandResult
 
 DENIED = "scancel: error: Kill job error on job id {}: Access/permission denied\n"
@@ -28,49 +28,49 @@ class FakeScancel:
 @pytest.fixture
 def scancel(monkeypatch: pytest.MonkeyPatch) -> FakeScancel:
     fake = FakeScancel()
-    monkeypatch.setattr(cancel, "run_slurm", fake)
+    monkeypatch.setattr(query, "run_slurm", fake)
     return fake
 
 
 def test_many_jobs_are_one_call_in_the_order_given(scancel: FakeScancel) -> None:
-    assert cancel.cancel_jobs(["9", "7_2", " 8 ", "9"]) == {}
+    assert query.cancel_jobs(["9", "7_2", " 8 ", "9"]) == {}
     assert scancel.calls == [["scancel", "9", "7_2", "8"]]
-    assert cancel.cancel_jobs([]) == {} and len(scancel.calls) == 1
+    assert query.cancel_jobs([]) == {} and len(scancel.calls) == 1
 
 
 def test_more_ids_than_a_command_line_holds_are_several_calls_and_none_is_lost(scancel: FakeScancel) -> None:
     ids = [f"{10_000_000 + number}_1000" for number in range(12_000)]
     scancel.stderr, scancel.returncode = DENIED.format(ids[0]) + DENIED.format(ids[-1]), 210
-    assert set(cancel.cancel_jobs(ids)) == {ids[0], ids[-1]}
+    assert set(query.cancel_jobs(ids)) == {ids[0], ids[-1]}
     assert [job_id for argv in scancel.calls for job_id in argv[1:]] == ids
     assert max(sum(len(word) + 1 for word in argv) for argv in scancel.calls) < 128 * 1024
 
 
 def test_a_refusal_is_told_in_the_schedulers_words_and_only_of_the_job_refused(scancel: FakeScancel) -> None:
     scancel.stderr, scancel.returncode = DENIED.format("12"), 210
-    assert cancel.cancel_jobs(["10", "12", "11"]) == {"12": "Access/permission denied"}
+    assert query.cancel_jobs(["10", "12", "11"]) == {"12": "Access/permission denied"}
 
 
 def test_a_refused_array_is_a_refusal_of_what_was_asked_of_it(scancel: FakeScancel) -> None:
     scancel.stderr, scancel.returncode = DENIED.format("2_[1-3]") + DENIED.format("5_0"), 210
-    assert set(cancel.cancel_jobs(["2_0", "2_1", "2_3", "5", "6"])) == {"2_1", "2_3", "5"}
+    assert set(query.cancel_jobs(["2_0", "2_1", "2_3", "5", "6"])) == {"2_1", "2_3", "5"}
 
 
 @pytest.mark.parametrize("words", ["Job/step already completing or completed", "Invalid job id specified"])
 def test_a_job_that_is_over_is_no_refusal(scancel: FakeScancel, words: str) -> None:
     scancel.stderr = f"scancel: Terminating job 10\nscancel: error: Kill job error on job id 10: {words}\n"
     scancel.returncode = 1
-    assert cancel.cancel_jobs(["10", "11"]) == {}
+    assert query.cancel_jobs(["10", "11"]) == {}
 
 
 def test_a_failure_that_names_no_job_is_never_a_success(scancel: FakeScancel) -> None:
     scancel.stderr, scancel.returncode = "scancel: error: Something new\n", 1
     with pytest.raises(Unreachable, match="scancel: Something new"):
-        cancel.cancel_jobs(["7"])
+        query.cancel_jobs(["7"])
 
 
 @pytest.mark.parametrize("wrong", ["abc", "-u root", "--user=root", "7;rm", "7,8", "7.0"])
 def test_what_is_no_job_id_is_refused_before_any_job_is_cancelled(scancel: FakeScancel, wrong: str) -> None:
     with pytest.raises(ReproError, match="not a Slurm job id"):
-        cancel.cancel_jobs(["7", wrong])
+        query.cancel_jobs(["7", wrong])
     assert scancel.calls == []

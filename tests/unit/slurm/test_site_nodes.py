@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site_nodes import Gres, NodeKind, Partition, parse_gres, parse_partitions
-from orchestrator.slurm.site_values import fields, names, number, seconds
+from orchestrator.slurm.site_parsers import (
+    Gres,
+    NodeKind,
+    Partition,
+    fields,
+    names,
+    number,
+    parse_gres,
+    parse_partitions,
+    seconds,
+)
 from tests.unit.slurm.site_texts import NODES, PARTITIONS, node_line
 
 WORD = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.site_srun import parse_mpi_kinds, parse_options
+from orchestrator.slurm.site import parse_mpi_kinds, parse_options
 from tests.unit.slurm.site_texts import HELP, MPI, PYXIS, pyxis_without
 
 NEWEST = ("container-unshare",)

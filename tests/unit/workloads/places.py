@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import Paper
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)

@@ -15,8 +15,8 @@ from orchestrator.catalog.experiment import Paper, scale_names
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
-from orchestrator.megatron.setting import read_flags
+from orchestrator.megatron.rules.rule_context import read_flags
+from orchestrator.paths import Folders
 from orchestrator.workloads.makers import MAKERS
 from orchestrator.workloads.program import program_for
 from tests.unit.catalog.entries import CHECKOUT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.workloads.flags import refuse, words
+from orchestrator.workloads.base import refuse, words
 from tests.unit.catalog.entries import find_case
 
 

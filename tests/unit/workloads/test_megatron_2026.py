@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import padded_vocabulary
-from orchestrator.megatron.setting import read_flags
+from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.megatron_2026 import Data, arguments, vocabulary_divisor
 from tests.unit.catalog.entries import find_case
 

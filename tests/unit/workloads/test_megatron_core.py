@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
-from orchestrator.megatron.setting import read_flags
+from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads import megatron_core
 from tests.unit.catalog.entries import find_case
 

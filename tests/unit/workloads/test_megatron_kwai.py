@@ -10,7 +10,7 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.megatron.setting import read_flags
+from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.megatron_kwai import kwai_arguments, origin_arguments
 from tests.unit.catalog.entries import find_case, shipped
 

@@ -12,7 +12,7 @@ import pytest
 
 import orchestrator.pretrain
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.workloads.pretrain_files import code_version, copy_program, program_folder
 
 SOURCES = Path(orchestrator.pretrain.__file__).parent

@@ -12,8 +12,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.folders import Folders
 from orchestrator.megatron.training import Attention, Training
+from orchestrator.paths import Folders
 from orchestrator.workloads import traits
 from orchestrator.workloads.pretrain_files import code_version
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for

@@ -12,7 +12,7 @@ import yaml
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.megatron.rules import Setting
+from orchestrator.megatron.rules.rules import Setting
 from orchestrator.workloads import megatron_2021, megatron_2026
 from orchestrator.workloads.traits import traits_of
 from tests.unit.catalog.entries import shipped

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger.cells import JsonObject, JsonTexts
+from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.jobs import JobRow, job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, Measurement, record_measurements
 from orchestrator.ledger.tables import Attempt, Run, rows_of
 from orchestrator.results.bundle.extract import (

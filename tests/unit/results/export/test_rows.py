@@ -9,15 +9,15 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.settings import AXES
-from orchestrator.ledger.jobs import job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
+from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics
-from orchestrator.reading.log_facts import LogFacts
 from orchestrator.reading.statistics import metrics
-from orchestrator.results.compare import Result, published_for, results
+from orchestrator.results.cases import Result, published_for, results
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
 from orchestrator.results.export.rows import export_rows, ordered, runs_of
 from tests.unit.catalog.entries import entry_of

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.compare import Result
+from orchestrator.results.cases import Result
 from orchestrator.results.export.rows import export_rows
-from orchestrator.results.export.typeset import Table, as_latex, as_markdown, latex_escaped, markdown_escaped, telling
+from orchestrator.results.export.tables import Table, as_latex, as_markdown, latex_escaped, markdown_escaped, telling
 from orchestrator.results.repeats import CaseMetric
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, figure_13, measured

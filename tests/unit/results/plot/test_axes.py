@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import find_experiment
-from orchestrator.folders import Folders
+from orchestrator.paths import Folders
 from orchestrator.results.plot.axes import number_text, places, ticks
 from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
 from tests.unit.catalog.entries import entry_of

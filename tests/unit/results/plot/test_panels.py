@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.compare import Result
+from orchestrator.results.cases import Result
 from orchestrator.results.plot import style
 from orchestrator.results.plot.axes import places
-from orchestrator.results.plot.panels import Panel, named_lines, panels, published_number
+from orchestrator.results.plot.series import Panel, named_lines, panels, published_number
 from orchestrator.results.repeats import CaseMetric
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import LINES, made_up, nothing_ran
@@ -77,7 +77,7 @@ def test_a_missing_number_says_why_it_is_missing(tmp_path: Path) -> None:
 
 def test_every_mark_has_its_place_in_the_legend() -> None:
     words = [getattr(style, name) for name in dir(style) if name.isupper() and isinstance(getattr(style, name), str)]
-    assert set(style.AXIS_MARKS) == set(words) - {style.INK, style.PAPER, style.CONFIRMED}
+    assert set(style.AXIS_MARKS) == set(words) - {style.INK, style.BACKGROUND, style.CONFIRMED}
     looks = [(mark.marker, mark.filled, str(mark.ring)) for mark in style.AXIS_MARKS.values()]
     assert len(set(looks)) == len(looks)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.results.compare import Result
-from orchestrator.results.plot.picture import plot
+from orchestrator.results.cases import Result
+from orchestrator.results.plot.figure import plot
 from tests.unit.results.drawing import LINES, draw_own, words
 from tests.unit.results.making import ROWS, figure_13, measured, shipped
 
@@ -171,7 +171,7 @@ def test_the_same_data_gives_the_same_bytes_in_another_process_at_another_time(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")  # what matplotlib takes for the time of today
     script = (
         "import sys; from pathlib import Path; from tests.unit.results.making import figure_13, measured\n"
-        "from orchestrator.results.plot.picture import plot\n"
+        "from orchestrator.results.plot.figure import plot\n"
         "import matplotlib; matplotlib.rcParams['xtick.direction'] = 'in'; matplotlib.rcParams['text.usetex'] = True\n"
         "folder = Path(sys.argv[1]); folder.mkdir()\n"
         "found = measured(folder, figure_13(), 'cpu', {'pp=1,tp=4,gbs=4': 10.0})\n"
@@ -210,6 +210,6 @@ def test_a_machine_without_matplotlib_says_what_to_install() -> None:
 
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:
-    script = "import sys, orchestrator.results.plot.picture; print({'matplotlib', 'numpy'} & set(sys.modules))"
+    script = "import sys, orchestrator.results.plot.figure; print({'matplotlib', 'numpy'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert said == "set()\n"

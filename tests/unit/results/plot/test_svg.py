@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.results.plot.picture import picture
-from orchestrator.results.plot.style import INK, PAPER, SERIES
+from orchestrator.results.plot.figure import picture
+from orchestrator.results.plot.style import BACKGROUND, INK, SERIES
 from tests.unit.results.drawing import made_up, nothing_ran, words
 from tests.unit.results.making import figure_13, shipped
 
@@ -42,7 +42,7 @@ def test_its_styles_are_bound_to_it(drawing: str) -> None:
 
 def test_its_text_is_text_in_the_pages_colour_and_its_lines_have_one_for_dark_pages(drawing: str) -> None:
     body = re.sub(r"<style>.*?</style>", "", drawing, flags=re.DOTALL)
-    assert not [colour for colour in (INK, PAPER, *SERIES) if colour in body]
+    assert not [colour for colour in (INK, BACKGROUND, *SERIES) if colour in body]
     assert "fill: currentColor" in body and "stroke: var(--plot-1)" in body
     assert "light-dark(" in drawing
     assert "fill: #ffffff" not in body  # nor a background of its own

@@ -22,10 +22,10 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.errors import Problem, ReproError
-from orchestrator.folders import Folders
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
+from orchestrator.paths import Folders
 from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report

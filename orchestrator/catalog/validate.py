@@ -1,0 +1,137 @@
+"""What the fields of an experiment must agree on among themselves, which no single field can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.catalog.axes import AXES, AxisValues, checked_value
+from orchestrator.catalog.claims import ClosesClaim, GainClaim, PeakClaim, TrendClaim
+from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
+from orchestrator.config.yaml import Document, Path_
+from orchestrator.errors import Problem, did_you_mean
+
+
+def problems(
+    document: Document, experiment: Experiment, paper: Paper, scale: str, fields: ScaleFields
+) -> Iterator[Problem]:
+    """Every disagreement, for `fields` as they are at `scale`; each at the place to change."""
+    yield from _twice_given(document, scale, fields)
+    yield from _unknown_axes(document, experiment)
+    yield from _axes_without_values(document, experiment, fields)
+    yield from _unknown_scales(document, experiment)
+    yield from _unknown_models(document, paper, scale, fields)
+    yield from _claims_of_one_name(document, experiment)
+
+
+def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    """Values in a matrix that their axis cannot have, at any scale; rows are checked as they are read."""
+    matrices: list[tuple[Path_, AxisValues | None]] = [((), experiment.matrix)]
+    matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
+    for path, matrix in matrices:
+        for axis, values in (matrix.given() if matrix else {}).items():
+            for i, value in enumerate(values):
+                try:
+                    checked_value(axis, value)
+                except ValueError as error:
+                    yield Problem(f"matrix.{axis}.{i}: {error}", str(document.place((*path, "matrix", axis, i))))
+
+
+def name_problems(document: Document, scale: str, names: Sequence[str]) -> list[Problem]:
+    """Two cases of one name would be one case to everybody who asks for it."""
+    seen: set[str] = set()
+    found = []
+    for i, name in enumerate(names):
+        if name in seen:
+            where = str(document.place(own_path(document, scale, "cases", i)))
+            found.append(Problem(f"{name}: two cases have this name", where, "name them apart, or see named_by"))
+        seen.add(name)
+    return found
+
+
+def own_path(document: Document, scale: str, *path: str | int) -> Path_:
+    """Where a scale's field stands: in its own block, or else at the top level it was taken from."""
+    own: Path_ = ("scales", scale, *path)
+    return own if own[:3] in document.keys else tuple(path)
+
+
+def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """An axis that two of matrix, fixed and rules give: one of them would be ignored in silence."""
+    rows = {axis for row in fields.cases or () for axis in row.given()}
+    givers = {
+        "matrix": set(fields.matrix.given() if fields.matrix else ()),
+        "cases": rows,
+        "fixed": set(fields.fixed.given()),
+        "rules": set(fields.rules.given() if fields.rules else ()),
+    }
+    for first, second in (("matrix", "fixed"), ("matrix", "rules"), ("fixed", "rules"), ("cases", "rules")):
+        for axis in sorted(givers[first] & givers[second]):
+            own: Path_ = ("scales", scale, second, axis)
+            where = str(document.key_place(own if own in document.keys else (second, axis)))
+            yield Problem(f"{axis}: given by {first} and by {second} at scale {scale}", where, "keep one of them")
+
+
+def _unknown_axes(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    for path, axis in _named_axes(experiment):
+        if axis not in AXES:
+            mend = did_you_mean(axis, AXES) or f"known: {', '.join(AXES)}"
+            yield Problem(f"{axis}: no such axis", str(document.place(path)), mend)
+
+
+def _axes_without_values(document: Document, experiment: Experiment, fields: ScaleFields) -> Iterator[Problem]:
+    rows = dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
+    known = [
+        *(fields.matrix.given() if fields.matrix else ()),
+        *(fields.rules.given() if fields.rules else ()),
+        *rows,
+    ]
+    for path, axis in _named_axes(experiment):
+        if axis in AXES and axis not in known:
+            where = "neither in matrix nor given by a rule" if fields.matrix else "in no case, nor given by a rule"
+            yield Problem(f"{axis}: {where}", str(document.place(path)), f"there are: {', '.join(known)}")
+
+
+def _named_axes(experiment: Experiment) -> Iterator[tuple[Path_, str]]:
+    for i, axis in enumerate(experiment.axes.x.of):
+        yield ("axes", "x", "of", i), axis
+    if experiment.axes.series is not None:
+        yield ("axes", "series", "of"), experiment.axes.series.of
+    if experiment.cases is not None:
+        yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
+    for i, claim in enumerate(experiment.claims):
+        if isinstance(claim, PeakClaim):
+            yield from ((("claims", i, "at", axis), axis) for axis in claim.at.given())
+        elif isinstance(claim, GainClaim):
+            yield ("claims", i, "along"), claim.along
+            yield ("claims", i, "where_largest"), claim.where_largest
+        elif isinstance(claim, (TrendClaim, ClosesClaim)):
+            yield ("claims", i, "along"), claim.along
+
+
+def _unknown_scales(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    known = scale_names(experiment)
+    for i, claim in enumerate(experiment.claims):
+        for j, name in enumerate(claim.judged_at):
+            if name not in known:
+                mend = did_you_mean(name, known) or f"there are: {', '.join(known)}"
+                yield Problem(f"{name}: no such scale", str(document.place(("claims", i, "judged_at", j))), mend)
+
+
+def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """Names of models that paper.yaml does not describe."""
+    known = list(paper.models)
+    named = [(own_path(document, scale, "cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
+    named.append((own_path(document, scale, "fixed", "model"), fields.fixed.model))
+    listed = fields.matrix.model if fields.matrix else None
+    named += [(own_path(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed or ())]
+    for path, name in named:
+        if name is not None and name not in known:
+            mend = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"
+            yield Problem(f"{name}: no such model", str(document.place(path)), mend)
+
+
+def _claims_of_one_name(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for i, claim in enumerate(experiment.claims):
+        if claim.id in seen:
+            yield Problem(f"{claim.id}: two claims have this id", str(document.place(("claims", i, "id"))))
+        seen.add(claim.id)

@@ -1,0 +1,363 @@
+"""A Slurm site -> a commented profile of it. Pure: what no command told stands as `<what to write here>`.
+
+A field that must be a number cannot hold such a text: where nobody knows the number its line is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from orchestrator.clusters.machine import PEAKS
+from orchestrator.clusters.profile import Architecture
+from orchestrator.config.yaml import scalar
+from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
+from orchestrator.slurm.site_choice import Choice, choose
+
+_NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
+_ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
+
+_COMMENT_COLUMN, _LONGEST_LINE = 36, 120
+_TIME_LIMIT_S, _MAX_RUNNING = 1800, 4
+"""Our choice where the site says nothing: half an hour, and the profile's own default."""
+
+_PLAIN = re.compile(r"[A-Za-z_]([A-Za-z0-9_.,/ -]*[A-Za-z0-9_])?")
+_SLICE = re.compile(r"\dg\.\d+gb")
+_OTHER_FORM = re.compile(r"\b(pcie|nvl)\b")
+_MEMORY = re.compile(r"\b(\d{2,3}) ?gb?\b")
+_ONE_MEMORY = {"H200": 141}  # NVIDIA's data sheet, SXM and NVL alike; the others are sold with more than one
+
+
+def profile_text(site: Site, name: str, partition: str | None, schema: str) -> str:
+    """The YAML of a profile of this site, which loads as it is and takes jobs once its blanks are filled in.
+
+    Which partition and which of its nodes it is of: `choose`, whose ReproError it raises. `schema` is where an
+    editor finds the JSON schema of profiles.
+    """
+    choice = choose(_with_like_nodes_together(site), partition)
+    parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
+    texts = ["\n".join(part) for part in parts]
+    return "\n\n".join(text for text in texts if text) + "\n"
+
+
+def _with_like_nodes_together(site: Site) -> Site:
+    """The site with its nodes told apart by hardware: features also name racks and owners."""
+    return replace(site, partitions=tuple(replace(one, kinds=_together(one.kinds)) for one in site.partitions))
+
+
+def _together(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
+    groups: dict[object, list[NodeKind]] = {}
+    for kind in kinds:
+        # Without a GRES type it is features that name GPUs; where we know none of the names, any feature may be one.
+        named = _gpu_facts(kind) or (kind.features if kind.gpu and not kind.gpu.kind else None)
+        key = (kind.cpus, kind.memory_mb, kind.gres, kind.architecture, named)
+        groups.setdefault(key, []).append(kind)
+    merged = [
+        replace(
+            group[0],
+            count=sum(one.count for one in group),
+            features=group[0].features.intersection(*(one.features for one in group)),
+        )
+        for group in groups.values()
+    ]
+    return tuple(sorted(merged, key=lambda one: -one.count))
+
+
+def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
+    site = choice.site
+    yield f"# yaml-language-server: $schema={_printable(schema)}"
+    yield from _remark(
+        f"What a login node of {site.cluster_name} told (Slurm {site.slurm_version}): beside each value is the command "
+        "that told it, or that it is ours. What no command tells stands as <...>: write it here, or in the .local.yaml "
+        "beside this file what is private.",
+        indent=0,
+    )
+    for complaint in site.complaints:
+        yield from _remark(f"Without an answer: {complaint}", indent=0)
+    yield f"about: {_yaml(f'{name}, partition {choice.partition.name} of the Slurm cluster {site.cluster_name}')}"
+    yield "scheduler: slurm"
+
+
+def _hardware(choice: Choice) -> Iterator[str]:
+    yield "hardware:"
+    there = choice.kind.count or choice.partition.nodes
+    said = f"{_NODES}: {there} alike" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={there}"
+    yield from _line("nodes", str(there), said)
+    yield from _gpus(choice.kind)
+    yield "  # nvlink_gb_s: <GB/s of one GPU in one direction inside a node, from its data sheet>"
+    yield "  # network_gb_s: <GB/s of one GPU in one direction between nodes>"
+
+
+def _gpus(kind: NodeKind) -> Iterator[str]:
+    facts = _gpu_facts(kind)
+    if kind.gpu is None:
+        yield from _line("gpus_per_node", "1", f"not known, {_NODES} lists no GPUs; correct it with the next line")
+        yield from _line("gpu", "<the GPU of these nodes, as nvidia-smi names it, once gpus_per_node is right>")
+    else:
+        yield from _line("gpus_per_node", str(kind.gpu.count), f"{_NODES}: Gres={kind.gpu}")
+        name = facts.name if facts else "<the GPU of these nodes, as nvidia-smi names it>"
+        yield from _line("gpu", name, f"{_NODES}: {facts.told_by}" if facts else "")
+    if facts and facts.memory_gb:
+        said = "NVIDIA's data sheet" if facts.name in _ONE_MEMORY else f"{_NODES}: {facts.told_by}"
+        yield from _line("gpu_memory_gb", str(facts.memory_gb), said)
+    else:
+        yield "  # gpu_memory_gb: <memory of one GPU in GB, from its data sheet>"
+    if facts:
+        peaks = ", ".join(f"{dtype}: {peak:g}" for dtype, peak in PEAKS[facts.name].items())
+        others = [f"; {name} has other peaks" for name in PEAKS if name.startswith(f"{facts.name} ")]
+        yield from _line("peak_tflops", f"{{{peaks}}}", f"dense, NVIDIA's data sheet of {facts.name}{''.join(others)}")
+    else:
+        yield "  # peak_tflops: <dense peaks from the GPU's data sheet, {bf16: ..., fp16: ..., fp32: ...}>"
+
+
+def _site(choice: Choice) -> Iterator[str]:
+    kind = choice.kind
+    machine = kind.architecture if kind.architecture in get_args(Architecture) else None
+    if not kind.cpus and not machine:
+        return
+    yield "site:"
+    if machine:
+        yield from _line("architecture", machine, f"{_NODES}: Arch")
+    if kind.cpus:
+        yield from _line("cpus_per_node", str(kind.cpus), f"{_NODES}: CPUTot")
+    yield "  # offline_nodes: true, if compute nodes reach no registry"
+    yield "  # staging_folder: <a folder on the shared file system, into which images are imported>"
+
+
+def _slurm(choice: Choice) -> Iterator[str]:
+    site, partition = choice.site, choice.partition
+    yield "slurm:"
+    yield from _account(choice)
+    state = "" if partition.is_up else "not up now, "
+    said = f"{'the default one, ' if partition.is_default else ''}{state}{_described(partition)}"
+    yield from _line("partition", _yaml(partition.name), f"{_PARTITIONS}: {said}")
+    for other in site.partitions:
+        if other.name != partition.name:
+            yield from _remark(f"another: {other.name}, {'' if other.is_up else 'not up now, '}{_described(other)}")
+    yield from _qos(choice)
+    yield from _constraint(choice)
+    if site.reservations:
+        yield from _remark(f"reservation: scontrol show reservation lists {', '.join(site.reservations)}")
+    yield from _time_limit(choice)
+    yield from _resources(choice)
+    running = next((qos.max_jobs for qos in choice.limits if qos.max_jobs), _MAX_RUNNING)
+    said = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "ours: jobs of one array that run at once"
+    yield from _line("max_running", str(min(running, _MAX_RUNNING)), said)
+    yield from _mpi(site)
+
+
+def _account(choice: Choice) -> Iterator[str]:
+    site, own = choice.site, choice.association
+    if own is not None:
+        said = f"your {'default ' if own.is_default else ''}account{_also(choice.accounts, own.account)}"
+        yield from _line("account", _yaml(own.account), f"{_ACCOUNTS}: {said}")
+    elif choice.accounts:
+        yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {', '.join(choice.accounts)}")
+    elif site.associations or (site.associations is not None and site.enforces_accounts):
+        said = f"{_ACCOUNTS}: none that this partition takes"
+        yield from _line("account", "<a Slurm account that this partition takes>", said)
+    elif site.enforces_accounts:
+        yield from _line("account", "<your Slurm account, as in sacctmgr show user $USER withassoc>")
+    else:
+        enforced = site.settings.get("AccountingStorageEnforce", "not known")
+        yield from _remark(f"account: jobs go without one, {_CONFIG}: AccountingStorageEnforce is {enforced}")
+
+
+def _qos(choice: Choice) -> Iterator[str]:
+    name, allowed = choice.qos, choice.allowed_qos
+    if name is not None:
+        limits = choice.site.qos_named(name)
+        said = f"; {_QOS}: {_limits(limits)}" if limits else ""
+        yield from _line("qos", _yaml(name), f"{_ACCOUNTS}: yours{_also(allowed, name)}{said}")
+    elif choice.needs_qos:
+        partition, yours = choice.partition, ",".join(allowed) or "none of yours"
+        taken = "all" if partition.allow_qos is None else ",".join(sorted(partition.allow_qos))
+        but = f" but {','.join(sorted(partition.deny_qos))}" if partition.deny_qos else ""
+        said = f"{_PARTITIONS}: takes {taken}{but}; {_ACCOUNTS}: {yours}"
+        yield from _line("qos", "<a QOS of yours that this partition takes>", said)
+    elif allowed:
+        yield from _remark(f"qos: one can be given, {_ACCOUNTS}: {', '.join(allowed)}")
+
+
+def _constraint(choice: Choice) -> Iterator[str]:
+    """A feature that keeps jobs off the nodes of another kind that would take them as well."""
+    if not choice.rivals:
+        return
+    own = sorted(choice.kind.features.difference(*(one.features for one in choice.rivals)))
+    if own:
+        yield from _line("constraint", _yaml(own[0]), f"{_NODES}: the partition's unlike nodes lack this feature")
+    else:
+        yield from _remark(f"constraint: {_NODES} shows unlike nodes for such jobs, and no feature to tell them by")
+
+
+def _time_limit(choice: Choice) -> Iterator[str]:
+    """What the site gives a job that asks for nothing, as far as it allows that."""
+    default, longest = choice.partition.default_time_s, choice.longest_s
+    wanted = default or _TIME_LIMIT_S
+    said = f"{_PARTITIONS}: DefaultTime" if default else "ours, since the partition has no DefaultTime"
+    yield from _line("time_limit", _quoted(_clock(min(wanted, longest or wanted))), said)
+    if longest:
+        told = f"the least of MaxTime ({_PARTITIONS}) and MaxWall ({_QOS})"
+        yield from _line("max_time", _quoted(_clock(longest)), told)
+    if choice.node_limits:
+        yield from _line("max_nodes", str(min(choice.node_limits.values())), "; ".join(choice.node_limits))
+
+
+def _resources(choice: Choice) -> Iterator[str]:
+    settings, gpu = choice.site.settings, choice.kind.gpu
+    told = f"{_PARTITIONS}: OverSubscribe=EXCLUSIVE"
+    whole = told if choice.partition.is_exclusive else "ours: a measurement wants its nodes to itself"
+    yield from _line("exclusive", "true", whole)
+    select, parameters = settings.get("SelectType", "not known"), settings.get("SelectTypeParameters", "")
+    if "MEMORY" in parameters.upper():
+        yield from _line("mem", '"0"', f"all of a node's, {_CONFIG}: SelectTypeParameters={parameters}")
+    if gpu is None:
+        yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs to ask for")
+        return
+    # --gpus-per-node and its like need cons_tres (Slurm's guide to generic resources).
+    style = "gpus-per-node" if "cons_tres" in f"{select},{parameters}".lower() else "gres"
+    yield from _line("gpu_request", style, f"{_CONFIG}: SelectType={select}")
+    if gpu.kind:
+        yield from _line("gres_type", _yaml(gpu.kind), f"{_NODES}: Gres={gpu}")
+    if cpus := choice.kind.cpus // gpu.count:
+        yield from _line("cpus_per_task", str(cpus), f"{_NODES}: {choice.kind.cpus} CPUs for {gpu.count} GPUs")
+
+
+def _mpi(site: Site) -> Iterator[str]:
+    kinds, default = site.mpi_kinds, site.settings.get("MpiDefault", "")
+    if default in kinds:
+        yield from _line("mpi", _yaml(default), f"{_CONFIG}: MpiDefault; srun --mpi=list{_also(kinds, default)}")
+    elif kinds:
+        yield from _remark(f"mpi: one can be given, srun --mpi=list: {', '.join(kinds)}")
+
+
+def _container(choice: Choice) -> Iterator[str]:
+    versions = choice.site.srun.pyxis_versions
+    if versions is None:
+        own = ", but CSCS's --environment" if choice.site.srun.has_environment else ""
+        yield from _remark(f"No container: srun --help lists no --container-image of pyxis{own}.", indent=0)
+        return
+    oldest, too_new = versions
+    yield "container:"
+    yield from _line("runtime", "pyxis", "srun --help: --container-image")
+    newest = f", older than {too_new}" if too_new else ""
+    yield from _line("version", _quoted(oldest), f"srun --help: the options of {oldest} or newer{newest}")
+    machine = choice.kind.architecture
+    made_for = f", made for {machine} ({_NODES})" if machine else ""
+    yield from _remark(f"For each image that an experiment names, the file that it is here{made_for}, such as")
+    yield "  #   nvidia/pytorch:20.12-py3: /path/of/pytorch-20.12.sqsh"
+    yield "  images:"
+    yield "    pretrain: <an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"
+    yield "  # mounts: [<absolute path of a data folder, mounted at the same place>]"
+
+
+@dataclass(frozen=True, slots=True)
+class _GpuFacts:
+    name: str
+    memory_gb: int | None
+    told_by: str
+
+
+def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
+    """The one GPU of PEAKS that the GRES type names, or, where it has no type, a feature; None for anything unsure."""
+    if kind.gpu is None:
+        return None
+    texts = [kind.gpu.kind] if kind.gpu.kind else sorted(kind.features)
+    # A MIG slice is not the GPU, and the peaks are the SXM form's.
+    if any(_SLICE.search(text.lower()) for text in texts):
+        return None
+    named = [(text, name) for text in texts if (name := _known_gpu(text))]
+    if len({name for _, name in named}) != 1:
+        return None
+    text, name = named[0]
+    if any(_OTHER_FORM.search(_words(text)) for text in texts) and not _OTHER_FORM.search(_words(name)):
+        return None
+    # What a GH200's name tells is the memory of its CPU.
+    sizes = {int(size) for text, _ in named for size in _MEMORY.findall(_words(text)) if name != "GH200"}
+    memory_gb = sizes.pop() if len(sizes) == 1 else _ONE_MEMORY.get(name)
+    return _GpuFacts(name, memory_gb, f"Gres={kind.gpu}" if kind.gpu.kind else f"feature {text}")
+
+
+def _known_gpu(text: str) -> str | None:
+    return next((name for name in PEAKS if re.search(rf"\b{_words(name)}\b", _words(text))), None)
+
+
+def _words(text: str) -> str:
+    """`nvidia_a100-sxm4-80gb` -> `nvidia a100 sxm4 80gb`."""
+    return re.sub(r"[^a-z0-9]+", " ", text.lower())
+
+
+def _described(partition: Partition) -> str:
+    gpus = [f"{kind.count} with {kind.gpu}" for kind in partition.kinds if kind.gpu]
+    limits = [f"jobs of {partition.max_nodes}"] if partition.max_nodes else []
+    limits += [f"up to {_clock(partition.max_time_s)}"] if partition.max_time_s else []
+    return ", ".join([f"{partition.nodes} nodes", *gpus, *limits])
+
+
+def _limits(qos: Qos) -> str:
+    limits = {
+        "nodes of a job": qos.max_nodes,
+        "GPUs of a job": qos.max_gpus,
+        "running jobs": qos.max_jobs,
+        "jobs in the queue": qos.max_submit_jobs,
+    }
+    found = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
+    found += [f"up to {_clock(qos.max_wall_s)}"] if qos.max_wall_s else []
+    return ", ".join(found) or "no limits"
+
+
+def _also(names: Iterable[str], but: str) -> str:
+    others = [name for name in names if name != but]
+    return f", also {', '.join(others)}" if others else ""
+
+
+def _clock(seconds: int) -> str:
+    """`[D-]H:MM:SS`, as a profile has it."""
+    days, rest = divmod(seconds, 86400)
+    return (f"{days}-" if days else "") + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def _line(key: str, value: str, said: str = "") -> Iterator[str]:
+    """A field with its comment behind it, or above it where it is too long for that."""
+    field, comment = f"  {key}: {value}", f"# {_printable(said)}"
+    whole = f"{field.ljust(_COMMENT_COLUMN - 2)}  {comment}"
+    if not said:
+        yield field
+    elif len(whole) <= _LONGEST_LINE:
+        yield whole
+    else:
+        yield from _remark(said)
+        yield field
+
+
+def _remark(text: str, indent: int = 2) -> Iterator[str]:
+    """Comment lines."""
+    start = " " * indent + "# "
+    width = _LONGEST_LINE - len(start)
+    for line in textwrap.wrap(_printable(text), width, break_long_words=False, break_on_hyphens=False):
+        yield start + line
+
+
+def _printable(text: str) -> str:
+    """What can stand in a comment: one line without control characters, none of which ends it."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _yaml(text: str) -> str:
+    """A text that is read back as it is, without quotes where it needs none."""
+    return text if _PLAIN.fullmatch(text) and scalar(text) == text else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return f"\\U{ord(character):08x}"

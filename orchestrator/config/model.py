@@ -1,0 +1,177 @@
+"""Validation of YAML documents by pydantic models. Each error has file, line and column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from orchestrator.config.yaml import Document, Path_
+from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.megatron.hardware import Hardware
+
+
+class Strict(BaseModel):
+    """What every model read from YAML is: unknown fields refused, never changed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+
+
+def _time(value: str) -> str:
+    if not value.strip("0:-"):
+        raise ValueError("a time limit of nothing would be no limit at all")
+    return value
+
+
+# Numbers are numbers: "08" or true are not counts, whatever pydantic would make of them.
+# No count of a job exceeds a billion, and arithmetic with counts up to that limit cannot overflow a float.
+LARGEST_COUNT = 10**9
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
+NonNegative = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
+Positive = Annotated[float, Field(gt=0, le=1e15)]
+Text = Annotated[str, Field(min_length=1)]
+TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
+"""`[D-]H:MM:SS`, as Slurm reads it."""
+
+_LONGEST_QUOTED = 100
+
+M = TypeVar("M", bound=BaseModel)
+
+_PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # and not the redirections of `sort <in >out`
+
+
+def read_model(model: type[M], document: Document, at: Callable[[Path_], str] | None = None) -> M:
+    """Validate a document; ReproError has one problem per wrong, missing or unknown field.
+
+    `at` says where a path stands when the value was laid together from several files.
+    """
+    if not isinstance(document.value, dict):
+        raise ReproError(Problem("must be fields and values, `name: value`", str(document.place(()))))
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        problems = [_problem(model, document, dict(detail), at) for detail in error.errors(include_url=False)]
+        raise ReproError(*_without_echoes(problems)) from None
+
+
+def placeholders(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, str]]:
+    """Every text still of the form `<something to fill in>`, as the papers' own scripts ship them."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from placeholders(item, (*path, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from placeholders(item, (*path, i))
+    elif isinstance(value, str) and _PLACEHOLDER.search(value):
+        yield path, value
+
+
+def _problem(
+    model: type[BaseModel], document: Document, detail: dict[str, Any], at: Callable[[Path_], str] | None
+) -> Problem:
+    path = _known_path(document.value, detail["loc"])
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
+    kind = detail["type"]
+    place = at or (lambda p: str(document.key_place(p) if kind == "extra_forbidden" else document.place(p)))
+    if kind == "extra_forbidden":
+        return Problem(f"{name}: unknown field", place(path), _nearest(model, detail["loc"]))
+    if kind == "missing":
+        return Problem(f"{name}: missing", place(path), f"add {name}:")
+    said = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    said = said[:1].lower() + said[1:]
+    dotted = ".".join(str(part) for part in path) or "file"
+    if name == "[key]":  # pydantic's mark for a mapping's key
+        return Problem(f"{dotted}: not a name for this: {said}", at(path) if at else str(document.key_place(path)))
+    return Problem(f"{dotted}: {said}{_shown_value(document.value, path)}", place(path))
+
+
+def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
+    """pydantic's location less the parts that name union members, which no YAML file has."""
+    path: list[str | int] = []
+    for part in loc:
+        held = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        if part in held:
+            value = held[part]
+            path.append(part)
+    return tuple(path)
+
+
+def _shown_value(value: Any, path: Path_) -> str:
+    for part in path:
+        value = value[part]
+    return "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
+
+
+def shortened(value: object) -> str:
+    """Return the value as a message quotes it: not more than a line of it."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}..."
+
+
+def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:
+    fields = _fields_at(model, loc[:-1])
+    if not fields:
+        return None
+    return did_you_mean(str(loc[-1]), fields) or f"known here: {', '.join(fields)}"
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+    """The field names of the model that stands at `loc`, followed through lists, mappings and unions."""
+    current: list[type[BaseModel]] = [model]
+    for part in loc:
+        if any(tag == part for candidate in current for tag in _tags(candidate)):
+            current = [candidate for candidate in current if part in _tags(candidate)]
+            continue
+        below = [field for candidate in current for name, field in _named_fields(candidate) if name == part]
+        if below:
+            current = [found for field in below for found in _models_in(field.annotation)]
+    return sorted({name for candidate in current for name, _ in _named_fields(candidate)})
+
+
+def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """The fields by the names that stand in the file."""
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field is not None else ()
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models_in(part)]
+
+
+def _without_echoes(problems: list[Problem]) -> list[Problem]:
+    """A union reports the same fault once per member: keep the first of each."""
+    return list(dict.fromkeys(problems))
+
+
+class HardwareFields(Strict):
+    """What the nodes are. `peak_tflops` is dense, by dtype; a dtype that is not listed the GPU does not have.
+
+    Bandwidths are per GPU and direction, in GB/s: `nvlink_gb_s` inside a node, `network_gb_s` between nodes.
+    """
+
+    nodes: Count
+    gpus_per_node: Count
+    gpu: Text | None = None
+    gpu_memory_gb: Count | None = None
+    peak_tflops: dict[Literal["fp32", "fp16", "bf16"], Positive] = {}
+    nvlink_gb_s: Positive | None = None
+    network_gb_s: Positive | None = None
+
+    def peak(self, dtype: str) -> float | None:
+        """Dense peak in TFLOP/s; None when nobody said."""
+        return next((peak for name, peak in self.peak_tflops.items() if name == dtype), None)
+
+    def facts(self) -> Hardware:
+        """The same as the plain value that formulas take."""
+        values = self.model_dump()
+        return Hardware(**values | {"peak_tflops": {str(dtype): peak for dtype, peak in self.peak_tflops.items()}})

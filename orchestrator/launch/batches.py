@@ -1,0 +1,249 @@
+"""Batches of jobs that go to the scheduler together: their order and their files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import private_folder
+from orchestrator.launch.own_scripts import file_name
+from orchestrator.launch.policy import failure_named, pause_before
+from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_job, render_queue
+from orchestrator.launch.run_options import Wishes
+from orchestrator.ledger.runs import Latest, Missing, NewAttempt
+from orchestrator.ledger.tables import IN_TURN
+from orchestrator.masking import hidden_values, masked, secret_values
+from orchestrator.megatron.flops import flops_per_iteration
+from orchestrator.paths import Folders
+from orchestrator.planning.plan import Plan
+from orchestrator.reading.failed_nodes import Allocation, failed_nodes
+from orchestrator.reading.failure import POLICIES
+from orchestrator.reading.logs import log_blocks
+from orchestrator.slurm.node_names import expand_node_names
+from orchestrator.workloads.pretrain_files import copy_program
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Jobs that ask for the same: one file of the scheduler, with further words of sbatch."""
+
+    plans: tuple[Plan, ...]
+    options: tuple[str, ...]
+
+
+class FailedNodes:
+    """The nodes at fault in earlier attempts. Each log is read once, and in blocks: it may have any size.
+
+    `submit` asks for them before it locks the ledger. Within the lock only the log of an attempt that another process
+    has judged since then is read.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._by_attempt: dict[int, tuple[str, ...]] = {}
+
+    def of(self, plan: Plan, before: Latest) -> tuple[str, ...]:
+        """Return the nodes that an attempt after this one has to exclude because of it."""
+        failure = failure_named(before.failure)
+        if not POLICIES[failure].elsewhere:
+            return ()
+        if before.attempt_id not in self._by_attempt:
+            self._by_attempt[before.attempt_id] = ()
+            with contextlib.suppress(ReproError):  # a log that this user may not read proves nothing
+                log = log_blocks(Path(before.folder))
+                self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before))
+        return self._by_attempt[before.attempt_id]
+
+    def _allocation(self, plan: Plan, before: Latest) -> Allocation:
+        nodes, slurm = expand_node_names(before.nodes), self._cluster.profile.slurm
+        is_block = slurm is None or not any(word.startswith(("-m", "--distribution")) for word in slurm.srun)
+        if len(nodes) != plan.resources.nodes or not is_block:
+            return Allocation(nodes)
+        ranks = plan.resources.tasks_per_node
+        return Allocation(nodes, 1 if slurm is not None and slurm.tasks == "per-node" else ranks, ranks)
+
+
+def in_order(plans: Sequence[Plan]) -> list[Plan]:
+    """The smallest first: what is wrong with all of them shows where it costs least."""
+
+    def size(plan: Plan) -> tuple[int, int, float]:
+        layout, training = plan.case.layout, plan.case.training
+        flops = flops_per_iteration(plan.case.model, layout.global_batch_size, False) * training.iterations
+        return plan.resources.nodes, plan.resources.tasks, flops
+
+    return sorted(plans, key=size)
+
+
+def batches_of(
+    plans: Sequence[Plan],
+    missing: Mapping[str, Missing],
+    wishes: Wishes,
+    cluster: Cluster,
+    most: int,
+    failed: FailedNodes,
+) -> Iterator[Batch]:
+    """Jobs that ask for the same go together, `most` at most, in the order given; on this machine all of them."""
+    if not plans:
+        return
+    if not cluster.is_slurm:
+        yield Batch(tuple(plans), ())
+        return
+    groups: dict[Any, list[Plan]] = {}
+    for plan in plans:
+        options = _options(plan, missing[plan.identity].before, failed)
+        groups.setdefault((plan.resources, options, plan.identity == wishes.canary), []).append(plan)
+    for (_, options, _), group in groups.items():
+        for start in range(0, len(group), most):
+            yield Batch(tuple(group[start : start + most]), options)
+
+
+def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
+    """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
+    if any(plan.program.workload == "pretrain" for plan in plans):
+        copy_program(folders)
+
+
+def write_scripts(
+    run_id: str,
+    batches: Sequence[Batch],
+    wishes: Wishes,
+    canary: tuple[Plan, str | None] | None,
+    cluster: Cluster,
+    folders: Folders,
+) -> dict[str, NewAttempt]:
+    """Render everything, then write everything; the attempts by job id, in the order in which they are to be sent."""
+    gate, secret = _gate(run_id, wishes, canary, folders), profile_secrets(cluster)
+    texts: dict[Path, str] = {}
+    kept: dict[Path, tuple[str, str]] = {}
+    attempts: dict[str, NewAttempt] = {}
+    slurm = cluster.profile.slurm
+    requeued = slurm is not None and slurm.requeue
+    for batch in batches:
+        scripts = scripts_of(run_id, batch.plans, folders)
+        text = _text_of_several(batch, run_id, scripts, wishes, gate, cluster, folders)
+        file = scripts[0].file
+        if text is not None:
+            kind = "array" if cluster.is_slurm else "queue"
+            file = folders.submissions(run_id) / file_name(text, kind)
+            texts[file] = text
+        for index, (plan, script) in enumerate(zip(batch.plans, scripts, strict=True)):
+            if script.file not in texts:
+                job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
+                kept[script.file] = masked(job, secret), hashlib.sha256(job.encode()).hexdigest()
+            shown, digest = kept[script.file]
+            kept[script.file] = "", digest  # of those who share a script one keeps its text: they have one digest
+            attempts[plan.identity] = NewAttempt(
+                file=str(file),
+                array_index=None if file == script.file else index,
+                options=batch.options,
+                is_requeued=requeued,
+                folder=str(script.folder),
+                script=shown,
+                script_sha256=digest,
+            )
+    _write(texts)
+    return attempts
+
+
+def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
+    """Repeats of a case share a script: whoever starts it says in which folder each has its log."""
+    shared: dict[int, Path] = {}
+    found: list[Script] = []
+    for plan in plans:
+        own = shared.get(id(plan.case))
+        if own is None:
+            own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
+        found.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+    return found
+
+
+def _text_of_several(
+    batch: Batch,
+    run_id: str,
+    scripts: Sequence[Script],
+    wishes: Wishes,
+    gate: Gate | None,
+    cluster: Cluster,
+    folders: Folders,
+) -> str | None:
+    """Return the text of the array or queue; None for a lone script that the scheduler can be given itself."""
+    if not cluster.is_slurm:
+        before = [Before(Path(folder), queue) for folder, queue in wishes.follows]
+        return render_queue(scripts, folders.runs / "local.lock", folders.templates, gate=gate, after=before)
+    if len(scripts) == 1 and gate is None and scripts[0].is_alone:
+        return None
+    folder = folders.submissions(run_id)
+    return render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=wishes.at_once, gate=gate)
+
+
+def _gate(run_id: str, wishes: Wishes, canary: tuple[Plan, str | None] | None, folders: Folders) -> Gate | None:
+    if not wishes.has_gate:
+        return None
+    if canary is None:
+        return Gate(folders.run(run_id), wishes.stop_after)
+    plan, running_in = canary
+    folder = Path(running_in) if running_in else folders.job(run_id, plan.slug)
+    return Gate(folders.run(run_id), wishes.stop_after, Canary(plan.label, folder, plan.case.training.iterations))
+
+
+def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[str, ...]:
+    """For an attempt after one that failed: not on the nodes that did, and not at once."""
+    if before is None or before.state == IN_TURN:
+        return ()
+    words = []
+    bad = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
+    bad |= set(failed.of(plan, before))
+    if bad:
+        words.append(f"--exclude={','.join(sorted(bad))}")
+    pause_s = pause_before(before.submitted, failure_named(before.failure))
+    if pause_s:
+        words.append(f"--begin=now+{pause_s}")
+    return tuple(words)
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    """Every file, readable and runnable by the user and the group."""
+    made: set[Path] = set()
+    try:
+        for path, text in texts.items():
+            if path.parent not in made:
+                private_folder(path.parent)
+                made.add(path.parent)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o750)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise ReproError(Problem(f"{error.filename}: cannot be written ({error.strerror})")) from None
+
+
+def profile_secrets(cluster: Cluster) -> frozenset[str]:
+    """Return the values of variables with a secret's name, from `environment:` and, by `env_from:`, from this shell."""
+    profile = cluster.layered.value
+    found: set[str] = set()
+    for name, value in (profile.get("environment") or {}).items():
+        for text in _texts(value):
+            found |= secret_values({str(name): text})
+    for text in _texts(profile):
+        found |= hidden_values(text)
+    taken = {name: os.environ[name] for name in cluster.profile.env_from if name in os.environ}
+    return frozenset(found | secret_values(taken))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in JSON-like data except conditions on jobs (`when`)."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if key != "when":
+                yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)

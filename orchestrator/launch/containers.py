@@ -1,0 +1,179 @@
+"""How a container's runtime is told what a job needs: its own words between srun and the task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.clusters.conditions import MountFields, holds
+from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields, read_image
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.directives import site_place
+from orchestrator.launch.templates import OURS, Line
+from orchestrator.planning.plan import Plan
+
+INSIDE = "/repro-job"
+"""Where a job's folder is mounted in its container. No host has this path: who sees it is inside."""
+
+# They mount no home folder unless told, as any other folder. Shifter mounts it where its site has set it up so.
+_NO_WORD_FOR_HOME = ("edf", "podman-hpc")
+
+_JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """`srun_options` stand among srun's; `words` are the runtime's own command, before the task's. `description` is
+    the lines of the file that CSCS's engine reads. `inside_test` is true inside the image only, and `inside_folder`
+    what the job's folder is called there.
+    """
+
+    srun_options: tuple[Line, ...] = ()
+    words: tuple[Line, ...] = ()
+    description: tuple[Line, ...] = ()
+    inside_test: str = f"[ -e {INSIDE}/start ]"
+    inside_folder: str = INSIDE
+
+
+def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
+    """What this cluster's runtime needs for the job; ReproError where the image or a mount cannot be named to it."""
+    container = cluster.profile.container
+    assert container is not None
+    require_mountable(folder)
+    if plan.program.image_path is None:
+        raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
+    image = Line.of(plan.program.image_path, cluster.layered.where(("container", "images", str(plan.program.image))))
+    mounts = list(_mounts(plan, cluster))
+    if container.runtime == "shifter":
+        return _shifter(cluster, image, mounts, folder)
+    make = {"pyxis": _pyxis, "edf": _edf, "podman-hpc": _podman, "apptainer": _apptainer}[container.runtime]
+    return make(container, cluster, image, mounts)
+
+
+def require_mountable(folder: Path) -> None:
+    """ReproError where the name of a job's folder has a character that a runtime interprets in a mount."""
+    if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
+        mend = 'set REPRO_HOME to a folder without , : $ ` " and \\'
+        raise ReproError(Problem("this folder cannot be mounted into containers", str(folder), mend))
+
+
+def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    """SOURCE:TARGET[:FLAGS] of each mount: the program's own first, then the profile's that hold for this job."""
+    container = cluster.profile.container
+    assert container is not None
+    for folder in plan.program.mounts:
+        place = site_place(plan, cluster, folder)
+        if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
+            mend = 'use a folder without , : { } $ ` " and \\'
+            raise ReproError(Problem(f"{folder} cannot be mounted into containers", place, mend))
+        yield Line.of(f"{folder}:{folder}", place or f"workload {plan.program.workload}")
+    for i, item in enumerate(container.mounts):
+        mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
+        if holds(when, plan.resources.nodes):
+            text = mount if ":" in mount else f"{mount}:{mount}"
+            yield Line((text,), cluster.layered.where(("container", "mounts", i)), at_run=True)
+    if container.mount_home and container.runtime in _NO_WORD_FOR_HOME:
+        yield Line(("{home}:{home}",), cluster.layered.where(("container", "mount_home")), at_run=True)
+
+
+def _with(option: str, mount: Line) -> Line:
+    return replace(mount, words=(f"{option}={mount.words[0]}",))
+
+
+def _in_one(option: str, mounts: Sequence[Line]) -> Line:
+    """Of a plug-in's option that comes several times, Slurm brings only the last to the nodes (seen at 22.05)."""
+    text = ",".join(mount.words[0] for mount in mounts)
+    return Line((f"{option}={text}",), ", ".join(dict.fromkeys(mount.origin for mount in mounts)), at_run=True)
+
+
+def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    where = cluster.layered.where
+    options = [
+        Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
+        _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
+        # Passed either way: the default differs from site to site.
+        Line.of(
+            "--container-mount-home" if container.mount_home else "--no-container-mount-home",
+            where(("container", "mount_home")) if container.mount_home else OURS,
+        ),
+    ]
+    if container.writable:
+        options.append(Line.of("--container-writable", where(("container", "writable"))))
+    elif container.has_readonly_option:
+        options.append(Line.of("--container-readonly"))
+    return Wrapping(srun_options=tuple(options))
+
+
+def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    lines = [
+        Line.of(f"image = {_toml(read_image(image.words[0]).for_enroot)}", image.origin),
+        Line.of(f"writable = {'true' if container.writable else 'false'}"),
+        Line.of("mounts = ["),
+        *(replace(mount, words=(f"  {_toml(mount.words[0])},",)) for mount in (_JOB_FOLDER, *mounts)),
+        Line.of("]"),
+    ]
+    if container.annotations:
+        lines.append(Line.of("[annotations]"))
+        for name, value in container.annotations.items():
+            place = cluster.layered.where(("container", "annotations", name))
+            lines.append(Line.of(f"{name} = {_toml(value)}", place))
+    return Wrapping(description=tuple(lines))
+
+
+def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) -> Wrapping:
+    container = cluster.profile.container
+    assert container is not None
+    named = read_image(image.words[0])
+    if named.path:
+        raise ReproError(Problem(f"{cluster.name}: Shifter takes no image from a file", image.origin))
+    words = [Line.of("shifter"), Line.of(f"--image={named.for_docker}", image.origin)]
+    if container.modules:
+        words.append(
+            Line.of(f"--module={','.join(container.modules)}", cluster.layered.where(("container", "modules")))
+        )
+    words += [_with("--volume", mount) for mount in mounts]
+    # Shifter makes no folders in an image, so it is asked itself whether this is one.
+    return Wrapping(
+        words=(*words, *_options(container, cluster)),
+        inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
+        inside_folder=str(folder),
+    )
+
+
+def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    named = read_image(image.words[0])
+    if named.path:
+        raise ReproError(Problem(f"{cluster.name}: podman-hpc takes no image from a file", image.origin))
+    fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
+    words = [Line(fixed, OURS)]
+    words += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
+    words.append(Line.of("--env=SLURM_*"))
+    for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
+        words += [Line.of(f"--env={name}", cluster.layered.where((*path, i))) for i, name in enumerate(names)]
+    return Wrapping(words=(*words, *_options(container, cluster), Line.of(named.for_docker, image.origin)))
+
+
+def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
+    named = read_image(image.words[0])
+    words = [Line(("apptainer", "exec", "--nv"), OURS)]
+    if not container.mount_home:
+        words.append(Line.of("--no-home"))
+    if container.writable:
+        words.append(Line.of("--writable-tmpfs", cluster.layered.where(("container", "writable"))))
+    words += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
+    words += [*_options(container, cluster)]
+    return Wrapping(words=(*words, Line.of(named.path or f"docker://{named.for_docker}", image.origin)))
+
+
+def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:
+    for i, word in enumerate(container.options):
+        yield Line.of(word, cluster.layered.where(("container", "options", i)))
+
+
+def _toml(text: str) -> str:
+    if "\x7f" in text or any(ord(character) < 32 for character in text):
+        raise ReproError(Problem(f"{text!r} cannot stand in an environment definition file"))
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,149 @@
+"""What a job asks Slurm for: the #SBATCH lines and srun's options, each with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.slurm_options import SlurmFields
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.templates import OURS, Line
+from orchestrator.paths import short_name
+from orchestrator.planning.plan import Plan, Resources
+
+
+def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
+    """What stands behind #SBATCH, but for the output's path and what a container's runtime wants there."""
+    slurm = slurm_of(cluster)
+    case = experiment_file(plan)
+    name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
+    lines = [directive("job-name", name, case)]
+    lines += placement(cluster, plan.resources)
+    per_node = 1 if slurm.tasks == "per-node" else plan.resources.tasks_per_node
+    lines.append(directive("nodes", str(plan.resources.nodes), case))
+    lines.append(directive("ntasks-per-node", str(per_node), case))
+    lines += named(cluster, ("cpus_per_task", "hint", "mem"))
+    lines.append(directive("time", plan.resources.time_limit, time_limit_origin(plan, cluster)))
+    lines += _gpus(plan, cluster)
+    if slurm.exclusive:
+        lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
+    # One fault, one retry: whether to run again is decided by who reads the log, or by the scheduler, never by both.
+    said_by = cluster.layered.where(("slurm", "requeue"))
+    lines.append(Line.of("--requeue", said_by) if slurm.requeue else Line.of("--no-requeue"))
+    return [*lines, *free_directives(cluster)]
+
+
+def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
+    """Of the step that trains. What stands here again is not taken over from sbatch, in some releases or at all."""
+    slurm, resources, case = slurm_of(cluster), plan.resources, experiment_file(plan)
+    per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
+    lines = [
+        Line.of(f"--nodes={resources.nodes}", case),
+        Line.of(f"--ntasks={resources.nodes * per_node}", case),
+        Line.of(f"--ntasks-per-node={per_node}", case),
+    ]
+    for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
+        value = getattr(slurm, name)
+        if value is not None:
+            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.layered.where(("slurm", name))))
+    if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
+        # Asking by the task would hide all other GPUs of the node from it, and programs count on them by local rank.
+        lines.append(Line.of("--gpu-bind=none"))
+    lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
+    free = [Line.of(word, cluster.layered.where(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
+    given = {line.words[0].partition("=")[0] for line in free}
+    return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
+
+
+def slurm_of(cluster: Cluster) -> SlurmFields:
+    assert cluster.profile.slurm is not None
+    return cluster.profile.slurm
+
+
+def directive(name: str, value: str, origin: str = OURS) -> Line:
+    return Line.of(f"--{name}={_sbatch_quoted(value)}", origin)
+
+
+def output_pattern(path: Path) -> str:
+    """Return a path as a Slurm file name pattern, in which % is special; ReproError for one that Slurm misreads.
+
+    Slurm removes a backslash, and the job fails at its launch because there is no such folder.
+    """
+    if "\\" in str(path):
+        mend = "set REPRO_HOME, or -o, to a folder without a backslash"
+        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", str(path), mend))
+    return str(path).replace("%", "%%")
+
+
+def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
+    scheduler = cluster.profile.scheduler
+    if plan.case.time_limit:
+        return experiment_file(plan)
+    return OURS if scheduler == "local" else cluster.layered.where((scheduler, "time_limit"))
+
+
+def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
+    """Where the profile says what this word of the program's command is, or begins with; None where it does not."""
+    for value, path in sorted(plan.program.site_values, key=lambda item: -len(item[0])):
+        if word == value or word.startswith((f"{value}/", f"{value}:")):
+            return cluster.layered.where(path)
+    return None
+
+
+def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
+    """Where a job of this size goes."""
+    slurm, where = slurm_of(cluster), cluster.layered.where
+    if slurm.account_name is not None:
+        said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
+        yield directive("account", slurm.account_name, ", ".join(where(("slurm", name)) for name in said_by))
+    if slurm.partition is not None:
+        yield directive("partition", slurm.partition, where(("slurm", "partition")))
+    qos = slurm.qos_for(resources.nodes, resources.nodes * resources.gpus_per_node, resources.time_limit)
+    if qos is not None:
+        names = [one.name for one in slurm.qos] if isinstance(slurm.qos, list) else []
+        yield directive("qos", qos, where(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
+    yield from named(cluster, ("constraint", "reservation"))
+
+
+def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
+    """Fields that are called as sbatch calls them."""
+    for name in names:
+        value = getattr(slurm_of(cluster), name)
+        if value is not None:
+            yield directive(name.replace("_", "-"), str(value), cluster.layered.where(("slurm", name)))
+
+
+def free_directives(cluster: Cluster) -> Iterator[Line]:
+    """The profile's further arguments of sbatch."""
+    for i, argument in enumerate(slurm_of(cluster).sbatch):
+        option, equals, value = argument.partition("=")
+        text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
+        yield Line.of(text, cluster.layered.where(("slurm", "sbatch", i)))
+
+
+def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
+    slurm, per_node = slurm_of(cluster), plan.resources.gpus_per_node
+    if not per_node or slurm.gpu_request == "none":
+        return
+    kind = f"{slurm.gres_type}:" if slurm.gres_type else ""
+    name, value = {
+        "gres": ("gres", f"gpu:{kind}{per_node}"),
+        "gpus-per-node": ("gpus-per-node", f"{kind}{per_node}"),
+        "gpus-per-task": ("gpus-per-task", f"{kind}1"),
+    }[slurm.gpu_request]
+    yield directive(name, value, cluster.layered.where(("slurm", "gpu_request")))
+
+
+def experiment_file(plan: Plan) -> str:
+    """Where the case of a plan is written."""
+    return f"experiments/{plan.case.experiment}.yaml"
+
+
+def _sbatch_quoted(value: str) -> str:
+    """sbatch reads its lines with quotes and backslashes of its own, and takes # for a comment."""
+    if any(character in value for character in "\n\r\0"):
+        raise ReproError(Problem(f"{value!r} cannot stand in an #SBATCH line"))
+    if all(character.isalnum() or character in "-_./:,%@=+&|*()[]" for character in value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,244 @@
+"""Recovery of interrupted submissions and of attempts that a lost ledger does not have."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ReproError, Unreachable
+from orchestrator.job_dir import JobRecord, read_record, tail_bytes
+from orchestrator.launch.local import find_process, is_alive
+from orchestrator.launch.policy import sender_is_alive
+from orchestrator.launch.sbatch import comment_of, only_one
+from orchestrator.launch.submission_records import COMMENT, SentJob, SentRecord, sent_of_run
+from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.runs import NewJob, run_ids
+from orchestrator.ledger.submissions import (
+    Unsettled,
+    record_back_in_turn,
+    record_submission,
+    time_unsettled_s,
+    unsettled,
+)
+from orchestrator.ledger.tables import ENDED, VERIFIED
+from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
+from orchestrator.reading.collect import measure
+from orchestrator.slurm.command import cluster_identity
+from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.query import QueryAnswer, find_by_comments
+from orchestrator.slurm.records import JobRecord as SchedulerRecord
+from orchestrator.slurm.states import Phase
+
+GRACE = timedelta(minutes=5)
+"""How long a submission may take whose sender cannot be seen from here, and how long a job may take to write its first
+record where only the queue can be asked."""
+WHY_IN_TURN = "interrupted before the scheduler had it; `repro submit` again, or `repro wait`, sends it"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """`has_news`: something is known now that was not; `complaints`: what cannot be known yet."""
+
+    has_news: bool
+    complaints: tuple[str, ...]
+
+
+def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
+    """Find out what became of submissions that somebody began and did not end.
+
+    Only the user who submitted can ask for certain: a site may hide one user's jobs from another.
+    """
+    begun = [one for one in unsettled(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)]
+    mine = [one for one in begun if ledger.is_own(one.user)]
+    complaints = [
+        f"a submission of {user} was cut off; {user}'s next command finds out what became of it"
+        for user in sorted({str(one.user) for one in begun if one not in mine})
+    ]
+    complaints += [line for one in mine if one.scheduler == "local" for line in _settle_here(ledger, one)]
+    complaints += _settle_slurm(ledger, [one for one in mine if one.scheduler == "slurm"])
+    return Settled(bool(mine), tuple(complaints))
+
+
+def is_here(machine: str | None, host: str) -> bool:
+    """Whether local jobs of this machine are seen from here: through their processes, which a reboot has ended."""
+    return place_of(machine, host) is not Place.ELSEWHERE
+
+
+def is_being_made(ledger: Ledger, one: Unsettled) -> bool:
+    """Whether the sender, or the sbatch that it left behind, still runs or may do so where nobody here can see it."""
+    alive = sender_is_alive(one)
+    if alive is not None:
+        return alive or (one.scheduler == "slurm" and find_process(comment_of(one.token)) is not None)
+    return one.scheduler == "slurm" and _waited_s(ledger, one) < GRACE.total_seconds()
+
+
+def _waited_s(ledger: Ledger, one: Unsettled) -> float:
+    """Return for how many seconds this machine has waited for an answer about a submission."""
+    waited = time_unsettled_s(ledger, one.attempt_ids, this_machine_identity().boot_id, seconds_since_boot())
+    return min(waited.values(), default=0.0)
+
+
+def _settle_here(ledger: Ledger, one: Unsettled) -> list[str]:
+    if not is_here(one.machine, one.host):
+        return [f"jobs were being started on {one.host}, which alone can see them"]
+    try:
+        starts = [read_record(Path(folder) / "start") for folder in one.folders]
+    except ReproError as error:
+        return [str(error)]
+    started = [start.scheduler_id.partition("_")[0] for start in starts if start is not None]
+    queue = started[0] if started else find_process(Path(one.file).name)
+    if queue is None:
+        record_back_in_turn(ledger, one.token, WHY_IN_TURN)
+    else:
+        record_submission(ledger, one.token, queue)
+    return []
+
+
+def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
+    if not begun:
+        return []
+    try:
+        here = cluster_identity()
+        asked = [one for one in begun if one.slurm_cluster in (None, here)]
+        answer = find_by_comments([comment_of(one.token) for one in asked])
+    except Unreachable as error:
+        return [str(error)]
+    complaints = [
+        f"a submission to Slurm cluster {one.slurm_cluster} was cut off; SLURM_CONF here means {here}"
+        for one in begun
+        if one not in asked
+    ]
+    for one in asked:
+        try:
+            ids, recorded = _ids(answer, comment_of(one.token)), recorded_ids(one.folders)
+        except ReproError as error:
+            complaints.append(str(error))
+            continue
+        if ids:
+            record_submission(ledger, one.token, only_one(ids))
+        elif recorded:  # no further id is cancelled: what a folder contains is no proof for that
+            record_submission(ledger, one.token, min(recorded, key=int))
+        elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):
+            # A job that left the queue would have left a record. If it is late all the same, its claim keeps a second
+            # copy in the same folder from starting.
+            record_back_in_turn(ledger, one.token, WHY_IN_TURN)
+        else:
+            complaints.append(f"whether submission {one.token} reached the scheduler is not known yet")
+    return [*(answer.complaints if asked else ()), *complaints]
+
+
+def _ids(answer: QueryAnswer, comment: str) -> set[str]:
+    return {base_id(job_id) for job_id, record in answer.records.items() if record.comment == comment}
+
+
+def recorded_ids(folders: Sequence[str]) -> set[str]:
+    """Return the scheduler's ids, without array indexes, that jobs wrote into their own folders when they started."""
+    ids: set[str] = set()
+    for folder in folders:
+        claimed = tail_bytes(Path(folder), "claimed", 100).decode(errors="replace").strip()
+        if re.fullmatch(r"[0-9]+(_[0-9]+)?", claimed):
+            ids.add(base_id(claimed))
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """An attempt of a job; `is_under_way` if it waits or runs as far as is known, else its log is verified."""
+
+    job_id: str
+    folder: Path
+    scheduler_id: str | None
+    is_under_way: bool
+
+
+def unrecorded_attempts(ledger: Ledger, jobs: Sequence[NewJob]) -> list[Unrecorded]:
+    """Return the attempts of these jobs that wait, run or are verified in runs that the ledger does not contain.
+
+    Unreachable where Slurm has to be asked and does not answer.
+    """
+    by_id = {job.id: job for job in jobs}
+    known = run_ids(ledger)
+    found = [
+        (record, job)
+        for runs in ledger.runs
+        for run in _folders(runs)
+        if run.name not in known
+        for record in sent_of_run(run)
+        for job in record.jobs
+        if job.job_id in by_id
+    ]
+    ended = {job.folder: read for _, job in found if (read := _read(job.folder / "end")) is not None}
+    unended = [(record, job) for record, job in found if job.folder not in ended]
+    in_slurm = _ask_slurm({record.token for record, _ in unended if record.scheduler == "slurm"})
+    attempts: dict[Path, Unrecorded] = {}  # once, where a folder of runs is reached by two names
+    for record, job in found:
+        end = ended.get(job.folder)
+        if end is not None:
+            if _is_verified(by_id[job.job_id], job.folder, end):
+                attempts[job.folder.resolve()] = Unrecorded(job.job_id, job.folder, end.scheduler_id, False)
+            continue
+        start = _read(job.folder / "start")
+        scheduler_id = start.scheduler_id if start is not None else None
+        if record.scheduler == "slurm":
+            seen = in_slurm.get((record.token, job.element))
+            scheduler_id = seen.job_id if seen is not None else scheduler_id
+            is_under_way = seen.phase is not Phase.ENDED if seen is not None else start is not None
+        else:
+            is_under_way = _is_under_way_here(record, job, start)
+        if is_under_way:
+            attempts[job.folder.resolve()] = Unrecorded(job.job_id, job.folder, scheduler_id, True)
+    return list(attempts.values())
+
+
+def _folders(runs: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(path for path in runs.iterdir() if path.is_dir())
+    except OSError:  # no run yet, or none that this user may see
+        return
+
+
+def _read(path: Path) -> JobRecord | None:
+    try:
+        return read_record(path)
+    except ReproError:
+        return None
+
+
+def _ask_slurm(tokens: set[str]) -> Mapping[tuple[str, int | None], SchedulerRecord]:
+    """Return what Slurm has of these submissions, by token and element."""
+    if not tokens:
+        return {}
+    records = find_by_comments([f"{COMMENT}{token}" for token in tokens]).records
+    return {(record.comment.removeprefix(COMMENT), _element(job_id)): record for job_id, record in records.items()}
+
+
+def _element(job_id: str) -> int | None:
+    element = job_id.removeprefix(base_id(job_id)).removeprefix("_")
+    return int(element) if element.isdecimal() else None
+
+
+def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None) -> bool:
+    """A job of a local queue; that of another machine is taken to run once it has started."""
+    if record.host != socket.gethostname():
+        return start is not None
+    if start is not None:
+        return is_alive(start.pid, str(job.folder))
+    return not (job.folder / "cancelled").exists() and find_process(record.file) is not None
+
+
+def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
+    """The verdict from the log, as it would be in the ledger."""
+    known: dict[str, Any] = {name: getattr(job, name) for name in job.__slots__}
+    known |= {"job_id": job.id, "attempt_id": 0, "folder": str(folder), "token": "", "host": end.host}
+    known |= {"phase": ENDED, "state": "COMPLETED" if end.exit_code == 0 else "FAILED", "exit_code": end.exit_code}
+    try:
+        values: dict[str, Any] = {field.name: known.get(field.name) for field in fields(JobRow)}
+        return measure(JobRow(**values)).verdict == VERIFIED
+    except ReproError:
+        return False

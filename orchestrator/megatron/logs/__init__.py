@@ -1,0 +1,1 @@
+"""Parsers of the log lines of Megatron-LM and its relatives. Pure."""

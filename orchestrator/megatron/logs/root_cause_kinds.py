@@ -1,0 +1,207 @@
+"""Kinds of log lines that state why a job failed, most specific first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ASSERTION, ERROR = "failed assertion", "error"
+CRASHED, KILLED = "a rank crashed", "a rank was killed"
+GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
+NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
+NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error", "NCCL time-out", "NCCL lost a rank"
+TIME_LIMIT, CONTAINER = "time limit", "container"
+NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
+
+_EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
+_TASKS = r"error: [\w.-]{1,64}: tasks? [0-9,\- ]{1,80}: "
+_NCCL = r"NCCL [Ee]rror(?: in|:| [0-9])"
+_SIGKILL = r"(?P<shown>Signal [0-9]{1,3} \(SIGKILL\) received.*)"
+_NO_PROGRAM = (
+    r"(?:cannot execute: )?(?:No such file or directory|required file not found|Permission denied|Is a directory"
+    r"|cannot execute binary file)"
+)
+_CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
+
+_PATTERNS = (
+    ("not started", r"repro: not started: "),  # our own scripts' word, and the next line's
+    ("outside its image", r"repro: .{0,200} outside its image"),
+    # Of the machine, whatever a program did of it: CUDA's words, NVML's, nvidia-smi's, the kernel's.
+    (
+        GPU_FAULT,
+        rf"{_CUDA}(?:uncorrectable (?:ECC|NVLink) error|.{{0,99}}a hardware error|.{{0,99}}system not yet initialized)"
+        r"|GPU is lost|GPU requires re(?:set|start)|fallen off the bus|Unable to determine the device handle for"
+        r"|NVIDIA-SMI has failed|Failed to initialize NVML",
+    ),
+    (
+        GPU_UNUSABLE,
+        rf"{_CUDA}.{{0,99}}(?:driver on your system is too old|driver version is insufficient|no kernel image is avail"
+        r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
+        r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
+    ),
+    ("argument error", r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
+    ("argument error", r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
+    (ASSERTION, r"^AssertionError(?:: |:?$)"),
+    # That somebody else has the memory is told from the numbers of the next kind's lines (log_cause_memory).
+    (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
+    # By torch's age, by who asked for the memory, and NCCL in its own words.
+    (
+        NO_GPU_MEMORY,
+        r"OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
+    ),
+    (
+        NO_HOST_MEMORY,
+        rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
+        r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+    ),
+    ("not found", r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
+    (ERROR, rf"^{_EXCEPTION}"),
+    # torchrun's report, srun's, a shell's, Open MPI's; the ranks that a launcher then ends itself get SIGTERM.
+    (
+        CRASHED,
+        r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:SEGV|BUS|FPE|ILL)\) received.*)"
+        rf"|exited on signal [0-9]{{1,3}}\b(?! \(Killed)"
+        rf"|(?:{_TASKS}|\b[0-9]{{1,9}} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)",
+    ),
+    (KILLED, rf"^{_SIGKILL}|exited on signal [0-9]{{1,3}} \(Killed"),
+    (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # a shell's, of a launcher
+    # What went wrong is the last of the lines that torch prints of an error of NCCL's.
+    (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
+    (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
+    (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
+    (
+        NCCL_ERROR,
+        rf"{_NCCL}(?!.{{0,300}}(?:remote process|network error))|nccl(?:UnhandledCuda|System|Internal)Error: ",
+    ),
+    (
+        NCCL_TIMEOUT,
+        r"Watchdog caught collective operation timeout|Timeout at NCCL work: |NCCL operations have failed or timed out"
+        r"|collective timeout from +rank",
+    ),
+    (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
+    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
+    (KILLED, _SIGKILL),  # in a launcher's report, and not as its root cause: those that do not end it kills
+    (TIME_LIMIT, r"DUE TO TIME LIMIT"),
+    ("node failure", r"NODE FAILURE|Node failure on "),
+    ("preempted", r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
+    (CONTAINER, r"error: pyxis: "),
+    ("not found", r": command not found|: No module named |exec: .{1,200}: not found"),
+    ("not found", rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
+    (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
+    (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
+    (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
+    # No faults: what is shown of a job that ended well, and is not good all the same.
+    (NOT_A_NUMBER, r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
+    (WHAT_RAN, r"using world size: [0-9]"),
+)
+KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+"""(kind, what its lines look like without their labels) in the order of precedence. What is shown of a line is the
+group `shown`, where a pattern has it. Of digits none tells 1 to 9 apart."""
+
+FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
+
+OF_A_RANK = frozenset(
+    {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, "not found", ERROR, CRASHED, KILLED}
+    | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST}
+)
+"""What a rank dies of itself: where its line does not say which, a launcher's report may."""
+
+OF_THE_JOB = frozenset({TIME_LIMIT, "node failure", "preempted"})
+"""What befalls all ranks at once, whoever says it."""
+
+FOLLOWS_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+"""What ranks say when Slurm ends them. Behind its word that it does (`SLURM_ENDS`) they tell no more than that."""
+
+SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
+
+ECHO = re.compile(
+    r"\b(?:Dist[A-Za-z]{0,20}|Connection[A-Za-z]{0,20}|BrokenPipe|EOF|ChildFailed|Rendezvous[A-Za-z]{0,20}|Timeout"
+    r"|Signal|Process(?:Raised|Exited))(?:Error|Exception)\b|NCCL|nccl|[Gg]loo|TCPStore|[Tt]imed out|Socket Timeout"
+    r"|Connection (?:reset|closed|refused)|Broken pipe|killed by signal|exited unexpectedly|can only test a child"
+)
+"""An exception by which a rank says that it lost others or was told to end; the last is what torch's data loader says
+at any such end."""
+
+TOKENS = (
+    *(b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event"),
+    *(b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error"),
+    *(b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO "),
+    *(b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: "),
+    *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure"),
+    *(b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost"),
+    *(b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML"),
+    b": line ",
+)
+"""Each line of any kind has one of these in it. They are searched first, as literals are found many times faster; of
+the iterations that count as none there is no literal but `NAN_ITERATIONS`."""
+
+NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")
+
+
+OTHERS_LEAST_GIB = 1
+"""A process with less counts for nothing: a display, a monitor, the context that a rank left on another one's GPU (0.4
+GiB in a public log of torch 2.9), of which there may be many."""
+
+NOT_TORCHS_GIB = 8
+"""What a process may hold beside torch's own memory, where nothing tells: CUDA's context, NCCL's buffers, libraries'
+workspaces. 2.0 GiB on two H200s with torch 2.11; how much NCCL takes on hundreds of ranks is unconfirmed."""
+
+_GIB_IN = {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1, "TiB": 2**-10}
+_SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,4})?) (bytes|KiB|MiB|GiB|TiB)"
+
+_ASKED = re.compile(rf"Tried to allocate {_SIZE}")
+_TOTAL = re.compile(rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity")  # 2.1 writes capacty
+_FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
+_ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
+_UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated|{_SIZE} cached\)")  # cached: before 1.5
+_RESERVED = re.compile(rf"{_SIZE} reserved in total by PyTorch")
+_PROCESS = re.compile(rf"\bProcess [0-9]{{1,10}} has {_SIZE} memory in use")
+_ITSELF = re.compile(rf"this process has {_SIZE} memory in use")
+_LIMITED = re.compile(rf"{_SIZE} allowed;")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShort:
+    """A message of torch's allocator, in GiB. `others_gib`: what was neither its own nor free, nor of a process with
+    little; `is_of_others`: without that it would have got what it asked for.
+    """
+
+    asked_gib: float
+    total_gib: float
+    others_gib: float
+    is_of_others: bool
+
+
+def memory_short(line: str) -> MemoryShort | None:
+    """What a line says; None where it is another one, or does not say of how much memory there was how much free."""
+    asked, total, free = (_gib(pattern, line) for pattern in (_ASKED, _TOTAL, _FREE))
+    if asked is None or total is None or free is None:
+        return None
+    torchs = _gib(_RESERVED, line)
+    if torchs is None:
+        torchs = (_gib(_ALLOCATED, line) or 0.0) + (_gib(_UNALLOCATED, line) or 0.0)
+    processes = [size for size in map(_in_gib, _PROCESS.finditer(line)) if size <= total]
+    own = _own(line, torchs, total, processes)
+    few = sum(size for size in processes if size < OTHERS_LEAST_GIB and size != own)
+    others = max(0.0, total - free - few - (torchs if own is None else own))
+    least = NOT_TORCHS_GIB if own is None else OTHERS_LEAST_GIB
+    is_limited = _LIMITED.search(line) is not None  # by set_per_process_memory_fraction
+    return MemoryShort(asked, total, others, not is_limited and others > max(least, asked - free))
+
+
+def _own(line: str, torchs: float, total: float, processes: list[float]) -> float | None:
+    """What the process holds by NVML's word: if it is not named, the least that has room for what torch has of it."""
+    itself = _gib(_ITSELF, line)
+    if itself is not None and itself <= total:
+        return itself
+    return min((size for size in processes if size >= torchs), default=None) if torchs else None
+
+
+def _gib(pattern: re.Pattern[str], line: str) -> float | None:
+    found = pattern.search(line)
+    return _in_gib(found) if found else None
+
+
+def _in_gib(found: re.Match[str]) -> float:
+    number, unit = (group for group in found.groups() if group)
+    return float(number) / _GIB_IN[unit]

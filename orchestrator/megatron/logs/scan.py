@@ -1,0 +1,158 @@
+"""Search for the few relevant lines in a log of any size, and the rank labels in front of lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+NUMBER = rb"[-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][-+]?[0-9]{1,9})?|nan|inf)"
+"""A number as Python prints it, of bounded length."""
+
+WIDTH = 2000
+"""Bytes of a line that are looked at on either side of the word that was found."""
+
+
+_WINDOW_BYTES = 1024 * 1024
+_SAMPLE_BYTES = 16 * 1024
+_BYTES_PER_BAR = 250
+"""With more bars than that it is quicker to search for words."""
+
+
+def occurrences(log: bytes, word: bytes, start: int, end: int) -> Iterator[int]:
+    """Where the word stands in that part of the log."""
+    at = log.find(word, start, end)
+    while at >= 0:
+        yield at
+        at = log.find(word, at + len(word), end)
+
+
+def line_end(log: bytes, at: int, end: int) -> int:
+    """Where the line ends that `at` is in, `WIDTH` bytes further at most."""
+    end = min(end, at + WIDTH)
+    newline = log.find(b"\n", at, end)
+    return end if newline < 0 else newline
+
+
+def last_match(log: bytes, word: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> re.Match[bytes] | None:
+    """The last place where the pattern, which begins with the word, stands wholly in that part of the log."""
+    at = log.find(word, start, end)  # backwards it takes longer, and mostly there is none
+    at = log.rfind(word, at, end) if at >= 0 else -1
+    while at >= 0:
+        match = pattern.match(log, at, line_end(log, at, end))
+        if match is not None:
+            return match
+        at = log.rfind(word, start, at)
+    return None
+
+
+def telling(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """A part of a log that begins with a line, window by window, without the lines that have no bar in them where that
+    is most of them: each a text, and where in it to look.
+
+    A single character is found fastest of all, and what Megatron-LM reports again and again has bars.
+    """
+    while start < end:
+        stop = log.find(b"\n", min(end, start + _WINDOW_BYTES), end) + 1 or end
+        few = _barred_lines(log, start, stop)
+        yield (log, start, stop) if few is None else (few, 0, len(few))
+        start = stop
+
+
+def _barred_lines(log: bytes, start: int, end: int) -> bytes | None:
+    """The lines with a bar; None where there are many."""
+    if log.count(b"|", start, min(end, start + _SAMPLE_BYTES)) > _SAMPLE_BYTES // _BYTES_PER_BAR:
+        return None
+    lines: list[bytes] = []
+    most = (end - start) // _BYTES_PER_BAR
+    at = log.find(b"|", start, end)
+    while at >= 0:
+        if len(lines) > most:
+            return None
+        stop = log.find(b"\n", at, end) + 1 or end
+        lines.append(log[log.rfind(b"\n", start, at) + 1 or start : stop])
+        at = log.find(b"|", stop, end)
+    return b"".join(lines)
+
+
+# Bytes of a line that are looked at, on either side of what it was found by.
+BEFORE, BEHIND = 1024, 2048
+
+_TERMINAL = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_SRUN = re.compile(r"(?:P[0-9]{1,9} )? *([0-9]{1,9}): ")
+_MPI = re.compile(r"\[(?:[\w.-]{1,100}@)?[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err|diag)>:? ?")
+_TEE = re.compile(r"\[[a-z_]{1,20}[0-9]{1,9}\]: ?")
+_TORCH = re.compile(r"\[rank([0-9]{1,9})\]: ?")
+_WITHIN = re.compile(
+    r"\bRank ([0-9]{1,9})\]|error: [\w.-]{1,64}: task ([0-9]{1,9}): |process rank ([0-9]{1,9}) with PID|"
+    r"was aborted on rank ([0-9]{1,9})"
+)
+_NODE = re.compile(r"slurmstepd-([\w.-]{1,64}): |srun: error: ([\w.-]{1,64}): tasks? [0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Source of a line: the task number of srun's label, and the node name that slurmstepd or srun prints.
+
+    slurmstepd prints its node name only in some builds of Slurm; in the others its prefix is `slurmstepd: `.
+    """
+
+    task: int | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A line without its labels, and the rank and origin that the labels name.
+
+    `is_task`: the rank is only the number of a task of srun, which is a node's where a launcher starts its ranks.
+    """
+
+    text: str
+    rank: int | None
+    is_task: bool
+    origin: Origin = Origin()
+
+
+def labelled(line: bytes) -> Labelled:
+    """Read one line, whatever bytes it has: escape sequences of terminals go, what is not UTF-8 becomes U+FFFD."""
+    text = line.decode("utf-8", errors="replace")
+    if "\x1b" in text:
+        text = _TERMINAL.sub("", text)
+    text = text.rstrip()
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    task = _SRUN.match(text)
+    text = text[task.end() :] if task else text
+    process = _MPI.match(text)
+    text = text[process.end() :] if process else text
+    torch = _TORCH.match(text)
+    tee = None if torch else _TEE.match(text)
+    text = text[tee.end() :] if tee else text
+    torch = torch or _TORCH.match(text)
+    text = text[torch.end() :] if torch else text
+    within = None if torch else _WITHIN.search(text)
+    node = _NODE.match(text)
+    origin = Origin(int(task[1]) if task else None, (node[1] or node[2]) if node else None)
+    if torch or within or process:
+        said = torch or within or process
+        assert said is not None
+        return Labelled(text, int(next(group for group in said.groups() if group)), is_task=False, origin=origin)
+    return Labelled(text, origin.task, is_task=task is not None, origin=origin)
+
+
+def lines_with(part: bytes, token: bytes) -> Iterator[tuple[int, int]]:
+    """Where the lines begin and end that hold it."""
+    found = part.find(token)
+    while found >= 0:
+        start, end = line_around(part, found)
+        yield start, end
+        found = part.find(token, max(end, found + len(token)))
+
+
+def line_around(part: bytes, at: int) -> tuple[int, int]:
+    """The line that has this place in it, or what of it is near: a progress bar's ends are \\r alone."""
+    low, high = max(0, at - BEFORE), min(len(part), at + BEHIND)
+    start = max(part.rfind(b"\n", low, at), part.rfind(b"\r", low, at)) + 1 or low
+    ends = [end for end in (part.find(b"\n", at, high), part.find(b"\r", at, high)) if end >= 0]
+    return start, min(ends, default=high)

@@ -1,0 +1,1 @@
+"""The rules that Megatron-LM enforces on a configuration. Pure."""

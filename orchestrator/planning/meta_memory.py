@@ -1,0 +1,381 @@
+"""One rank of a job on tensors without data: Megatron-Core's model, gradient buffers and schedule, their bytes counted.
+
+`python -m orchestrator.planning.meta_memory` reads jobs and writes results, a JSON line each; `exact` starts it. A fake
+process group of the job's whole world stands in for the other ranks. The replacements made here are permanent for the
+process.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import io
+import json
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, replace
+from inspect import signature
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from orchestrator.planning.exact import ExactJob, RankMemory
+from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.layout import Layout, refusals
+
+_META = torch.device("meta")
+_GPU = torch.device("cuda")  # only its name is used: the options that a GPU gets
+_BLOCK_BYTES = 512  # what torch's CUDA allocator rounds a tensor up to
+
+
+@dataclass
+class Pool:
+    """Bytes of a pool's storages that exist now, and the most that existed at once."""
+
+    now: int = 0
+    peak: int = 0
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages that operations made and that still exist, and the most that existed at once.
+
+    Storages that are made while a CUDA graph would be recorded count for the pool of that graph, which holds its peak.
+    """
+
+    counting: ClassVar[LiveBytes | None] = None
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ordinary = Pool()
+        self._graphs: dict[int | None, Pool] = {}
+        self._current = self._ordinary
+        self.compiled_depth = 0
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def __enter__(self) -> LiveBytes:
+        LiveBytes.counting = self
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        LiveBytes.counting = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @property
+    def now(self) -> int:
+        """Bytes that exist now."""
+        return self._ordinary.now + sum(pool.peak for pool in self._graphs.values())
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that a GPU needed at once."""
+        return max(self._ordinary.peak, self.now)
+
+    def restart(self) -> None:
+        """Forget the peak."""
+        self._ordinary.peak = self._ordinary.now
+
+    def record(self, run: Callable[[], None], *, slot: int | None = None) -> Callable[[], None]:
+        """Run what a GPU would record as a graph, and count its memory as the graph's (`pretrain.graph.Recorder`)."""
+        self._current = self._graphs.setdefault(slot, Pool())
+        run()
+        self._current = self._ordinary
+        return run
+
+    def note_peak(self) -> None:
+        """Take the present for the peak if it is higher; inside a compiled function it is not what a GPU holds."""
+        if not self.compiled_depth:
+            self._current.peak = max(self._current.peak, self._current.now)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            return _communicated(func, args)
+        if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+            return args[0]  # to the host, which is not planned
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(out):
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                self._count(tensor.untyped_storage())
+        self.note_peak()
+        return out
+
+    def _count(self, storage: Any) -> None:
+        if storage not in self._known:
+            size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
+            self._known[storage] = size
+            self._current.now += size
+            weakref.finalize(storage, _free, self._current, size)
+
+
+def _free(pool: Pool, size: int) -> None:
+    pool.now -= size
+
+
+def _communicated(func: Any, args: Any) -> Any:
+    """No collective has a kernel for tensors without data; each returns its first argument, or a handle, or both."""
+    results = [FakeWork().boxed() if "Work" in str(result.type) else args[0] for result in func._schema.returns]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMemory:
+    """Build the rank's model and run as much of an iteration as reaches the peak."""
+    from megatron.core import parallel_state
+
+    from orchestrator.pretrain import build
+
+    layout = Layout.of(arguments, job.world_size)
+    dist.init_process_group("cpu:fake,meta:fake", rank=rank, world_size=job.world_size, store=FakeStore())
+    try:
+        build.start_model_parallel(layout, arguments.seed)
+        return _plan(job, arguments, layout, rank)
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int) -> RankMemory:
+    from megatron.core import parallel_state
+    from megatron.core.distributed import finalize_model_grads
+
+    from orchestrator.pretrain import build, model
+
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    config = model.transformer_config(arguments, layout, _GPU)
+    config.masked_softmax_fusion = job.attention == "unfused"
+    config.deallocate_pipeline_outputs = job.frees_outputs
+    config.finalize_model_grads_func = finalize_model_grads
+    _choose_attention(job, arguments)
+    with LiveBytes() as live:
+        with _META:
+            chunks = model.build_chunks(arguments, layout, config, _META)
+        chunks = build._wrap(arguments, config, chunks)
+        build._connect_overlap(arguments, config, chunks)
+        gc.collect()
+        live.restart()
+        state = live.now
+        _run(arguments, replace(layout, num_microbatches=_enough_microbatches(layout, stage)), chunks, live)
+    return RankMemory(
+        rank=rank,
+        pipeline_rank=stage,
+        parameters=sum(parameter.numel() for chunk in chunks for parameter in chunk.parameters()),
+        weights_and_gradients_bytes=state,
+        optimizer_bytes=_optimizer_bytes(arguments, chunks),
+        activations_peak_bytes=live.peak - state,
+    )
+
+
+def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any], live: LiveBytes) -> None:
+    """Run one iteration in Megatron-Core's schedule, and record the graphs that a GPU would record after it."""
+    from orchestrator.pretrain.data import Batches
+    from orchestrator.pretrain.graph import graph_scope
+    from orchestrator.pretrain.train import chunk_graphs, forward_step, graphed_step, schedule
+
+    batches = Batches(arguments, layout, _META)
+    if graph_scope(arguments, _GPU) != "chunk":
+        schedule(arguments, layout, chunks, batches, forward_step)()
+        return
+    graphs = chunk_graphs(layout, chunks, batches)
+    schedule(arguments, layout, chunks, batches, graphed_step(graphs))()
+    gc.collect()
+    for part in graphs:
+        part.record(live.record)
+
+
+def _enough_microbatches(layout: Layout, stage: int) -> int:
+    """As many as it takes until every further one only repeats the steady state.
+
+    Stage r of p runs p - r - 1 microbatches ahead of its first backward pass. With v chunks stage 0 runs (v + 1) p - 2
+    passes of one chunk ahead, and a chunk's own first backward pass comes up to (v - 1) p later: together the 2 v p
+    passes of 2 p microbatches.
+    """
+    stages = layout.pipeline_parallel
+    return min(layout.num_microbatches, 2 * stages if layout.virtual_stages > 1 else stages - stage + 1)
+
+
+def _optimizer_bytes(arguments: TrainingArguments, chunks: list[Any]) -> int:
+    """Adam's two fp32 moments, and an fp32 copy of the weights where those are 16-bit: 8 or 12 bytes per parameter.
+
+    With the distributed optimizer each data-parallel rank has its part of every gradient buffer, padding included.
+    """
+    each = 8 if arguments.precision == "fp32" else 12
+    buffers = [buffer for chunk in chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]
+    if arguments.use_distributed_optimizer:
+        return sum(each * buffer.numel // buffer.data_parallel_world_size for buffer in buffers)
+    return sum(each * parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+
+
+def prepare() -> None:
+    """Import Megatron-Core, made ready for tensors without data and with what a GPU would run; once for a process."""
+    warnings.filterwarnings("ignore")
+    from orchestrator.pretrain import cpu_shim
+
+    _replace(cpu_shim, "_CPU", _META)
+    _add_extensions()
+    _import_with_compiled()
+    cpu_shim.install()
+    _skip_other_groups()
+    from orchestrator.pretrain import fused, model, norms
+
+    _replace(model, "fill_weights", lambda *_: None)  # there are none to fill
+    # Each is one kernel on a GPU.
+    _replace(fused.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
+    norm = norms._RootMeanSquare
+    _replace(norm, "forward", staticmethod(_compiled(norm.forward)))
+    _replace(norm, "backward", staticmethod(_compiled(norm.backward)))
+    # CUDA's dropout keeps a mask of one byte; the one for other devices keeps a mask in the input's type.
+    _DROPOUT.impl("dropout", _dropout, "AutogradMeta")  # type: ignore[no-untyped-call]
+
+
+_DROPOUT = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # it lasts as long as its name
+
+
+def _dropout(tensor: torch.Tensor, probability: float, train: bool) -> torch.Tensor:
+    return torch.native_dropout(tensor, probability, train)[0] if train and probability else tensor
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+def _import_with_compiled() -> None:
+    """Import Megatron-Core with the functions that it compiles for a GPU marked as such."""
+    compile_before = torch.compile
+    _replace(torch, "compile", _compiled)
+    try:
+        import megatron.core  # noqa: F401
+    finally:
+        _replace(torch, "compile", compile_before)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Count of a function only what is there when it ends: its results and what is kept for the backward pass."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        live = LiveBytes.counting
+        if live is None:
+            return function(*args, **kwargs)
+        live.compiled_depth += 1
+        try:
+            results = function(*args, **kwargs)
+        finally:
+            live.compiled_depth -= 1
+        live.note_peak()
+        return results
+
+    return run
+
+
+def _skip_other_groups() -> None:
+    """Make the process groups of this rank only: of 3,072 ranks nearly all groups are others'."""
+    from megatron.core import parallel_state
+
+    create = parallel_state.create_group
+
+    def create_own_group(ranks: Any = None, **options: Any) -> Any:
+        return None if ranks is not None and dist.get_rank() not in ranks else create(ranks, **options)
+
+    _replace(parallel_state, "create_group", create_own_group)
+
+
+def _add_extensions() -> None:
+    """Stand-ins for CUDA extensions: the memory that each takes is that of its results."""
+    # The GEMM adds the weight gradient to the fp32 buffer itself.
+    _add_extension("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=_nothing, wgrad_gemm_accum_fp16=_nothing)
+    # Masked softmax: a result of its own forward, in place of the incoming gradient backward.
+    _add_extension(
+        "scaled_upper_triang_masked_softmax_cuda",
+        forward=lambda scores, _: torch.empty_like(scores),
+        backward=lambda gradient, *_: gradient,
+    )
+    _add_extension("scaled_masked_softmax_cuda", get_batch_per_block=lambda *_: 1)
+
+
+def _add_extension(name: str, **functions: Callable[..., Any]) -> None:
+    module = ModuleType(name)
+    vars(module).update(functions)
+    sys.modules[name] = module
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+
+    from orchestrator.pretrain import attention, model
+
+    known = signature(DotProductAttention).parameters
+
+    class MegatronAttention(DotProductAttention):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{name: value for name, value in options.items() if name in known})
+
+    unfused = job.attention == "unfused"
+    scores = arguments.attention_backend == "unfused"
+    kernel = torch.nn.functional.scaled_dot_product_attention if scores else _flash_attention
+    _replace(attention, "scaled_dot_product_attention", kernel)
+    # The mask over gathered keys is an object that kernels read as a rule, and it cannot be made without data.
+    _replace(attention, "causal_lower_right", lambda *_: None)
+    _replace(model, "CausalAttention", MegatronAttention if unfused else attention.CausalAttention)
+
+
+def _flash_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **options: Any
+) -> torch.Tensor:
+    """The flash kernel, which keeps its output and a log-sum for each row; without data torch would keep the scores."""
+    dropout, scale = options.get("dropout_p", 0.0), options.get("scale")
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    output: torch.Tensor = flash(query, key, value, dropout, True, False, scale=scale)[0]
+    return output
+
+
+def serve() -> None:
+    """Answer each line of the standard input, a job, with one on the standard output: its ranks, or a reason."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    prepare()
+    for line in sys.stdin:
+        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+
+
+def _answer(fields: dict[str, Any]) -> dict[str, Any]:
+    started = time.perf_counter()
+    job = ExactJob(**fields)
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            arguments = parse_arguments(job.arguments)
+    except SystemExit:
+        return {"reason": said.getvalue().strip().split("\n")[-1]}
+    reasons = refusals(arguments, job.world_size, on_gpu=True)
+    if reasons:
+        return {"reason": "; ".join(reasons)}
+    try:
+        ranks = [asdict(plan_rank(job, arguments, rank)) for rank in _ranks(arguments, job.world_size)]
+    except Exception as error:
+        lines = str(error).splitlines()
+        return {"reason": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"}
+    return {"ranks": ranks, "seconds": time.perf_counter() - started}
+
+
+def _ranks(arguments: TrainingArguments, world_size: int) -> list[int]:
+    """The first rank of the first and of the last pipeline stage; ranks of a stage stand together."""
+    stages = arguments.pipeline_model_parallel_size
+    return sorted({0, world_size - world_size // stages})
+
+
+if __name__ == "__main__":
+    serve()

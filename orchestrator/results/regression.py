@@ -1,0 +1,271 @@
+"""Two sides against one another: clusters, dates, commits or runs, case by case, with what is more than noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.tables import FAILED, VERIFIED, Attempt, Run, RunJob, batched
+from orchestrator.results import cases
+from orchestrator.results.evidence import SMALLER_IS_BETTER
+from orchestrator.results.repeats import CaseMetric, Together, together
+
+LEAST_NOISE = 0.02
+"""What two jobs that run the same may differ by at least, where no repeats say how far they do: the iterations of one
+job agree better with each other than with those of the next, on other nodes. Ours; the two smallest cases of SC21's
+table 1 differed by 1.3 % and 1.8 % between two machines of H200s, and by 0.2 % at most from job to job on one."""
+
+Kind = Literal["cluster", "date", "commit", "run"]
+Change = Literal[
+    "regression", "improvement", "same within noise", "now fails", "only in A", "only in B", "no number in either"
+]
+Key = tuple[str, str, str, str, str | None]
+_SHORTEST = 4
+"""Characters of a commit or a run's id that may stand for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """What of a run says which side it is on."""
+
+    id: str
+    experiment: str
+    scale: str
+    cluster: str
+    created_at: datetime
+    git_commit: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one of the two words means; `name` is in full where the word was the start of it."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A case on both sides. `ratio` is B over A in the metric's own unit; `noise` is the relative difference that says
+    nothing. `because` has what else there is to know: why a side has no number, why numbers are too noisy, or why the
+    sides are not like with like.
+    """
+
+    experiment: str
+    scale: str
+    case: str
+    workload: str
+    metric: str
+    a: CaseMetric | None
+    b: CaseMetric | None
+    job_a: str | None
+    job_b: str | None
+    ratio: float | None
+    noise: float | None
+    change: Change
+    because: str | None = None
+
+
+def known_runs(ledger: Ledger) -> list[KnownRun]:
+    """All runs, the oldest first; of two at once the order of their ids decides."""
+    columns = (Run.id, Run.experiment, Run.scale, Run.cluster, Run.created_at, Run.git_commit)
+    with ledger.reading() as session:
+        return [KnownRun(*row) for row in session.execute(sa.select(*columns).order_by(Run.created_at, Run.id))]
+
+
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[KnownRun]) -> list[JobRow]:
+    """Those that the latest run asked for last."""
+    order = {run.id: position for position, run in enumerate(runs)}
+    return sorted(rows, key=lambda row: order.get(row.run_id, -1))
+
+
+def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> Side:
+    """What a word is; ReproError where it is nothing, or could be several things. `codes` are those of all jobs."""
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", word):
+        try:
+            datetime.fromisoformat(word)
+        except ValueError:
+            raise ReproError(Problem(f"{word}: no such date", mend="year-month-day, for example 2026-11-20")) from None
+        return Side("date", word)
+    clusters = list(dict.fromkeys(run.cluster for run in runs))
+    meant = [Side("cluster", word)] if word in clusters else []
+    if len(word) >= _SHORTEST:
+        commits = {run.git_commit for run in runs if run.git_commit} | set(codes)
+        meant += [Side("commit", one) for one in sorted(commits) if _is_start(word, one)]
+        meant += [Side("run", run.id) for run in runs if run.id.startswith(word)]
+    whole = [one for one in meant if one.kind != "cluster" and one.name == word]
+    meant = whole or meant
+    if not meant:
+        near = did_you_mean(word, clusters) or f"clusters with jobs: {', '.join(clusters) or 'none'}"
+        raise ReproError(Problem(f"{word}: neither a cluster with jobs, nor a date, a commit or a run", mend=near))
+    if len(meant) > 1:
+        could = ", ".join(str(one) for one in meant[:5]) + (f" or {len(meant) - 5} more" if len(meant) > 5 else "")
+        raise ReproError(Problem(f"{word}: could be {could}", mend="give more of it"))
+    return meant[0]
+
+
+def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[KnownRun]) -> list[JobRow]:
+    """Of these jobs those of the side, each with the attempt that the side means, the one that counts last at the end.
+
+    A cluster's are its latest attempts; a date's the latest that had ended by its end, in UTC; a run's and a commit's
+    those that it submitted, or found to be there already.
+    """
+    if side.kind == "cluster":
+        return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
+    attempts = _attempts(ledger, rows)
+    if side.kind == "date":
+        end = datetime.fromisoformat(side.name) + timedelta(days=1)
+        ended = {
+            job: [one for one in tried if one["ended_at"] and one["ended_at"] < end] for job, tried in attempts.items()
+        }
+        found = [dataclasses.replace(row, **ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
+        return sorted(found, key=lambda row: row.ended_at or end)
+    own = {run.id: run for run in runs if side.name in (run.id, run.git_commit)}
+    asked = _asked(ledger, own)
+    found = []
+    for row in rows:
+        if (row.experiment, row.scale, row.case_name, row.job_id) in asked or row.code == side.name:
+            submitted = [one for one in attempts[row.job_id] if one["run_id"] in own]
+            found.append(dataclasses.replace(row, **submitted[-1]) if submitted else row)
+    return in_order_of_runs(found, runs)
+
+
+def compare_sides(
+    a: Sequence[JobRow],
+    b: Sequence[JobRow],
+    metrics: Mapping[int, Mapping[str, MeasuredMetric]],
+    metric_of: Callable[[str], str],
+    by_cluster: bool,
+) -> list[Against]:
+    """A row per case, matched by experiment, scale, case and program, and with `by_cluster` by cluster too.
+
+    `metrics` are by attempt, `metric_of` says which of them an experiment is about.
+    """
+    sides = [_grouped(rows, by_cluster) for rows in (a, b)]
+    found: list[Against] = []
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        one, other = (together(side[key], metrics) if key in side else None for side in sides)
+        found.append(_against(key, one, other, metric_of(key[0])))
+    return found
+
+
+def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> Against:
+    numbered = [side for side in (a, b) if _number(side, "iteration_ms")]
+    metric = wanted if all(_number(side, wanted) for side in numbered) else "iteration_ms"
+    first, second = _number(a, metric), _number(b, metric)
+    row = Against(
+        *key[:4],
+        metric=metric,
+        a=first,
+        b=second,
+        job_a=a.row.job_id if a else None,
+        job_b=b.row.job_id if b else None,
+        ratio=None,
+        noise=None,
+        change="no number in either",
+    )
+    if first is None or second is None:
+        change = _one_sided(first, second, b)
+        return dataclasses.replace(row, change=change, because=_why_none(a, first, "A") or _why_none(b, second, "B"))
+    ratio, noise = second.value / first.value, math.hypot(_noise(first), _noise(second))
+    faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
+    change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
+    noisy = [f"too noisy in {side}: {one.too_noisy}" for side, one in (("A", first), ("B", second)) if one.too_noisy]
+    because = "; ".join([*_unlike(a, b, metric), *noisy]) or None
+    if a and b and a.row.attempt_id == b.row.attempt_id:
+        because = "the same attempt"
+    return dataclasses.replace(row, ratio=ratio, noise=noise, change=change, because=because)
+
+
+def _unlike(a: Together | None, b: Together | None, metric: str) -> Iterator[str]:
+    """Yield what makes the two sides incomparable: other execution modes, and host-bound sides."""
+    if a is None or b is None:
+        return
+    modes = [" and ".join(cases.modes(side.rows)) or "unknown" for side in (a, b)]
+    if modes[0] != modes[1]:
+        yield f"not like with like: the execution mode is {modes[0]} in A, {modes[1]} in B"
+    for name, side in (("A", a), ("B", b)):
+        reason = cases.host_bound_reason(side.metrics) if metric not in cases.NOT_RATES else None
+        if reason:
+            yield f"host-bound in {name}: {reason}"
+
+
+def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Together | None) -> Change:
+    if a is not None:
+        return "now fails" if second is not None and second.row.verdict == FAILED else "only in A"
+    return "only in B" if b is not None else "no number in either"
+
+
+def _why_none(side: Together | None, number: CaseMetric | None, name: str) -> str | None:
+    if side is None or number is not None:
+        return None
+    return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
+
+
+def _number(side: Together | None, metric: str) -> CaseMetric | None:
+    if side is None or side.row.verdict != VERIFIED or side.flag is not None:
+        return None
+    return side.metrics.get(metric)
+
+
+def _noise(metric: CaseMetric) -> float:
+    return metric.noise if metric.repeats > 1 else max(metric.noise, LEAST_NOISE)
+
+
+def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[Key, list[JobRow]]:
+    groups: dict[Key, list[JobRow]] = {}
+    for row in rows:
+        key = (row.experiment, row.scale, row.case_name, row.workload, row.cluster if by_cluster else None)
+        groups.setdefault(key, []).append(row)
+    return groups
+
+
+def _is_start(word: str, commit: str) -> bool:
+    return commit.startswith(word) or commit.rpartition("-")[2].startswith(word)
+
+
+def _asked(ledger: Ledger, runs: Mapping[str, KnownRun]) -> set[tuple[str, str, str, str]]:
+    """What these runs asked for, new or found: experiment, scale, case and job."""
+    found: set[tuple[str, str, str, str]] = set()
+    query = sa.select(RunJob.run_id, RunJob.case_name, RunJob.job_id)
+    with ledger.reading() as session:
+        for ids in batched(list(runs)):
+            for run_id, case_name, job_id in session.execute(query.where(RunJob.run_id.in_(ids))):
+                run = runs[run_id]
+                found.add((run.experiment, run.scale, case_name, job_id))
+    return found
+
+
+_OF_ATTEMPT = tuple(
+    field.name
+    for field in dataclasses.fields(JobRow)
+    if field.name != "job_id" and field.name in Attempt.__table__.columns
+)
+"""The fields of a JobRow that are its attempt's."""
+
+
+def _attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[str, list[dict[str, Any]]]:
+    """Every attempt of these jobs, the first one first, as what of a job's row is the attempt's."""
+    found: dict[str, list[dict[str, Any]]] = {row.job_id: [] for row in rows}
+    columns = (Attempt.job_id, Attempt.id, *(getattr(Attempt, name) for name in _OF_ATTEMPT))
+    with ledger.reading() as session:
+        for ids in batched(list(found)):
+            query = sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
+            for job_id, attempt_id, *values in session.execute(query):
+                own = dict(zip(_OF_ATTEMPT, values, strict=True))
+                found[job_id].append({"attempt_id": attempt_id, **own})
+    return found

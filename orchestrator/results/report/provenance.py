@@ -1,0 +1,207 @@
+"""What stands behind the numbers of a figure: attempts with what became of them, runs, profiles and scripts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.ledger.reports import AttemptOrigin, RunOrigin
+from orchestrator.ledger.tables import FAILED, VERIFIED
+from orchestrator.masking import masked_tree, masked_words
+from orchestrator.reading.failure import POLICIES, Failure
+from orchestrator.results.report.words import Mark, shown_hours, shown_moment
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """An attempt that failed: its class, what decided it and who printed that, where, and what follows from it."""
+
+    case: str
+    job: str
+    attempt: int
+    failure: str
+    decided_by: str
+    rank: str
+    nodes: str
+    state: str
+    policy: str
+    hours: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One submission of a job. `script` is the anchor of its script's text, empty where the page has none."""
+
+    case: str
+    job: str
+    attempt: int
+    run: str
+    scheduler_id: str
+    nodes: str
+    verdict: Mark
+    started: str
+    hours: str
+    program: str
+    script: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    id: str
+    at: str
+    by: str
+    command: str
+    commit: str
+    versions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A cluster's profile as it was recorded, and the runs that were submitted with it."""
+
+    file: str
+    runs: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's text, and the jobs that ran it."""
+
+    anchor: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """What GPUs were held for, in GPU-hours; on the device `cpu` the same of processes, which is something else."""
+
+    device: str
+    number: float
+    in_failed: float
+
+    @property
+    def unit(self) -> str:
+        return "process-hours on CPUs" if self.device == "cpu" else "GPU-hours"
+
+    @property
+    def spent(self) -> str:
+        return shown_hours(self.number)
+
+    @property
+    def said(self) -> str:
+        """`12.40 GPU-hours, 0.31 of them in attempts that failed`."""
+        lost = f", {shown_hours(self.in_failed)} of them in attempts that failed" if self.in_failed else ""
+        return f"{self.spent} {self.unit}{lost}"
+
+
+def hours_of(attempts: Iterable[AttemptOrigin], device: str) -> Hours:
+    """Of what has ended; what is under way has not cost its last hour yet."""
+    some = list(attempts)
+    failed = (attempt.gpu_hours for attempt in some if attempt.verdict == FAILED)
+    return Hours(device, sum(attempt.gpu_hours for attempt in some), sum(failed))
+
+
+def failed_rows(
+    attempts: Sequence[AttemptOrigin], names: Mapping[str, str], as_published: frozenset[str]
+) -> tuple[FailedRow, ...]:
+    """Every attempt that failed, also where a later one was verified.
+
+    `names` are the cases by job; `as_published` the jobs of those that the source says end like this.
+    """
+    return tuple(
+        FailedRow(
+            case=names[one.job_id],
+            job=one.job_id,
+            attempt=one.number,
+            failure=one.failure or "",
+            decided_by=one.deciding_line or one.verdict_reason or "",
+            rank="" if one.deciding_rank is None else str(one.deciding_rank),
+            nodes=one.nodes or one.host,
+            state=_state(one),
+            policy="as the source says" if one.job_id in as_published else _policy(one.failure),
+            hours=shown_hours(one.gpu_hours),
+        )
+        for one in attempts
+        if one.verdict == FAILED
+    )
+
+
+def attempt_rows(
+    attempts: Sequence[AttemptOrigin], names: Mapping[str, str], anchors: Mapping[str, str]
+) -> tuple[AttemptRow, ...]:
+    return tuple(
+        AttemptRow(
+            case=names[one.job_id],
+            job=one.job_id,
+            attempt=one.number,
+            run=one.run_id,
+            scheduler_id=one.scheduler_id or "",
+            nodes=one.nodes or one.host,
+            verdict=_verdict(one),
+            started=shown_moment(one.started_at),
+            hours=shown_hours(one.gpu_hours),
+            program=", ".join(filter(None, (one.workload, one.code, one.image, one.image_digest))),
+            script=anchors.get(one.script_sha256, ""),
+        )
+        for one in attempts
+    )
+
+
+def run_rows(runs: Sequence[RunOrigin]) -> tuple[RunRow, ...]:
+    return tuple(
+        RunRow(
+            id=run.id,
+            at=shown_moment(run.created_at),
+            by=f"{run.user}@{run.host}",
+            command=shlex.join(masked_words(run.command)),
+            commit=(run.git_commit or "no git checkout") + (" with changes" if run.git_dirty else ""),
+            versions=", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        )
+        for run in runs
+    )
+
+
+def profiles_of(runs: Sequence[RunOrigin]) -> tuple[Profile, ...]:
+    """Each profile once, whoever used it."""
+    used: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        text = json.dumps(masked_tree(run.profile), indent=2, ensure_ascii=False, default=str)
+        used.setdefault((run.profile_file or "as shipped", text), []).append(run.id)
+    return tuple(Profile(file, ", ".join(ids), text) for (file, text), ids in used.items())
+
+
+def scripts_of(
+    attempts: Sequence[AttemptOrigin], names: Mapping[str, str], texts: Mapping[str, str], anchors: Mapping[str, str]
+) -> tuple[Script, ...]:
+    """Those scripts that are told here, each once; `anchors` are by digest."""
+    ran: dict[str, dict[str, None]] = {}
+    for one in attempts:
+        if one.script_sha256 in texts:
+            ran.setdefault(one.script_sha256, {})[f"{names[one.job_id]} ({one.job_id})"] = None
+    return tuple(Script(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items())
+
+
+def _verdict(attempt: AttemptOrigin) -> Mark:
+    if attempt.verdict == VERIFIED:
+        return Mark("good", "verified")
+    if attempt.verdict == FAILED:
+        return Mark("bad", f"failed ({attempt.failure})" if attempt.failure else "failed")
+    return Mark("open", attempt.state.lower().replace("_", " "))
+
+
+def _state(attempt: AttemptOrigin) -> str:
+    code = f", exit code {attempt.exit_code}" if attempt.exit_code else ""
+    return attempt.state + code + (f", signal {attempt.signal}" if attempt.signal else "")
+
+
+def _policy(failure: str | None) -> str:
+    known = {member.value: POLICIES[member] for member in Failure}
+    policy = known.get(failure or "")
+    if policy is None:
+        return ""
+    what = "run again by itself, on other nodes" if policy.elsewhere else "run again by itself"
+    return f"{policy.why}: {what if policy.again else 'left to you'}"
