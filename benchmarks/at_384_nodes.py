@@ -26,7 +26,7 @@ from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_entries
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.job_dir import read_record
-from orchestrator.launch.executors import without_strays
+from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.plan import Plan, plan_cases
@@ -134,7 +134,7 @@ def ask(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> Tested:
         script = folders.home / f"{plan.identity}.sh"
         script.write_text(render_job(plan, cluster, folder, folders.templates))
         start = time.perf_counter()
-        answer = run_slurm([*without_strays(), "sbatch", "--test-only", str(script)])
+        answer = run_slurm([*clean_env_prefix(), "sbatch", "--test-only", str(script)])
         seconds += time.perf_counter() - start
         if answer.returncode:
             refused.append(f"{plan.case.name}: {answer.stderr.strip()}")
@@ -184,7 +184,7 @@ def ran(plan: Plan, cluster: Cluster, folders: Folders, folder: Path) -> Ended:
     script = folder / "job.sh"
     script.write_text(render_job(plan, cluster, folder, folders.templates))
     start = time.perf_counter()
-    answer = run_slurm([*without_strays(), "sbatch", "--parsable", str(script)])
+    answer = run_slurm([*clean_env_prefix(), "sbatch", "--parsable", str(script)])
     if answer.returncode:
         return Ended("REFUSED", 0.0, [answer.stderr.strip()])
     job = answer.stdout.strip()

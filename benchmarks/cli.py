@@ -22,7 +22,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import ledger_url, now, open_ledger
-from orchestrator.ledger.runs import NewAttempt, NewJob, NewRun, Standing, record_run
+from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
 
 JOBS = 10_000
@@ -90,7 +90,7 @@ def fill(database: Path) -> None:
         ledger,
         run,
         jobs,
-        lambda _job_id, _latest: Standing.MISSING,
+        lambda _job_id, _latest: Disposition.MISSING,
         lambda missing: {job: NewAttempt("/f", i, (), False, "/", "", "") for i, job in enumerate(missing)},
     )
     with ledger.writing() as session:

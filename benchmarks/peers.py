@@ -129,7 +129,8 @@ def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program
 
 def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
     """What the profile says of Megatron-LM, on `pretrain`'s tokens. Of fewer than a thousand documents its data sets
-    would have a split without any, and search it for ever."""
+    would have a split without any, and search it for ever.
+    """
     from benchmarks.plain_gpt import Sizes
     from benchmarks.token_files import write_token_files
 
@@ -218,7 +219,8 @@ def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[st
 
 def run_python(*words: str, home: Path | None = None) -> str:
     """stdout and stderr of a Python program of this checkout; CalledProcessError with them if it fails. Megatron-LM's
-    jobs start `python`: it is this one."""
+    jobs start `python`: it is this one.
+    """
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),

@@ -1,6 +1,6 @@
-"""The one error type: what is wrong, where, and the mend, each problem one line for a person.
+"""The error type of the project. Each problem is one line: location, what is wrong, hint.
 
-Exit codes: 0 fine, 1 a job or a claim failed, 2 yours to fix, 3 the scheduler or the machine is out of reach.
+Exit codes: 0 success, 1 a job or a claim failed, 2 user error, 3 the scheduler or the machine is unreachable.
 """
 
 from __future__ import annotations
@@ -11,28 +11,33 @@ from dataclasses import dataclass
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-EXIT_YOURS = 2
+EXIT_USER_ERROR = 2
 EXIT_UNREACHABLE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong; prints as `where what; mend`."""
+    """One thing that is wrong. It prints as `location: what. Hint: hint`."""
 
     what: str
-    where: str | None = None
-    mend: str | None = None
+    location: str | None = None
+    hint: str | None = None
 
     def __str__(self) -> str:
-        place = f"{self.where} " if self.where else ""
-        mend = f"; {self.mend}" if self.mend else ""
-        return " ".join(f"{place}{self.what}{mend}".splitlines())  # one line, whatever a file says
+        location = f"{self.location} " if self.location else ""
+        hint = f". {_sentence(self.hint)}" if self.hint else ""
+        return " ".join(f"{location}{self.what}{hint}".splitlines())  # one line, whatever a file contains
+
+
+def _sentence(hint: str) -> str:
+    """Return the hint as the last part of a message. A question needs no introduction."""
+    return f"{hint[0].upper()}{hint[1:]}" if hint.startswith("did you mean") else f"Hint: {hint}"
 
 
 class ReproError(Exception):
-    """One or more problems that the person at the keyboard can mend (exit code 2)."""
+    """One or more problems that the user can correct (exit code 2)."""
 
-    exit_code = EXIT_YOURS
+    exit_code = EXIT_USER_ERROR
 
     def __init__(self, *problems: Problem | str) -> None:
         self.problems: tuple[Problem, ...] = tuple(p if isinstance(p, Problem) else Problem(p) for p in problems)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 
-class Place(enum.Enum):
+class Location(enum.Enum):
     """Where a recorded process belongs, as seen from this process."""
 
     HERE = "here"
@@ -54,22 +54,22 @@ def this_machine_identity() -> MachineIdentity:
     )
 
 
-def place_of(machine: str | None, host: str) -> Place:
+def place_of(machine: str | None, host: str) -> Location:
     """Return where a process of this machine and host name belongs.
 
     Its processes are gone if this machine has been booted since. Without a recorded machine, the host name decides.
     """
     if not machine:
-        return Place.HERE if host == socket.gethostname() else Place.ELSEWHERE
+        return Location.HERE if host == socket.gethostname() else Location.ELSEWHERE
     there, here = MachineIdentity.parse(machine), this_machine_identity()
     if there.boot_id == here.boot_id:
         if not here.boot_id and host != socket.gethostname():
-            return Place.ELSEWHERE
-        return Place.HERE if there.pid_namespace == here.pid_namespace else Place.ELSEWHERE
+            return Location.ELSEWHERE
+        return Location.HERE if there.pid_namespace == here.pid_namespace else Location.ELSEWHERE
     # Copies of a virtual machine may share a machine id, but not their host name as well.
     if there.machine_id and there.machine_id == here.machine_id and host == socket.gethostname():
-        return Place.REBOOTED
-    return Place.ELSEWHERE
+        return Location.REBOOTED
+    return Location.ELSEWHERE
 
 
 def start_ticks(pid: int) -> int | None:

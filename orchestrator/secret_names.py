@@ -96,7 +96,8 @@ def holds_secret(name: str, value: str) -> bool:
 
 def _is_secret_variable(name: str, words: list[str]) -> bool:
     """Return whether the name is an environment variable's such as OPENAI_KEY or GH_PAT: in other places these are
-    keys of a dictionary, and patterns."""
+    keys of a dictionary, and patterns.
+    """
     if len(words) < 2 or name != name.upper():
         return False
     return (words[-1] == "KEY" and words[-2] not in _OTHER_KEYS) or (

@@ -55,7 +55,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
             cases.append(_case(entry, scale, fields, shared, row))
         except _NamelessRow as error:
             where = str(entry.document.place(validate.own_path(entry.document, scale, "cases", i)))
-            problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.mend))
+            problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.hint))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
             problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
@@ -71,7 +71,7 @@ class _NamelessRow(Exception):
     def __init__(self, axis: str) -> None:
         super().__init__(axis)
         self.axis = axis
-        self.mend = f"add {axis}: to the row, or change named_by"
+        self.hint = f"add {axis}: to the row, or change named_by"
 
 
 def case_count(fields: ScaleFields) -> int:
@@ -100,8 +100,8 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     experiment = entry.experiment
     if scale != PAPER and scale not in experiment.scales:
         known = scale_names(experiment)
-        mend = did_you_mean(scale, known) or f"{entry.short_name} has: {', '.join(known)}"
-        raise ReproError(Problem(f"{scale}: no such scale", mend=mend))
+        hint = did_you_mean(scale, known) or f"{entry.short_name} has: {', '.join(known)}"
+        raise ReproError(Problem(f"{scale}: no such scale", hint=hint))
     base = {name: getattr(experiment, name) for name in ScaleFields.model_fields}
     if scale == PAPER:
         return ScaleFields.model_construct(None, **base)

@@ -40,7 +40,7 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
         before = names.get(name)
         if before is not None and before.parent == path.parent:
             both = f"{shown(before)} and {shown(path)}"
-            raise ReproError(Problem(f"{name}: this name is used twice, by {both}", mend="rename one of them"))
+            raise ReproError(Problem(f"{name}: this name is used twice, by {both}", hint="rename one of them"))
         if path.stem != "paper":
             names.setdefault(name, path)
     return names
@@ -72,13 +72,13 @@ def find_experiment(folders: Folders, name: str) -> Entry:
     found = names_meant(names, name)
     if name in papers(names):
         ours = ", ".join(short_name(full) for full in _of_paper(names, name))
-        raise ReproError(Problem(f"{name}: a paper, not an experiment", mend=f"it has {ours}"))
+        raise ReproError(Problem(f"{name}: a paper, not an experiment", hint=f"it has {ours}"))
     if not found:
         near = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
         there = f"there are: {', '.join(sorted(names)) or 'none'}"
-        raise ReproError(Problem(f"{name}: no such experiment", mend=near or there))
+        raise ReproError(Problem(f"{name}: no such experiment", hint=near or there))
     if len(found) > 1:
-        raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", mend="give the full name"))
+        raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", hint="give the full name"))
     return read_experiment(found[0], names[found[0]])
 
 

@@ -21,16 +21,16 @@ def parse_where(text: str | None) -> dict[str, Value]:
     for part in filter(None, (text or "").split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in AXES:
-            mend = did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
-            raise ReproError(Problem(f"--where {part.strip()}: no such axis", mend=mend))
+            hint = did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
+            raise ReproError(Problem(f"--where {part.strip()}: no such axis", hint=hint))
         if not equals or not value:
-            raise ReproError(Problem(f"--where {part.strip()}: must be axis=value", mend="for example pp=8,gbs=32"))
+            raise ReproError(Problem(f"--where {part.strip()}: must be axis=value", hint="for example pp=8,gbs=32"))
         try:
             meant = read_value(name, value)
         except ValueError as error:
-            raise ReproError(Problem(f"--where {part.strip()}: {error}", mend="for example pp=8,gbs=32")) from None
+            raise ReproError(Problem(f"--where {part.strip()}: {error}", hint="for example pp=8,gbs=32")) from None
         if wanted.get(name, meant) != meant:
-            raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", mend="one value for each axis"))
+            raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", hint="one value for each axis"))
         wanted[name] = meant
     return wanted
 
@@ -42,7 +42,7 @@ def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
         return chosen
     asked = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
     there = "; ".join(f"{axis}: {_values(cases, axis)}" for axis in wanted)
-    raise ReproError(Problem(f"--where {asked}: no such case", mend=f"there are {there}"))
+    raise ReproError(Problem(f"--where {asked}: no such case", hint=f"there are {there}"))
 
 
 def _values(cases: list[Case], axis: str) -> str:
@@ -64,7 +64,7 @@ def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
     if len(own) > 1 or any(axis == "workload" for case in cases for axis, _ in case.point):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
         what = f"--workload {workload}: {figure} compares programs ({', '.join(own)}), which would become one"
-        raise ReproError(Problem(what, mend="leave --workload out"))
+        raise ReproError(Problem(what, hint="leave --workload out"))
     return [
         replace(case, workload=workload, expected=None, settings=case.settings | {"workload": workload})
         for case in cases

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from orchestrator.catalog.axes import AXES, AxisValues, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
-from orchestrator.config.yaml import Document, Path_
+from orchestrator.config.yaml import Document, KeyPath
 from orchestrator.errors import Problem, did_you_mean
 
 
@@ -25,7 +25,7 @@ def problems(
 
 def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
     """Values in a matrix that their axis cannot have, at any scale; rows are checked as they are read."""
-    matrices: list[tuple[Path_, AxisValues | None]] = [((), experiment.matrix)]
+    matrices: list[tuple[KeyPath, AxisValues | None]] = [((), experiment.matrix)]
     matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
     for path, matrix in matrices:
         for axis, values in (matrix.given() if matrix else {}).items():
@@ -48,9 +48,9 @@ def name_problems(document: Document, scale: str, names: Sequence[str]) -> list[
     return found
 
 
-def own_path(document: Document, scale: str, *path: str | int) -> Path_:
+def own_path(document: Document, scale: str, *path: str | int) -> KeyPath:
     """Where a scale's field stands: in its own block, or else at the top level it was taken from."""
-    own: Path_ = ("scales", scale, *path)
+    own: KeyPath = ("scales", scale, *path)
     return own if own[:3] in document.keys else tuple(path)
 
 
@@ -65,7 +65,7 @@ def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterato
     }
     for first, second in (("matrix", "fixed"), ("matrix", "rules"), ("fixed", "rules"), ("cases", "rules")):
         for axis in sorted(givers[first] & givers[second]):
-            own: Path_ = ("scales", scale, second, axis)
+            own: KeyPath = ("scales", scale, second, axis)
             where = str(document.key_place(own if own in document.keys else (second, axis)))
             yield Problem(f"{axis}: given by {first} and by {second} at scale {scale}", where, "keep one of them")
 
@@ -73,8 +73,8 @@ def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterato
 def _unknown_axes(document: Document, experiment: Experiment) -> Iterator[Problem]:
     for path, axis in _named_axes(experiment):
         if axis not in AXES:
-            mend = did_you_mean(axis, AXES) or f"known: {', '.join(AXES)}"
-            yield Problem(f"{axis}: no such axis", str(document.place(path)), mend)
+            hint = did_you_mean(axis, AXES) or f"known: {', '.join(AXES)}"
+            yield Problem(f"{axis}: no such axis", str(document.place(path)), hint)
 
 
 def _axes_without_values(document: Document, experiment: Experiment, fields: ScaleFields) -> Iterator[Problem]:
@@ -90,7 +90,7 @@ def _axes_without_values(document: Document, experiment: Experiment, fields: Sca
             yield Problem(f"{axis}: {where}", str(document.place(path)), f"there are: {', '.join(known)}")
 
 
-def _named_axes(experiment: Experiment) -> Iterator[tuple[Path_, str]]:
+def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
     for i, axis in enumerate(experiment.axes.x.of):
         yield ("axes", "x", "of", i), axis
     if experiment.axes.series is not None:
@@ -112,8 +112,8 @@ def _unknown_scales(document: Document, experiment: Experiment) -> Iterator[Prob
     for i, claim in enumerate(experiment.claims):
         for j, name in enumerate(claim.judged_at):
             if name not in known:
-                mend = did_you_mean(name, known) or f"there are: {', '.join(known)}"
-                yield Problem(f"{name}: no such scale", str(document.place(("claims", i, "judged_at", j))), mend)
+                hint = did_you_mean(name, known) or f"there are: {', '.join(known)}"
+                yield Problem(f"{name}: no such scale", str(document.place(("claims", i, "judged_at", j))), hint)
 
 
 def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleFields) -> Iterator[Problem]:
@@ -125,8 +125,8 @@ def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleF
     named += [(own_path(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed or ())]
     for path, name in named:
         if name is not None and name not in known:
-            mend = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"
-            yield Problem(f"{name}: no such model", str(document.place(path)), mend)
+            hint = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"
+            yield Problem(f"{name}: no such model", str(document.place(path)), hint)
 
 
 def _claims_of_one_name(document: Document, experiment: Experiment) -> Iterator[Problem]:

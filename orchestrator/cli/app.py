@@ -33,7 +33,7 @@ from orchestrator.cli import (
     wait,
 )
 from orchestrator.cli.output import data, say
-from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_YOURS, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
 app = typer.Typer(
     name="repro",
@@ -81,12 +81,12 @@ def _options(
 
 def _require_text(words: list[str]) -> None:
     """Refuse a NUL, which no path, name or URL has, and what is not UTF-8, which no script can hold."""
-    found = [Problem(f"{word!r}: contains a NUL character", mend="remove it") for word in words if "\0" in word]
+    found = [Problem(f"{word!r}: contains a NUL character", hint="remove it") for word in words if "\0" in word]
     for word in words:
         try:
             word.encode()
         except UnicodeEncodeError:
-            found.append(Problem(f"{word!r}: is not UTF-8 text", mend="use a name of UTF-8 characters"))
+            found.append(Problem(f"{word!r}: is not UTF-8 text", hint="use a name of UTF-8 characters"))
     if found:
         raise ReproError(*found)
 
@@ -101,7 +101,7 @@ def main() -> None:
             app([word for word in sys.argv[1:] if word != "--debug"], prog_name="repro")
     except SystemExit as end:
         if session.were_wrong_cells() and end.code in (None, EXIT_OK, EXIT_FAILED):
-            sys.exit(EXIT_YOURS)
+            sys.exit(EXIT_USER_ERROR)
         raise
     except ReproError as error:
         if debug:

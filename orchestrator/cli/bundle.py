@@ -62,13 +62,13 @@ def bundle(
     """Write everything a reviewer needs to one file; or verify such a file: its numbers, from its own logs."""
     if what != VERIFY:
         if file is not None:
-            raise ReproError(Problem(f"{file}: only verify takes a file here", mend="-o names the one to write"))
+            raise ReproError(Problem(f"{file}: only verify takes a file here", hint="-o names the one to write"))
         if allowed_signers is not None:
-            raise ReproError(Problem("--allowed-signers: only verify takes it", mend="--sign KEY signs a bundle"))
+            raise ReproError(Problem("--allowed-signers: only verify takes it", hint="--sign KEY signs a bundle"))
         _make(what, output, scale, cluster, workload, sign, force, database)
     elif file is None or any((output, scale, cluster, workload, sign, force)):
-        mend = "repro bundle verify FILE.tar.zst"
-        raise ReproError(Problem("verify takes a file, and no option but --allowed-signers", mend=mend))
+        hint = "repro bundle verify FILE.tar.zst"
+        raise ReproError(Problem("verify takes a file, and no option but --allowed-signers", hint=hint))
     else:
         _verify(file, allowed_signers)
 

@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
 from orchestrator.cli.output import counted, data, next_command, say
-from orchestrator.errors import EXIT_FAILED, EXIT_YOURS, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 
 ASK_ABOVE = 10
@@ -49,7 +49,7 @@ def cancel(
         return
     if len(live) > ASK_ABOVE and not yes:
         if not sys.stdin.isatty():
-            raise ReproError(Problem(f"{len(live)} jobs would be cancelled", mend="say --yes"))
+            raise ReproError(Problem(f"{len(live)} jobs would be cancelled", hint="say --yes"))
         typer.confirm(f"Cancel {len(live)} jobs?", abort=True, err=True)
     done = cancel_jobs(ledger, live)
     for row in done.asked:
@@ -65,6 +65,6 @@ def cancel(
     for problem in done.unrecorded:
         say(f"repro: {problem}; the ledger does not record that these jobs were asked to end")
     if done.unrecorded:
-        raise typer.Exit(EXIT_YOURS)
+        raise typer.Exit(EXIT_USER_ERROR)
     if done.refused:
         raise typer.Exit(EXIT_FAILED)

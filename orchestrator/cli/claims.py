@@ -36,7 +36,7 @@ def claims(
     require_known(workload)
     names = [experiment] if experiment else _submitted(ledger, scale, cluster, workload)
     if not names:
-        raise ReproError(Problem("no such jobs were submitted", mend="repro status shows what was"))
+        raise ReproError(Problem("no such jobs were submitted", hint="repro status shows what was"))
     found: list[Outcome] = []
     problems: list[Problem] = []
     for name in names:

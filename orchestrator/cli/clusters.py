@@ -114,9 +114,9 @@ def check(
     folders = find_folders()
     cluster = find_cluster(folders, name)
     if not cluster.is_slurm and (job or experiment):
-        raise ReproError(Problem(f"{cluster.name} has no Slurm", mend="leave --job and --experiment out"))
+        raise ReproError(Problem(f"{cluster.name} has no Slurm", hint="leave --job and --experiment out"))
     if scale is not None and experiment is None:
-        raise ReproError(Problem("--scale is an experiment's", mend="say which with --experiment"))
+        raise ReproError(Problem("--scale is an experiment's", hint="say which with --experiment"))
     cases = _cases(cluster, folders, experiment, scale) if experiment else None
     findings = _findings(cluster, folders, cases, job)
     rows = [
@@ -126,7 +126,7 @@ def check(
             "check": one.check,
             "found": one.found,
             "from": one.where,
-            "mend": one.mend,
+            "mend": one.hint,
         }
         for one in findings
     ]
@@ -134,7 +134,7 @@ def check(
         as_json(rows)
     else:
         table(rows, ["result", "place", "check", "found"])
-    faults = [Problem(f"{one.check}: {one.found}", one.where, one.mend) for one in findings if one.is_fault]
+    faults = [Problem(f"{one.check}: {one.found}", one.where, one.hint) for one in findings if one.is_fault]
     if faults:
         raise ReproError(*faults)
     unseen = [one for one in findings if one.result == "not checked"]
@@ -160,7 +160,7 @@ def new(name: NewName, partition: Partition = None) -> None:
 
     folders = find_folders()
     if not name or name.startswith((".", "-")) or "/" in name or name.endswith((".yaml", ".local")):
-        raise ReproError(Problem(f"{name!r} is no name for a cluster", mend="letters, digits and dashes"))
+        raise ReproError(Problem(f"{name!r} is no name for a cluster", hint="letters, digits and dashes"))
     taken = cluster_names(folders).get(name)
     path = folders.home / "clusters" / f"{name}.yaml"
     if taken is not None or path.exists():

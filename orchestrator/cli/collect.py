@@ -91,25 +91,25 @@ def _format(export: Format | None, output: Path | None) -> Format:
         return export or Format.csv
     told = ENDINGS.get(output.suffix.lower())
     if export is None and told is None:
-        mend = f"say --export {', '.join(one.value for one in Format)}"
-        raise ReproError(Problem(f"{output}: its ending says no format", mend=mend))
+        hint = f"say --export {', '.join(one.value for one in Format)}"
+        raise ReproError(Problem(f"{output}: its ending says no format", hint=hint))
     if export is not None and told is not None and told is not export:
-        mend = "leave --export out, or give the file another ending"
-        raise ReproError(Problem(f"{output}: its ending says {told.value}, --export {export.value}", mend=mend))
+        hint = "leave --export out, or give the file another ending"
+        raise ReproError(Problem(f"{output}: its ending says {told.value}, --export {export.value}", hint=hint))
     return export or told or Format.csv
 
 
 def _require_sense(chosen: Format, output: Path | None, iterations: bool) -> None:
     if iterations and chosen in _FOR_PEOPLE:
         raise ReproError(
-            Problem(f"{chosen.value} is a table of cases", mend="--iterations goes with csv, json, jsonl and parquet")
+            Problem(f"{chosen.value} is a table of cases", hint="--iterations goes with csv, json, jsonl and parquet")
         )
     if chosen is Format.parquet:
         from orchestrator.results.export.formats import require_parquet
 
         require_parquet()
         if output is None and sys.stdout.isatty():
-            raise ReproError(Problem("parquet is nothing for a terminal", mend="add -o FILE.parquet"))
+            raise ReproError(Problem("parquet is nothing for a terminal", hint="add -o FILE.parquet"))
 
 
 def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
@@ -121,7 +121,7 @@ def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -
     runs = runs_of(ledger, [result.row for result in found if result.row is not None])
     rows = export_rows(now.entry, found, runs)
     if chosen in _FOR_PEOPLE:
-        table = tables.telling(now.entry, now.scale, now.cluster, rows)
+        table = tables.candidate_lines(now.entry, now.scale, now.cluster, rows)
         yield (tables.as_markdown(table) if chosen is Format.md else tables.as_latex(table)).encode()
     else:
         yield from formats.pieces(chosen.value, CASE_COLUMNS, {"cases": rows, "claims": claim_rows(now.claims)})

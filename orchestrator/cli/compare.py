@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.selection import Outcome
     from orchestrator.paths import Folders
     from orchestrator.results.cases import Result
-    from orchestrator.results.reference import Beside
+    from orchestrator.results.reference import ReferenceRow
 
 Words = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -62,13 +62,13 @@ def _meant(folders: Folders, words: Sequence[str]) -> tuple[str | None, tuple[st
     names = experiment_names(folders)
     if words and (len(words) in (1, 3)) and not names_meant(names, words[0]):
         near = did_you_mean(words[0], [name.rpartition("/")[2] for name in names])
-        mend = near or "two sides are two words, an experiment may stand before them"
-        raise ReproError(Problem(f"{words[0]}: no such experiment", mend=mend))
+        hint = near or "two sides are two words, an experiment may stand before them"
+        raise ReproError(Problem(f"{words[0]}: no such experiment", hint=hint))
     if len(words) > 3 or (len(words) == 2 and names_meant(names, words[0])):
         raise ReproError(
             Problem(
                 f"{' '.join(words)}: neither an experiment alone nor two sides",
-                mend="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B",
+                hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B",
             )
         )
     sides = (words[-2], words[-1]) if len(words) > 1 else None
@@ -98,7 +98,7 @@ def _with_published(now: Outcome, where: str | None, json: bool) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_talk(besides: Sequence[Beside], found: Sequence[Result]) -> None:
+def _print_talk(besides: Sequence[ReferenceRow], found: Sequence[Result]) -> None:
     """How the rates were computed, how many numbers came out, which cases are host-bound, and what is missing."""
     from orchestrator.results.reference import equation
 
@@ -124,7 +124,7 @@ def _print_talk(besides: Sequence[Beside], found: Sequence[Result]) -> None:
         say(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases)}")
 
 
-def _missing(besides: Sequence[Beside]) -> dict[str, list[str]]:
+def _missing(besides: Sequence[ReferenceRow]) -> dict[str, list[str]]:
     """The cases by what is missing of them, each with the reason, or the metrics that it is about."""
     groups: dict[str, dict[str, dict[str, None]]] = {}
     for one in besides:
@@ -138,7 +138,7 @@ def _missing(besides: Sequence[Beside]) -> dict[str, list[str]]:
     }
 
 
-def _shown(one: Beside, result: Result) -> dict[str, Any]:
+def _shown(one: ReferenceRow, result: Result) -> dict[str, Any]:
     """A row of the table; what is empty in all of them is no column."""
     point = one.published
     how = point and f"{point.how}{'' if point.confirmed else ', unconfirmed'} ({point.source})"
@@ -157,7 +157,7 @@ def _shown(one: Beside, result: Result) -> dict[str, Any]:
     }
 
 
-def _plain(one: Beside, result: Result) -> dict[str, Any]:
+def _plain(one: ReferenceRow, result: Result) -> dict[str, Any]:
     from orchestrator.ledger.tables import fields
     from orchestrator.results.reference import equation
 
@@ -182,5 +182,5 @@ def _plain(one: Beside, result: Result) -> dict[str, Any]:
     }
 
 
-def _allowed(one: Beside) -> str:
+def _allowed(one: ReferenceRow) -> str:
     return f"±{100 * (one.tolerance or 0.0):.3g} % ({one.tolerance_from})"

@@ -17,7 +17,7 @@ from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.paths import Folders, short_name
-from orchestrator.results.regression import Against, Side, compare_sides, known_runs, rows_of_side, side_meant
+from orchestrator.results.regression import CaseDiff, Side, compare_sides, known_runs, rows_of_side, side_meant
 
 if TYPE_CHECKING:
     from orchestrator.ledger.attempts import JobRow
@@ -57,7 +57,7 @@ def compare_two(asked: Asked, words: tuple[str, str], json: bool) -> None:
     codes = {row.code for row in rows}
     a, b = (side_meant(word, runs, codes) for word in words)
     if a == b:
-        raise ReproError(Problem(f"{words[0]} and {words[1]}: both are {a}", mend="give two that differ"))
+        raise ReproError(Problem(f"{words[0]} and {words[1]}: both are {a}", hint="give two that differ"))
     sides = [rows_of_side(asked.ledger, side, rows, runs) for side in (a, b)]
     for one, other, position in ((a, b, 1), (b, a, 0)):
         if one.kind == "cluster" and other.kind in ("date", "commit"):  # that cluster then, not all of them
@@ -66,7 +66,7 @@ def compare_two(asked: Asked, words: tuple[str, str], json: bool) -> None:
     metrics = metrics_of(asked.ledger, [row.attempt_id for side in sides for row in side])
     found = compare_sides(sides[0], sides[1], metrics, _metric_of(asked.folders), by_cluster)
     if not any(one.job_a and one.job_b for one in found):
-        raise ReproError(Problem(f"{a} and {b} share no case{_of(asked)}", mend="repro status shows what was run"))
+        raise ReproError(Problem(f"{a} and {b} share no case{_of(asked)}", hint="repro status shows what was run"))
     if json:
         as_json({"a": _named(a), "b": _named(b), "cases": [_plain(one) for one in found], "regressions": _worse(found)})
     else:
@@ -97,7 +97,7 @@ def _metric_of(folders: Folders) -> Callable[[str], str]:
     return metric_of
 
 
-def _print_end(found: Sequence[Against]) -> None:
+def _print_end(found: Sequence[CaseDiff]) -> None:
     for change in ("regression", "now fails"):
         for one in found:
             if one.change == change:
@@ -112,15 +112,15 @@ def _print_end(found: Sequence[Against]) -> None:
     say(f"{counted(len(found), 'case')}: {said}")
 
 
-def _worse(found: Sequence[Against]) -> list[str]:
+def _worse(found: Sequence[CaseDiff]) -> list[str]:
     return [_called(one) for one in found if one.change in ("regression", "now fails")]
 
 
-def _called(one: Against) -> str:
+def _called(one: CaseDiff) -> str:
     return f"{short_name(one.experiment)} {one.scale} {one.case}"
 
 
-def _table(found: Sequence[Against]) -> tuple[list[dict[str, Any]], list[str]]:
+def _table(found: Sequence[CaseDiff]) -> tuple[list[dict[str, Any]], list[str]]:
     rows = [
         {
             "experiment": short_name(one.experiment),
@@ -144,7 +144,7 @@ def _table(found: Sequence[Against]) -> tuple[list[dict[str, Any]], list[str]]:
     return rows, columns
 
 
-def _plain(one: Against) -> dict[str, Any]:
+def _plain(one: CaseDiff) -> dict[str, Any]:
     sides: dict[str, Any] = {}
     for name, metric, job in (("a", one.a, one.job_a), ("b", one.b, one.job_b)):
         sides[name] = metric.value if metric else None

@@ -22,7 +22,7 @@ ImageNames = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
     typer.Argument(help="Names of the profile's images; else all that come from a registry."),
 ]
-Again = Annotated[bool, typer.Option("--again", help="Import anew what is there already.")]
+RerunPolicy = Annotated[bool, typer.Option("--again", help="Import anew what is there already.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Stay until every import has ended, then say how.")]
 
 POLL_S = 5.0
@@ -55,7 +55,7 @@ def list_images(cluster: OnCluster, json: Json = False) -> None:
 
 
 @app.command("import")
-def import_images(cluster: OnCluster, names: ImageNames = None, again: Again = False, wait: Wait = False) -> None:
+def import_images(cluster: OnCluster, names: ImageNames = None, again: RerunPolicy = False, wait: Wait = False) -> None:
     """Import images from their registry into the staging folder, each in a job of one task."""
     from orchestrator.clusters.resolve import find_cluster
     from orchestrator.launch import image_import

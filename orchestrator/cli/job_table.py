@@ -168,9 +168,9 @@ def can_never_start(row: JobRow) -> bool:
 
 def mend_for(reason: WaitReason, *rows: JobRow) -> str | None:
     """What to do about it, with the job's own id in it where it is about one job."""
-    if reason.mend is None or len(rows) != 1:
-        return reason.mend
-    return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.mend)
+    if reason.hint is None or len(rows) != 1:
+        return reason.hint
+    return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
 
 
 def running_progress(row: JobRow) -> tuple[Progress | None, str | None]:
@@ -237,8 +237,8 @@ def _why(row: JobRow, now: Progress | None, at: datetime) -> str | None:
     reason = wait_reason(row)
     if reason is None or reason.kind == "unknown":
         return row.reason
-    mend = mend_for(reason, row) if can_never_start(row) else None
-    return str(Problem(f"{row.reason}: {reason.meaning}", mend=mend))
+    hint = mend_for(reason, row) if can_never_start(row) else None
+    return str(Problem(f"{row.reason}: {reason.meaning}", hint=hint))
 
 
 def _host_bound(metrics: Mapping[str, MeasuredMetric]) -> str | None:

@@ -49,7 +49,7 @@ def logs(
     ledger = submitted_ledger(folders, database)
     row = one_job(ledger, folders, job, "logs are shown of one")
     if rank is not None and rank >= row.gpus:
-        raise ReproError(Problem(f"--rank {rank}: the job has {row.gpus} ranks", mend=f"0 to {row.gpus - 1}"))
+        raise ReproError(Problem(f"--rank {rank}: the job has {row.gpus} ranks", hint=f"0 to {row.gpus - 1}"))
     shown = attempt if attempt is not None else row.number
     folder = _folder_of(ledger, row, shown)
     lines = None if rank is None else RankLines(rank, _ranks_per_task(folder, row))
@@ -89,7 +89,7 @@ def one_job(ledger: Ledger, folders: Folders, word: str, of_one: str) -> JobRow:
 
     rows = chosen_rows(ledger, folders, [word])
     if len(rows) != 1:
-        raise ReproError(Problem(f"{word}: {len(rows)} jobs; {of_one}", mend="repro status shows the jobs"))
+        raise ReproError(Problem(f"{word}: {len(rows)} jobs; {of_one}", hint="repro status shows the jobs"))
     return rows[0]
 
 
@@ -216,7 +216,7 @@ def _folder_of(ledger: Ledger, row: JobRow, number: int) -> Path:
     attempts = {one.number: one.folder for one in job_history(ledger, row.job_id)}
     if number not in attempts:
         there = f"1 to {row.number}" if row.number > 1 else "there is only the first"
-        raise ReproError(Problem(f"--attempt {number}: {row.job_id} has no such attempt", mend=there))
+        raise ReproError(Problem(f"--attempt {number}: {row.job_id} has no such attempt", hint=there))
     return Path(attempts[number])
 
 
@@ -233,7 +233,7 @@ def _require_labels(lines: RankLines, row: JobRow, written: _Written) -> None:
         return
     if not lines.labels_seen:
         what = f"{row.job_id} ({row.label}): no line of its log says which rank printed it"
-        raise ReproError(Problem(what, mend=f"repro logs {row.job_id} shows all of it"))
+        raise ReproError(Problem(what, hint=f"repro logs {row.job_id} shows all of it"))
     say(f"rank {lines.rank} of {row.job_id} ({row.label}) has printed nothing that has its label")
 
 

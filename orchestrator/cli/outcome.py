@@ -61,7 +61,7 @@ def ledger_now(database: str | None, *, running: bool = False) -> tuple[Folders,
     folders = find_folders()
     ledger = existing_ledger(folders, database)
     if ledger is None:
-        raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local --wait"))
+        raise ReproError(Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local --wait"))
     for complaint in bring_up_to_date(ledger, running=running):
         say(f"note: {complaint}")
     return folders, ledger

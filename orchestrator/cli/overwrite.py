@@ -18,5 +18,5 @@ def require_leave(file: Path, force: bool) -> None:
     if not file.exists() or force:
         return
     if not sys.stdin.isatty():
-        raise ReproError(Problem(f"{file}: exists already", mend="--force replaces it"))
+        raise ReproError(Problem(f"{file}: exists already", hint="--force replaces it"))
     typer.confirm(f"Replace {file}?", abort=True, err=True)

@@ -115,8 +115,8 @@ def _within_budget(chosen: Sequence[Chosen], campaign: Campaign, time_budget: st
 
     budget_s = read_budget(time_budget)
     if len(chosen) > 1:
-        mend = f"for example repro plan {chosen[0].entry.short_name} --time-budget {time_budget}"
-        raise ReproError(Problem(f"--time-budget is for one experiment, and here are {len(chosen)}", mend=mend))
+        hint = f"for example repro plan {chosen[0].entry.short_name} --time-budget {time_budget}"
+        raise ReproError(Problem(f"--time-budget is for one experiment, and here are {len(chosen)}", hint=hint))
     running = [planned.case for planned in campaign.planned if not planned.refused]
     if not running:
         return campaign, None
@@ -146,8 +146,8 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
             row["solved_alpha"] = round(solve_offload(case.model, case.layout, case.training), 3) if solvable else None
             found = found or solvable
     if not found:
-        mend = "for example: repro plan atc-figure-9 --solve-alpha"
-        raise ReproError(Problem("--solve-alpha: no case here keeps activations that ATC'24 would offload", mend=mend))
+        hint = "for example: repro plan atc-figure-9 --solve-alpha"
+        raise ReproError(Problem("--solve-alpha: no case here keeps activations that ATC'24 would offload", hint=hint))
 
 
 def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[str]:
@@ -158,11 +158,11 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[s
 
     absent = absent_packages()
     if absent:
-        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", mend=INSTALL))
+        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=INSTALL))
     jobs = [job for job in campaign.jobs if job.case.device == "gpu"]
     if not jobs:
-        mend = "leave --exact out: cases on CPU cores have no GPU memory to plan"
-        raise ReproError(Problem("--exact: no case here runs on GPUs", mend=mend))
+        hint = "leave --exact out: cases on CPU cores have no GPU memory to plan"
+        raise ReproError(Problem("--exact: no case here runs on GPUs", hint=hint))
     say(f"building the model of {counted(len(jobs), 'job')}, a second to some ten each")
     notes: list[str] = []
     if any(job.case.workload != "pretrain" for job in jobs):

@@ -43,8 +43,8 @@ def plot(
     now = outcome_now(experiment, scale, cluster, workload, database)
     found = now.having(where)
     if not any(result.is_verified for result in found):
-        mend = f"repro status {now.entry.short_name}"
-        raise ReproError(Problem(f"{now.entry.short_name} at scale {now.scale}: no case is verified yet", mend=mend))
+        hint = f"repro status {now.entry.short_name}"
+        raise ReproError(Problem(f"{now.entry.short_name} at scale {now.scale}: no case is verified yet", hint=hint))
     require_matplotlib()
     ran = f"-{found[0].case.workload}" if now.program else ""
     file = output or Path(f"{now.entry.short_name}-{now.scale}-{now.cluster}{ran}.png")

@@ -84,7 +84,7 @@ def _outcomes(
     if not found:
         asked = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
         what = " ".join(filter(None, ["nothing that could be shown was submitted", *asked]))
-        raise ReproError(Problem(what, mend="repro status shows what was"))
+        raise ReproError(Problem(what, hint="repro status shows what was"))
     return found
 
 

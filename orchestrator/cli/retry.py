@@ -70,13 +70,13 @@ def retry(
 
 
 def _submit(ledger: Ledger, folders: Folders, profile: Cluster, plans: list[Plan], wanted: frozenset[Failure]) -> None:
-    from orchestrator.launch.policy import Again
+    from orchestrator.launch.policy import RerunPolicy
     from orchestrator.launch.preflight import require_ready
     from orchestrator.launch.submit import Request
     from orchestrator.launch.submit import submit as submit_plans
 
     require_ready(plans, profile, folders)
-    again = Again(classes=wanted, only_failed=True)
+    again = RerunPolicy(classes=wanted, only_failed=True)
     done = submit_plans(plans, profile, ledger, folders, sys.argv, Request(again=again), tell=say)
     names = {plan.identity: plan.label for plan in plans}
     for job_id, number in done.recorded.to_submit.items():
@@ -112,8 +112,8 @@ def _plans(
     if other:
         changed = "its experiment, profile, code or image has changed"
         what = f"{other[0].label} ({other[0].job_id}) would be another job now: {changed}"
-        mend = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
-        raise ReproError(Problem(what, mend=mend))
+        hint = f"repro submit {short_name(first.experiment)} --cluster {first.cluster}"
+        raise ReproError(Problem(what, hint=hint))
     chosen = [by_id[row.job_id] for row in rows]
     return profile, [
         dataclasses.replace(
@@ -152,7 +152,7 @@ def _classes(text: str | None) -> frozenset[Failure]:
     known = {one.value: one for one in Failure}
     words = [word.strip() for word in (text or "").split(",") if word.strip()]
     problems = [
-        Problem(f"--class {word}: no such class", mend=did_you_mean(word, known) or f"there are {', '.join(known)}")
+        Problem(f"--class {word}: no such class", hint=did_you_mean(word, known) or f"there are {', '.join(known)}")
         for word in words
         if word not in known
     ]
@@ -171,4 +171,4 @@ def _new_limit(text: str | None) -> Callable[[str], str]:
         return lambda old: limit_of(seconds(old) * (100 + int(share[1])) // 100)
     if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
         return lambda old: limit_of(seconds(clock[2]) + (seconds(old) if clock[1] else 0))
-    raise ReproError(Problem(f"--time {text}: no time limit", mend="for example --time +50%, +0:30:00 or 2:00:00"))
+    raise ReproError(Problem(f"--time {text}: no time limit", hint="for example --time +50%, +0:30:00 or 2:00:00"))

@@ -153,8 +153,8 @@ def _require_facts(chosen: Sequence[Chosen], profile: Cluster | None) -> None:
     hardware = profile.hardware
     missing = [name for name in ("gpu", "gpu_memory_gb", "peak_tflops") if not getattr(hardware, name)]
     if missing and not (profile.machine is not None and profile.machine.gpus == 0):
-        mend = f"add hardware: {', '.join(f'{name}: ...' for name in missing)}"
-        raise ReproError(Problem(f"{profile.name} does not say {' and '.join(missing)} of its GPUs", mend=mend))
+        hint = f"add hardware: {', '.join(f'{name}: ...' for name in missing)}"
+        raise ReproError(Problem(f"{profile.name} does not say {' and '.join(missing)} of its GPUs", hint=hint))
 
 
 def planned(
@@ -195,7 +195,7 @@ def require_verifiable(plans: list[Plan]) -> None:
     """What could never be called good is not worth its GPU-hours; its script can be had and run by hand."""
     reasons = dict.fromkeys((plan.program.workload, plan.program.unverifiable) for plan in plans)
     found = [
-        Problem(f"{workload}: {reason}", mend="`repro render` writes the scripts, to submit by hand")
+        Problem(f"{workload}: {reason}", hint="`repro render` writes the scripts, to submit by hand")
         for workload, reason in reasons
         if reason is not None
     ]
@@ -260,8 +260,8 @@ def read_outcome(
     if not of_program:
         asked = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
         what = " ".join(filter(None, [experiment or "anything", *asked]))
-        mend = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
-        raise ReproError(Problem(f"{what} was never submitted", mend=mend))
+        hint = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
+        raise ReproError(Problem(f"{what} was never submitted", hint=hint))
     runs = known_runs(ledger)
     rows, last = in_order_of_runs(rows, runs), in_order_of_runs(of_program, runs)[-1]
     entry = find_experiment(folders, last.experiment)
@@ -297,7 +297,7 @@ def submitted_ledger(folders: Folders, database: str | None, *, whole: bool = Fa
     """The ledger, for a command that is about jobs that must be in it; else as `existing_ledger`."""
     ledger = existing_ledger(folders, database, whole=whole)
     if ledger is None:
-        raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local"))
+        raise ReproError(Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local"))
     return ledger
 
 
@@ -334,7 +334,7 @@ def _by_id(ledger: Ledger, target: str) -> list[JobRow]:
     rows = job_rows(ledger, job_prefix=target) or [row for row in job_rows(ledger) if row.scheduler_id == target]
     found = sorted({row.job_id for row in rows})
     if not found:
-        raise ReproError(Problem(f"{target}: neither an experiment nor a job", mend="repro status shows the jobs"))
+        raise ReproError(Problem(f"{target}: neither an experiment nor a job", hint="repro status shows the jobs"))
     if len(found) > 1:
-        raise ReproError(Problem(f"{target}: could be {', '.join(found[:5])}", mend="give more of the id"))
+        raise ReproError(Problem(f"{target}: could be {', '.join(found[:5])}", hint="give more of the id"))
     return rows[:1]

@@ -40,7 +40,7 @@ def sql(question: Question = None, json: AsJson = False, csv: AsCsv = False, dat
         raise ReproError(Problem("--json and --csv: give one of them"))
     ledger = existing_ledger(find_folders(), database)
     if ledger is None:
-        raise ReproError(Problem("nothing was submitted yet", mend="repro submit figure-13 --cluster local --wait"))
+        raise ReproError(Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local --wait"))
     if question is None:
         _print_relations(ledger, json)
         return

@@ -112,7 +112,7 @@ def _require_patience(every: float) -> None:
     if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
         least, most = f"{LEAST_EVERY_S:.0f}", f"{MOST_EVERY_S:.0f}"
         what = f"--every {every:g}: must be {least} to {most} seconds; a scheduler serves everybody on the machine"
-        raise ReproError(Problem(what, mend=f"--every {least if every < LEAST_EVERY_S else most}"))
+        raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
 
 
 def _view(ledger: Ledger, folders: Folders, shown: Shown, every: float = 0.0) -> View:

@@ -138,7 +138,7 @@ def _require_sense(plans: list[Plan], profile: Cluster, max_parallel: int | None
     if depends_on is not None and not (profile.is_slurm and any(plan.program.warm_up for plan in plans)):
         programs = " and ".join(sorted({plan.program.workload for plan in plans}))
         why = f"{programs} compiles nothing beforehand" if profile.is_slurm else "jobs run one after another here"
-        raise ReproError(Problem(f"--depends-on warm-up: {why}", mend="leave it out"))
+        raise ReproError(Problem(f"--depends-on warm-up: {why}", hint="leave it out"))
     if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
         say(f"note: {profile.name} runs one job at a time, whatever --max-parallel allows")
 
@@ -155,12 +155,12 @@ def _request(
     depends_on: Before | None,
 ) -> Request:
     """The options as one value; the jobs of --after found."""
-    from orchestrator.launch.policy import Again
+    from orchestrator.launch.policy import RerunPolicy
     from orchestrator.launch.submit import Request
 
     awaited = _awaited(ledger, folders, profile, after)
     return Request(
-        again=Again(verified=rerun),
+        again=RerunPolicy(verified=rerun),
         max_parallel=max_parallel,
         after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
         follows=() if profile.is_slurm else tuple((row.folder, _queue(row)) for row in awaited),
@@ -184,7 +184,7 @@ def _awaited(ledger: Ledger, folders: Folders, profile: Cluster, after: list[str
     if foreign or unsent:
         row = (foreign or unsent)[0]
         why = "another scheduler has it" if foreign else "no scheduler has it yet"
-        raise ReproError(Problem(f"--after {row.job_id} ({row.label}): {why}", mend="wait for it: repro wait"))
+        raise ReproError(Problem(f"--after {row.job_id} ({row.label}): {why}", hint="wait for it: repro wait"))
     return rows
 
 

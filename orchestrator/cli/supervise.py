@@ -12,7 +12,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch.backlog import Turns
 from orchestrator.launch.cancel import stop_if_due
-from orchestrator.launch.policy import Again, may_mend_itself
+from orchestrator.launch.policy import RerunPolicy, may_mend_itself
 from orchestrator.launch.submit import Request
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.ledger.attempts import JobRow, job_rows
@@ -29,7 +29,7 @@ class Attendant:
     ) -> None:
         self._plans, self._cluster, self._ledger, self._folders = plans, cluster, ledger, folders
         self._run_id = run_id
-        self._request = dataclasses.replace(request, again=Again(only_failed=True), canary=False)
+        self._request = dataclasses.replace(request, again=RerunPolicy(only_failed=True), canary=False)
         self._stop_after = request.stop_after
         self._turns = Turns(ledger, say)
 

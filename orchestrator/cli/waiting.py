@@ -91,9 +91,9 @@ def _held_by(rows: Sequence[JobRow]) -> Problem:
     row = rows[0]
     reason = wait_reason(row)
     if reason is not None:
-        return Problem(f"{row.reason}: {reason.meaning}", mend=mend_for(reason, *rows))
+        return Problem(f"{row.reason}: {reason.meaning}", hint=mend_for(reason, *rows))
     because = f" ({row.reason})" if row.reason else ""
-    return Problem(f"waits its turn{because}", mend=f"repro wait {rows[0].job_id} sends it when there is room")
+    return Problem(f"waits its turn{because}", hint=f"repro wait {rows[0].job_id} sends it when there is room")
 
 
 def _named(rows: Sequence[JobRow]) -> str:

@@ -55,8 +55,8 @@ class _Checks(Compared):
             return
         there = [one.name for one in self.site.partitions]
         if name is None and self.where_jobs_go is None:
-            mend = f"add slurm: partition:; there are: {', '.join(there)}"
-            yield self.at("slurm.partition", "wrong", "none named, and the cluster has no default", mend)
+            hint = f"add slurm: partition:; there are: {', '.join(there)}"
+            yield self.at("slurm.partition", "wrong", "none named, and the cluster has no default", hint)
         elif self.where_jobs_go is None:
             yield self.at("slurm.partition", "wrong", f"{name}: no such partition", nearest(str(name), there))
         elif not self.where_jobs_go.is_up:
@@ -165,13 +165,13 @@ class _Checks(Compared):
             if self.slurm.gpu_request == "none":
                 yield self.at("hardware.gpus_per_node", "unknown", "Slurm counts no GPUs here, and none are asked for")
             else:
-                mend = "gpu_request: none, if jobs have whole nodes"
-                yield self.at("slurm.gpu_request", "wrong", f"Slurm knows no GPUs in {partition.name}", mend)
+                hint = "gpu_request: none, if jobs have whole nodes"
+                yield self.at("slurm.gpu_request", "wrong", f"Slurm knows no GPUs in {partition.name}", hint)
             return
         kinds = sorted({gres.kind for gres in partition.gres if gres.name == "gpu" and gres.kind})
         if kind and kind not in kinds:
-            mend = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
-            yield self.at("slurm.gres_type", "wrong", f"{kind}: no such type of GPU in {partition.name}", mend)
+            hint = did_you_mean(kind, kinds) or f"there are: {', '.join(kinds) or 'GPUs without a type'}"
+            yield self.at("slurm.gres_type", "wrong", f"{kind}: no such type of GPU in {partition.name}", hint)
             kind = None
         elif kind:
             yield self.at("slurm.gres_type", "ok", kind)
@@ -203,12 +203,12 @@ class _Checks(Compared):
             if srun.has_environment:
                 yield self.at("container.runtime", "ok", "srun has --environment")
             else:
-                mend = "it is the container engine of CSCS; elsewhere runtime: pyxis"
-                yield self.at("container.runtime", "wrong", "srun has no --environment", mend)
+                hint = "it is the container engine of CSCS; elsewhere runtime: pyxis"
+                yield self.at("container.runtime", "wrong", "srun has no --environment", hint)
         elif container.runtime == "pyxis":
             if not srun.has_pyxis:
-                mend = "install pyxis, or take container: out of the profile"
-                yield self.at("container.runtime", "wrong", "srun has no --container-image: there is no pyxis", mend)
+                hint = "install pyxis, or take container: out of the profile"
+                yield self.at("container.runtime", "wrong", "srun has no --container-image: there is no pyxis", hint)
                 return
             oldest, too_new = srun.pyxis_versions or ("0", None)
             fits = f"srun's options are those of pyxis {oldest}" + (
@@ -227,12 +227,12 @@ class _Checks(Compared):
         }
         for field, (is_asked, option) in needs.items():
             if is_asked and option not in self.site.srun.pyxis:
-                mend = f"{fits}: install a newer one, or take {field}: out"
-                yield self.at(field, "wrong", f"this pyxis has no --{option}", mend)
+                hint = f"{fits}: install a newer one, or take {field}: out"
+                yield self.at(field, "wrong", f"this pyxis has no --{option}", hint)
         if container.version is None:
             if not container.writable and "container-readonly" not in self.site.srun.pyxis:
-                mend = f'{fits}: write version: "{oldest}" below container:'
-                yield self.at("container.version", "wrong", "this pyxis has no --container-readonly", mend)
+                hint = f'{fits}: write version: "{oldest}" below container:'
+                yield self.at("container.version", "wrong", "this pyxis has no --container-readonly", hint)
             return
         said = _numbers(container.version)
         if said < _numbers(oldest) or (too_new is not None and said >= _numbers(too_new)):

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from orchestrator.clusters.check_result import Compared, Finding, clock, is_blank, nearest, there_are
 from orchestrator.clusters.slurm_options import QosFields, seconds
-from orchestrator.config.yaml import Path_
+from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import Association, Qos
 
@@ -30,8 +30,8 @@ class AccountingChecks(Compared):
             else:
                 yield self.at("slurm.account", "wrong", "none named, and Slurm asks for one", _yours(mine))
         elif wanted not in {one.account for one in mine}:
-            mend = did_you_mean(wanted, [one.account for one in mine]) or _yours(mine)
-            yield self.at("slurm.account", "wrong", f"{wanted} is no account of {self.site.user}", mend)
+            hint = did_you_mean(wanted, [one.account for one in mine]) or _yours(mine)
+            yield self.at("slurm.account", "wrong", f"{wanted} is no account of {self.site.user}", hint)
         elif not self._associations:
             found = f"{wanted} is not for partition {self.where_jobs_go.name if self.where_jobs_go else ''}"
             yield self.at("slurm.account", "wrong", found, "take another account or partition")
@@ -75,15 +75,15 @@ class AccountingChecks(Compared):
             else:
                 yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
 
-    def _one_qos(self, one: QosFields, path: Path_) -> Iterator[Finding]:
+    def _one_qos(self, one: QosFields, path: KeyPath) -> Iterator[Finding]:
         check, where = f"slurm.qos {one.name}", self.cluster.layered.where(path)
         if is_blank(one.name):
             return
         if self.site.qos is None:
             yield Finding(check, "login", "unknown", "accounting does not answer", where)
         elif self.site.qos_named(one.name) is None:
-            mend = nearest(one.name, [qos.name for qos in self.site.qos])
-            yield Finding(check, "login", "wrong", "no such QOS", where, mend)
+            hint = nearest(one.name, [qos.name for qos in self.site.qos])
+            yield Finding(check, "login", "wrong", "no such QOS", where, hint)
         elif self._associations and one.name not in self._associations[0].qos:
             found = f"not for account {self._associations[0].account}"
             yield Finding(check, "login", "wrong", found, where, there_are(self._allowed()))
@@ -98,13 +98,13 @@ class AccountingChecks(Compared):
         names = self._associations[0].qos if self._associations else ()
         return [name for name in names if self.where_jobs_go is None or self.where_jobs_go.takes_qos(name)]
 
-    def _within_limits(self, one: QosFields, path: Path_) -> Finding:
+    def _within_limits(self, one: QosFields, path: KeyPath) -> Finding:
         check, where = f"slurm.qos {one.name}", self.cluster.layered.where(path)
         beyond = list(self._beyond(one))
         if not beyond:
             return Finding(check, "login", "ok", "its limits allow what the profile says", where)
         found = "; ".join(what for what, _ in beyond)
-        return Finding(check, "login", "wrong", found, where, ", ".join(mend for _, mend in beyond))
+        return Finding(check, "login", "wrong", found, where, ", ".join(hint for _, hint in beyond))
 
     def _beyond(self, said: QosFields) -> Iterator[tuple[str, str]]:
         """What the profile lets a job of this QOS have and Slurm does not give; with the mend."""
@@ -117,8 +117,8 @@ class AccountingChecks(Compared):
         gpus = min(gpus or nodes * per_node, nodes * per_node)
         most = self._least(said.name, "max_gpus")
         if most is not None and gpus > most:
-            mend = f"max_gpus: {most}" if said.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
-            yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", mend
+            hint = f"max_gpus: {most}" if said.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
+            yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", hint
         most = self._least(said.name, "max_wall_s")
         if most is not None and seconds(limit) > most:
             field = "max_time" if said.max_time or self.slurm.max_time else "time_limit"

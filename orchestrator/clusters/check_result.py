@@ -30,10 +30,10 @@ class Compared:
         """The longest job that planning lets through; without a limit, what a job asks for that says nothing itself."""
         return min((text for text in (also, self.slurm.max_time) if text), key=seconds, default=self.slurm.time_limit)
 
-    def at(self, field: str, result: Result, found: str, mend: str | None = None) -> Finding:
+    def at(self, field: str, result: Result, found: str, hint: str | None = None) -> Finding:
         """A finding about a field of the profile, such as `slurm.qos`."""
         where = self.cluster.layered.where(tuple(field.split(".")))
-        return Finding(field, "login", result, found, where, mend)
+        return Finding(field, "login", result, found, where, hint)
 
 
 def nearest(word: str, there: Sequence[str]) -> str:
@@ -60,7 +60,7 @@ Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
 """`open`: still to be filled in; `later`: before that is submitted which needs it. `unknown`: who was asked does not
 say. `not checked`: it takes a job on a node, or hardware that the profile does not have."""
 
-Place = Literal["login", "compute"]
+Location = Literal["login", "compute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Finding:
     """`check` is the profile's field, or what else was looked at; `where` its file, line and column."""
 
     check: str
-    place: Place
+    place: Location
     result: Result
     found: str
     where: str | None = None
-    mend: str | None = None
+    hint: str | None = None
 
     @property
     def is_fault(self) -> bool:

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.config.yaml import Document, Path_, Place
+from orchestrator.config.yaml import Document, KeyPath, Location
 from orchestrator.errors import Problem, ReproError
 
 _STEPS = {"add", "remove"}
@@ -24,22 +24,22 @@ class Layered:
     """The value of all documents together, and where each part of it was written."""
 
     value: dict[str, Any]
-    places: Mapping[Path_, Place]
+    places: Mapping[KeyPath, Location]
     file: str
 
-    def where(self, path: Path_) -> str:
+    def where(self, path: KeyPath) -> str:
         """`file:line:column` of the value at `path`, or of the nearest thing above it."""
         for end in range(len(path), 0, -1):
             found = self.places.get(path[:end])
             if found is not None:
                 return str(found)
-        return str(self.places.get((), Place(self.file, 1, 1)))
+        return str(self.places.get((), Location(self.file, 1, 1)))
 
 
 def lay(documents: Sequence[Document]) -> Layered:
     """Lay them over one another in this order; ReproError for what is no profile, or removes what is not there."""
     value: Any = {}
-    places: dict[Path_, Place] = {}
+    places: dict[KeyPath, Location] = {}
     problems: list[Problem] = []
     for document in documents:
         if not isinstance(document.value, dict):
@@ -58,10 +58,10 @@ class _Over:
     """One document being laid over what is there; keeps `places` in step."""
 
     document: Document
-    places: dict[Path_, Place]
+    places: dict[KeyPath, Location]
     problems: list[Problem]
 
-    def mapping(self, below: dict[str, Any], value: dict[str, Any], path: Path_) -> dict[str, Any]:
+    def mapping(self, below: dict[str, Any], value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
         result = dict(below)
         for key, item in value.items():
             here = (*path, key)
@@ -81,12 +81,12 @@ class _Over:
                 result[key] = self._replaced(item, here)
         return result
 
-    def _replaced(self, value: Any, path: Path_) -> Any:
+    def _replaced(self, value: Any, path: KeyPath) -> Any:
         self._forget(path)
         self._place(path, path)
         return deepcopy(value)
 
-    def _changed(self, below: list[Any], steps: dict[str, Any], path: Path_) -> list[Any]:
+    def _changed(self, below: list[Any], steps: dict[str, Any], path: KeyPath) -> list[Any]:
         """A list after `remove`, then `add`, in that order whichever stands first."""
         kept = [(item, self._taken(path, i)) for i, item in enumerate(below)]
         for number, unwanted in enumerate(_listed(steps.get("remove"))):
@@ -105,23 +105,23 @@ class _Over:
             self._place((*path, i), source)
         return [*(item for item, _ in kept), *deepcopy(added)]
 
-    def _taken(self, path: Path_, index: int) -> dict[Path_, Place]:
+    def _taken(self, path: KeyPath, index: int) -> dict[KeyPath, Location]:
         """Where the parts of a list's item stand, by their path below it."""
         start = (*path, index)
         return {at[len(start) :]: place for at, place in self.places.items() if at[: len(start)] == start}
 
-    def _place(self, path: Path_, source: Path_) -> None:
+    def _place(self, path: KeyPath, source: KeyPath) -> None:
         """What the document has at `source` is at `path` now; of a field the place of its name."""
         found = {at: place for at, place in self.document.values.items() if at[: len(source)] == source}
         found |= {at: place for at, place in self.document.keys.items() if at[: len(source)] == source}
         self.places.update({(*path, *at[len(source) :]): place for at, place in found.items()})
 
-    def _forget(self, path: Path_) -> None:
+    def _forget(self, path: KeyPath) -> None:
         for at in [at for at in self.places if at[: len(path)] == path]:
             del self.places[at]
 
 
-def leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Every single value with its path; an empty mapping or list counts as one."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
@@ -142,6 +142,6 @@ def _is_meant(item: Any, unwanted: Any) -> bool:
     return bool(unwanted in (item, text) or (isinstance(text, str) and text.partition("=")[0] == unwanted))
 
 
-def dotted(path: Path_) -> str:
+def dotted(path: KeyPath) -> str:
     """A field as a person reads it: `slurm.qos.0.name`."""
     return ".".join(str(part) for part in path)

@@ -1,5 +1,6 @@
 """What this machine has: its GPUs as nvidia-smi lists them, else its CPU cores; and who has their memory. Never imports
-torch."""
+torch.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class GpuProcess:
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
     """A GPU by nvidia-smi's number, how much of its memory is in use, and by whom as far as that is told: of what runs
-    outside of this container there may be nothing."""
+    outside of this container there may be nothing.
+    """
 
     index: int
     used_mib: int
@@ -103,7 +105,8 @@ def parse_nvidia_smi(text: str, cpus: int, visible: str | None = None) -> Machin
 
 def gpu_memory() -> list[GpuMemory]:
     """How much of each GPU's memory is in use now, in the order in which jobs here take them; nothing where nvidia-smi
-    does not tell."""
+    does not tell.
+    """
     gpus, trouble = _ask("--query-gpu=index,uuid,memory.used,memory.total")
     if trouble is not None:
         return []
@@ -113,7 +116,8 @@ def gpu_memory() -> list[GpuMemory]:
 
 def parse_gpu_memory(gpus: str, processes: str, visible: str | None = None) -> list[GpuMemory]:
     """One `index, uuid, used, total` row per GPU, and one `uuid, pid, used, program` row per process and GPU; MiB, or
-    `[N/A]` and the like."""
+    `[N/A]` and the like.
+    """
     of_gpu: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used, name in re.findall(
         r"^ *([^,\s]+), *([0-9]{1,9}), *([^,\r\n]*), *([^\r\n]*?) *\r?$", processes, re.MULTILINE

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.clusters.check_result import Finding, Place
+from orchestrator.clusters.check_result import Finding, Location
 from orchestrator.clusters.conditions import MountFields
 from orchestrator.clusters.resolve import Cluster
 
@@ -27,7 +27,7 @@ class SitePath:
     check: str
     path: str
     where: str
-    mend: str = CORRECT
+    hint: str = CORRECT
     is_read: bool = False
 
 
@@ -41,7 +41,7 @@ def site_paths(cluster: Cluster) -> list[SitePath]:
     return [one for one in found if "<" not in one.path and "{" not in one.path]
 
 
-def path_findings(cluster: Cluster, place: Place, there: dict[str, Presence] | None = None) -> list[Finding]:
+def path_findings(cluster: Cluster, place: Location, there: dict[str, Presence] | None = None) -> list[Finding]:
     """A finding for each path: as this machine sees it on `login`, or as a job saw it on `compute`."""
     return [_finding(cluster, one, place, there) for one in site_paths(cluster)]
 
@@ -54,21 +54,21 @@ def presence(path: str) -> Presence:
     return "yes" if os.access(path, os.R_OK) else "unreadable"
 
 
-def _finding(cluster: Cluster, one: SitePath, place: Place, there: dict[str, Presence] | None) -> Finding:
+def _finding(cluster: Cluster, one: SitePath, place: Location, there: dict[str, Presence] | None) -> Finding:
     if place == "login" and not cluster.profile.site.login_sees_paths:
         return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "say --job")
     if place == "compute" and there is None:
         return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
     seen = presence(one.path) if there is None else there.get(one.path, "no")
     if seen == "no":
-        return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.mend)
+        return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.hint)
     if seen == "unreadable" and one.is_read:
-        mend = "ask its owner for the right to read it"
-        return Finding(one.check, place, "wrong", f"{one.path}: you may not read it", one.where, mend)
+        hint = "ask its owner for the right to read it"
+        return Finding(one.check, place, "wrong", f"{one.path}: you may not read it", one.where, hint)
     if there is None and one.check == "site.staging_folder" and not os.access(one.path, os.W_OK | os.X_OK):
         # Jobs do not need it: another user may have imported the images.
-        mend = "ask its owner to import images, or to give you write permission"
-        return Finding(one.check, place, "later", f"{one.path}: you cannot write to it", one.where, mend)
+        hint = "ask its owner to import images, or to give you write permission"
+        return Finding(one.check, place, "later", f"{one.path}: you cannot write to it", one.where, hint)
     return Finding(one.check, place, "ok", one.path, one.where)
 
 
@@ -77,9 +77,9 @@ def _images(cluster: Cluster) -> Iterator[SitePath]:
     for name, given in container.images.items() if container else ():
         location = cluster.image_location(name) or given
         if location.startswith(("/", "./")):
-            mend = CORRECT if location == given else f"repro images import --cluster {cluster.name}"
+            hint = CORRECT if location == given else f"repro images import --cluster {cluster.name}"
             where = cluster.layered.where(("container", "images", name))
-            yield SitePath(f"container.images.{name}", location, where, mend, is_read=True)
+            yield SitePath(f"container.images.{name}", location, where, hint, is_read=True)
 
 
 def _mounts(cluster: Cluster) -> Iterator[SitePath]:

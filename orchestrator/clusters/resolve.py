@@ -14,7 +14,7 @@ from orchestrator.clusters.layers import Layered, dotted, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import HardwareFields, placeholders, read_model
-from orchestrator.config.yaml import Document, Path_, read_document, shown
+from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ownership import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
@@ -27,7 +27,7 @@ FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer
 class Unfilled:
     """A value that is still `<what to write here>`."""
 
-    path: Path_
+    path: KeyPath
     text: str
     where: str
 
@@ -92,10 +92,10 @@ class Cluster:
             return []
         names = ", ".join(dotted(blank.path) for blank in open_ones)
         if not self.has_overlay:
-            mend = f"{shown(self.files[-1])} keeps what is private to a site there: {names}"
-            return [Problem("no such file", shown(self.overlay), mend)]
-        mend = f"write it in {shown(self.overlay)}"
-        return [Problem(f"{dotted(b.path)}: still to be filled in, {b.text}", b.where, mend) for b in open_ones]
+            hint = f"{shown(self.files[-1])} keeps what is private to a site there: {names}"
+            return [Problem("no such file", shown(self.overlay), hint)]
+        hint = f"write it in {shown(self.overlay)}"
+        return [Problem(f"{dotted(b.path)}: still to be filled in, {b.text}", b.where, hint) for b in open_ones]
 
 
 def cluster_names(folders: Folders) -> dict[str, Path]:
@@ -163,11 +163,11 @@ def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> 
     name = shown(path)
     trusted = (os.geteuid(), 0, folders.shipped.stat().st_uid)
     if status.st_uid not in trusted:
-        mend = f"check its content, then make a copy of your own: cp {shlex.quote(name)} COPY"
-        return Problem(f"belongs to user {name_of_user(status.st_uid)}, whose commands would run as you", name, mend)
+        hint = f"check its content, then make a copy of your own: cp {shlex.quote(name)} COPY"
+        return Problem(f"belongs to user {name_of_user(status.st_uid)}, whose commands would run as you", name, hint)
     if status.st_mode & stat.S_IWOTH:
-        mend = f"check its content, then: chmod o-w {shlex.quote(name)}"
-        return Problem("every user can write to it, and its commands would run as you", name, mend)
+        hint = f"check its content, then: chmod o-w {shlex.quote(name)}"
+        return Problem("every user can write to it, and its commands would run as you", name, hint)
     return None
 
 
@@ -186,7 +186,7 @@ def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> 
         try:
             below = _base_file(folders, file, base)
         except ReproError as error:
-            raise ReproError(*(Problem(f"extends: {one.what}", where, one.mend) for one in error.problems)) from None
+            raise ReproError(*(Problem(f"extends: {one.what}", where, one.hint) for one in error.problems)) from None
         if _real(below) in (_real(one) for one in (file, *above)):
             raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
         yield from _layer_files(folders, below, (*above, file))
@@ -242,8 +242,8 @@ def _profile_file(folders: Folders, name: str) -> Path:
     names = cluster_names(folders)
     if name in names:
         return names[name]
-    mend = did_you_mean(name, names) or f"there are: {', '.join(sorted(names)) or 'none'}"
-    raise ReproError(Problem(f"{name}: no such cluster", mend=mend))
+    hint = did_you_mean(name, names) or f"there are: {', '.join(sorted(names)) or 'none'}"
+    raise ReproError(Problem(f"{name}: no such cluster", hint=hint))
 
 
 def _overlay(folders: Folders, file: Path) -> Path:
@@ -255,7 +255,7 @@ def _overlay(folders: Folders, file: Path) -> Path:
     return next((path for path in places if path.is_file()), folders.home / "clusters" / name)
 
 
-def _matters(path: Path_, workload: str, image: str | None) -> bool:
+def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
     if path[:1] == ("workloads",):
         return path[1] == workload
     if path[:2] == ("container", "images"):
@@ -272,7 +272,7 @@ def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
     if named is not None and (file is None or _is_same(named, Path(file))):
         return find_cluster(folders, name)
     if file is None:
-        raise ReproError(Problem(f"{name}: no such cluster", mend=_hint(name)))
+        raise ReproError(Problem(f"{name}: no such cluster", hint=_hint(name)))
     _require_own(Path(file), name)
     cluster = find_cluster(folders, file)
     for path in cluster.files:

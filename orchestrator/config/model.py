@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from orchestrator.config.yaml import Document, Path_
+from orchestrator.config.yaml import Document, KeyPath
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.megatron.hardware import Hardware
 
@@ -43,7 +43,7 @@ M = TypeVar("M", bound=BaseModel)
 _PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # and not the redirections of `sort <in >out`
 
 
-def read_model(model: type[M], document: Document, at: Callable[[Path_], str] | None = None) -> M:
+def read_model(model: type[M], document: Document, at: Callable[[KeyPath], str] | None = None) -> M:
     """Validate a document; ReproError has one problem per wrong, missing or unknown field.
 
     `at` says where a path stands when the value was laid together from several files.
@@ -57,7 +57,7 @@ def read_model(model: type[M], document: Document, at: Callable[[Path_], str] | 
         raise ReproError(*_without_echoes(problems)) from None
 
 
-def placeholders(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, str]]:
+def placeholders(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     """Every text still of the form `<something to fill in>`, as the papers' own scripts ship them."""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -70,7 +70,7 @@ def placeholders(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, str]]:
 
 
 def _problem(
-    model: type[BaseModel], document: Document, detail: dict[str, Any], at: Callable[[Path_], str] | None
+    model: type[BaseModel], document: Document, detail: dict[str, Any], at: Callable[[KeyPath], str] | None
 ) -> Problem:
     path = _known_path(document.value, detail["loc"])
     name = str(detail["loc"][-1]) if detail["loc"] else ""
@@ -88,7 +88,7 @@ def _problem(
     return Problem(f"{dotted}: {said}{_shown_value(document.value, path)}", place(path))
 
 
-def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
+def _known_path(value: Any, loc: tuple[str | int, ...]) -> KeyPath:
     """pydantic's location less the parts that name union members, which no YAML file has."""
     path: list[str | int] = []
     for part in loc:
@@ -99,7 +99,7 @@ def _known_path(value: Any, loc: tuple[str | int, ...]) -> Path_:
     return tuple(path)
 
 
-def _shown_value(value: Any, path: Path_) -> str:
+def _shown_value(value: Any, path: KeyPath) -> str:
     for part in path:
         value = value[part]
     return "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"

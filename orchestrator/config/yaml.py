@@ -20,7 +20,7 @@ import yaml
 
 from orchestrator.errors import Problem, ReproError
 
-Path_ = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -37,7 +37,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a value stands: `file:line:column`, both counted from 1."""
 
     file: str
@@ -58,18 +58,18 @@ class Document:
 
     file: str
     value: Any
-    keys: Mapping[Path_, Place] = field(default_factory=dict)
-    values: Mapping[Path_, Place] = field(default_factory=dict)
+    keys: Mapping[KeyPath, Location] = field(default_factory=dict)
+    values: Mapping[KeyPath, Location] = field(default_factory=dict)
 
-    def place(self, path: Path_) -> Place:
+    def place(self, path: KeyPath) -> Location:
         """The nearest known place at or above `path`."""
         for end in range(len(path), -1, -1):
             found = self.values.get(path[:end])
             if found is not None:
                 return found
-        return Place(self.file, 1, 1)
+        return Location(self.file, 1, 1)
 
-    def key_place(self, path: Path_) -> Place:
+    def key_place(self, path: KeyPath) -> Location:
         return self.keys.get(path) or self.place(path)
 
 
@@ -144,7 +144,7 @@ def parse_document(text: str, name: str) -> Document:
         root = None if refused else loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
+        where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
         raise ReproError(Problem(f"not YAML: {error.problem or error.context}", str(where))) from None
     except yaml.YAMLError as error:
         raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", name)) from None
@@ -174,9 +174,9 @@ def _unread_features(text: str, name: str) -> Iterator[Problem]:
             return
 
 
-def _place(file: str, marked: yaml.Node | yaml.Event) -> Place:
+def _place(file: str, marked: yaml.Node | yaml.Event) -> Location:
     mark = marked.start_mark
-    return Place(file, mark.line + 1, mark.column + 1) if mark is not None else Place(file, 1, 1)
+    return Location(file, mark.line + 1, mark.column + 1) if mark is not None else Location(file, 1, 1)
 
 
 class _TooManyValues(Exception):
@@ -188,8 +188,8 @@ class _Builder:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.keys: dict[Path_, Place] = {}
-        self.values: dict[Path_, Place] = {}
+        self.keys: dict[KeyPath, Location] = {}
+        self.values: dict[KeyPath, Location] = {}
         self.problems: list[Problem] = []
 
     def document(self, root: yaml.Node) -> Document:
@@ -201,7 +201,7 @@ class _Builder:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
 
-    def build(self, node: yaml.Node, path: Path_, above: frozenset[int]) -> Any:
+    def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> Any:
         self.values[path] = _place(self.file, node)
         if len(self.values) > _MOST_VALUES:
             raise _TooManyValues
@@ -216,7 +216,7 @@ class _Builder:
         assert isinstance(node, yaml.ScalarNode)
         return scalar(node.value, plain=not node.style)
 
-    def mapping(self, node: yaml.MappingNode, path: Path_, above: frozenset[int]) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             where = _place(self.file, key_node)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from orchestrator.errors import ReproError
 from orchestrator.launch.policy import sender_is_alive
-from orchestrator.launch.sbatch import Talk, send
+from orchestrator.launch.sbatch import Reporter, send
 from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import in_turn
@@ -38,7 +38,7 @@ class Turns:
         self._asked_at = time.monotonic()
         for run_id in self._runs(waiting):
             try:
-                sent = send(self._ledger, run_id, Talk(self._tell))
+                sent = send(self._ledger, run_id, Reporter(self._tell))
             except ReproError as error:
                 self._tell(f"note: {error}")
                 return

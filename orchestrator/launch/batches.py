@@ -16,7 +16,7 @@ from orchestrator.job_dir import private_folder
 from orchestrator.launch.own_scripts import file_name
 from orchestrator.launch.policy import failure_named, pause_before
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_job, render_queue
-from orchestrator.launch.run_options import Wishes
+from orchestrator.launch.run_options import RunOptions
 from orchestrator.ledger.runs import Latest, Missing, NewAttempt
 from orchestrator.ledger.tables import IN_TURN
 from orchestrator.masking import hidden_values, masked, secret_values
@@ -84,7 +84,7 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
 def batches_of(
     plans: Sequence[Plan],
     missing: Mapping[str, Missing],
-    wishes: Wishes,
+    wishes: RunOptions,
     cluster: Cluster,
     most: int,
     failed: FailedNodes,
@@ -113,7 +113,7 @@ def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
 def write_scripts(
     run_id: str,
     batches: Sequence[Batch],
-    wishes: Wishes,
+    wishes: RunOptions,
     canary: tuple[Plan, str | None] | None,
     cluster: Cluster,
     folders: Folders,
@@ -168,7 +168,7 @@ def _text_of_several(
     batch: Batch,
     run_id: str,
     scripts: Sequence[Script],
-    wishes: Wishes,
+    wishes: RunOptions,
     gate: Gate | None,
     cluster: Cluster,
     folders: Folders,
@@ -183,7 +183,7 @@ def _text_of_several(
     return render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=wishes.at_once, gate=gate)
 
 
-def _gate(run_id: str, wishes: Wishes, canary: tuple[Plan, str | None] | None, folders: Folders) -> Gate | None:
+def _gate(run_id: str, wishes: RunOptions, canary: tuple[Plan, str | None] | None, folders: Folders) -> Gate | None:
     if not wishes.has_gate:
         return None
     if canary is None:

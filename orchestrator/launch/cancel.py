@@ -15,7 +15,7 @@ from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.launch.submission_records import sent_of_run
 from orchestrator.ledger.attempts import JobRow, lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
-from orchestrator.ledger.submissions import Unsettled, record_never_submitted, unsettled
+from orchestrator.ledger.submissions import InterruptedSubmission, record_never_submitted, unsettled
 from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, SUBMITTING, WAITING
 from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
@@ -75,14 +75,14 @@ def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     try:
         record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
     except DiskFull as full:  # only the ledger has it, as an attempt that waits its turn
-        done.refused += [Problem(f"{row.label}: {one.what}", one.where, one.mend) for one in full.problems]
+        done.refused += [Problem(f"{row.label}: {one.what}", one.location, one.hint) for one in full.problems]
         return
     done.asked.append(row)
 
 
 def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     if not is_here(row.machine, row.host):
-        done.refused.append(Problem(f"{row.label} runs on {row.host}", mend=f"cancel it from {row.host}"))
+        done.refused.append(Problem(f"{row.label} runs on {row.host}", hint=f"cancel it from {row.host}"))
         return
     try:
         require_own_folder(Path(row.folder), ledger.runs)
@@ -103,7 +103,7 @@ def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
         problem = _why_kept(ledger, begun[token]) if token in begun else None
         if problem is not None:
-            done.refused += [Problem(f"{row.label}: {problem.what}", mend=problem.mend) for row in same]
+            done.refused += [Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same]
             continue
         try:
             for row in same:
@@ -122,11 +122,11 @@ def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
         done.asked += same
 
 
-def _why_kept(ledger: Ledger, one: Unsettled) -> Problem | None:
+def _why_kept(ledger: Ledger, one: InterruptedSubmission) -> Problem | None:
     if not ledger.is_own(one.user):
         return Problem(f"{one.user or 'another user'} submits it, and it is theirs to cancel")
     if is_being_made(ledger, one):
-        return Problem(f"it is being submitted on {one.host}", mend="press Ctrl-C there, or try again in 5 minutes")
+        return Problem(f"it is being submitted on {one.host}", hint="press Ctrl-C there, or try again in 5 minutes")
     if one.scheduler == "slurm" and one.slurm_cluster not in (None, here := cluster_identity()):
         return _elsewhere(str(one.slurm_cluster), here)
     return None
@@ -140,7 +140,7 @@ def _end_on_slurm(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> No
     for row in rows:
         if row.slurm_cluster not in (None, here) and row.state != LOST:
             problem = _elsewhere(str(row.slurm_cluster), here)
-            done.refused.append(Problem(f"{row.label}: {problem.what}", mend=problem.mend))
+            done.refused.append(Problem(f"{row.label}: {problem.what}", hint=problem.hint))
     asked = [row for row in rows if row.slurm_cluster in (None, here)]
     by_id = {str(row.scheduler_id): row for row in asked}
     shared = [row for row in asked if by_id[str(row.scheduler_id)] is not row]
@@ -170,7 +170,7 @@ def _live(by_id: Mapping[str, JobRow]) -> dict[str, JobRecord]:
 
 def _elsewhere(cluster: str, here: str) -> Problem:
     return Problem(
-        f"it is a job of Slurm cluster {cluster}, not of {here}", mend="set SLURM_CONF to that cluster's file"
+        f"it is a job of Slurm cluster {cluster}, not of {here}", hint="set SLURM_CONF to that cluster's file"
     )
 
 

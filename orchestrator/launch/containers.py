@@ -56,8 +56,8 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
 def require_mountable(folder: Path) -> None:
     """ReproError where the name of a job's folder has a character that a runtime interprets in a mount."""
     if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
-        mend = 'set REPRO_HOME to a folder without , : $ ` " and \\'
-        raise ReproError(Problem("this folder cannot be mounted into containers", str(folder), mend))
+        hint = 'set REPRO_HOME to a folder without , : $ ` " and \\'
+        raise ReproError(Problem("this folder cannot be mounted into containers", str(folder), hint))
 
 
 def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
@@ -67,8 +67,8 @@ def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     for folder in plan.program.mounts:
         place = site_place(plan, cluster, folder)
         if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
-            mend = 'use a folder without , : { } $ ` " and \\'
-            raise ReproError(Problem(f"{folder} cannot be mounted into containers", place, mend))
+            hint = 'use a folder without , : { } $ ` " and \\'
+            raise ReproError(Problem(f"{folder} cannot be mounted into containers", place, hint))
         yield Line.of(f"{folder}:{folder}", place or f"workload {plan.program.workload}")
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)

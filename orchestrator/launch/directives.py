@@ -71,8 +71,8 @@ def output_pattern(path: Path) -> str:
     Slurm removes a backslash, and the job fails at its launch because there is no such folder.
     """
     if "\\" in str(path):
-        mend = "set REPRO_HOME, or -o, to a folder without a backslash"
-        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", str(path), mend))
+        hint = "set REPRO_HOME, or -o, to a folder without a backslash"
+        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", str(path), hint))
     return str(path).replace("%", "%%")
 
 

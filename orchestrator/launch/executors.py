@@ -33,7 +33,7 @@ from orchestrator.slurm.states import Phase, phase_of
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
-def without_strays() -> list[str]:
+def clean_env_prefix() -> list[str]:
     """What to start sbatch with: variables of the shell would win over the script's own lines, or change its run."""
     strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM|PYXIS)_", name) and name not in _WHICH_CLUSTER]
     return ["env", *(f"--unset={name}" for name in sorted(strays))]
@@ -81,7 +81,7 @@ class SlurmScriptExecutor(SlurmExecutor):
                 raise QueueFull(explain_rejection(said)) from None
             raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
         except utils.FailedSubmissionError as error:  # it ended well: the job may be in the queue
-            raise Unreachable(Problem(str(error), mend="`repro status` looks for it in the queue")) from None
+            raise Unreachable(Problem(str(error), hint="`repro status` looks for it in the queue")) from None
         return job.job_id
 
     def _num_tasks(self) -> int:
@@ -91,7 +91,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         return self._text
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        clean = without_strays()
+        clean = clean_env_prefix()
         # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
         clean += ["setsid", "--wait"]
         words = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]

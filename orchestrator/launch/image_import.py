@@ -90,8 +90,8 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
     registry = [name for name, says in container.images.items() if says[0] != "<" and not read_image(says).path]
     chosen = list(dict.fromkeys(names)) or registry
     if not chosen:
-        mend = f"name one in {shown(cluster.overlay)}: container: images: {{NAME: HOST/ORG/NAME:TAG}}"
-        raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", mend=mend))
+        hint = f"name one in {shown(cluster.overlay)}: container: images: {{NAME: HOST/ORG/NAME:TAG}}"
+        raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", hint=hint))
     problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
     found = [name for name in chosen if name in registry]
     if container.runtime in _PULLS:
@@ -190,11 +190,11 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
     says = container.images.get(name)
     if says is None:
         there = f"there are: {', '.join(container.images) or 'none'}"
-        return Problem(f"{name}: {cluster.name} has no such image", mend=did_you_mean(name, container.images) or there)
+        return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
     where = cluster.layered.where(("container", "images", name))
     if says.startswith("<"):
-        mend = f"write it in {shown(cluster.overlay)}"
-        return Problem(f"container.images.{name}: still to be filled in, {says}", where, mend)
+        hint = f"write it in {shown(cluster.overlay)}"
+        return Problem(f"container.images.{name}: still to be filled in, {says}", where, hint)
     return Problem(f"{name} is a file already, {says}: nothing to import", where)
 
 
@@ -209,8 +209,8 @@ def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str
     site, where = cluster.profile.site, cluster.layered.where
     problems = cluster.require_filled("", None)
     if site.staging_folder is None:
-        mend = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
-        problems.append(Problem(f"{cluster.name} does not say where imported images are kept", mend=mend))
+        hint = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
+        problems.append(Problem(f"{cluster.name} does not say where imported images are kept", hint=hint))
     if site.offline_nodes and not site.login_sees_paths:
         what = "compute nodes reach no registry, and this machine does not see the staging folder"
         problems.append(Problem(what, where(("site", "offline_nodes"))))
@@ -225,8 +225,8 @@ def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str
             continue
         source = read_image(container.images[name]).for_docker
         if sources.setdefault(file, source) != source:
-            mend = "their names must differ in more than the registry"
-            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, mend))
+            hint = "their names must differ in more than the registry"
+            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, hint))
         if again and _is_the_sites(cluster, file):
             problems.append(Problem(f"{name}: {file} is a file that no import has made", place, "move it away first"))
     return problems

@@ -56,13 +56,13 @@ def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
         if file is None:
             problems += _absent_file(cluster, name)
             continue
-        mend = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
+        hint = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
         uri = image_uri(cluster, name)
         sources = recorded_uris(import_record(file)) or [uri]
         if not is_there(file):
-            problems.append(Problem(f"{name} is not imported yet", mend=mend))
+            problems.append(Problem(f"{name} is not imported yet", hint=hint))
         elif uri not in sources:
-            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", mend=mend))
+            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", hint=hint))
     if problems:
         raise ReproError(*problems)
 
@@ -85,8 +85,8 @@ def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
     file = _own_file(cluster, name)
     if file is not None and not is_there(file) and is_there(file.parent):
         where = cluster.layered.where(("container", "images", name))
-        mend = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
-        yield Problem(f"container.images.{name}: {file}: no such file", where, mend)
+        hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
+        yield Problem(f"container.images.{name}: {file}: no such file", where, hint)
 
 
 def _own_file(cluster: Cluster, name: str) -> Path | None:

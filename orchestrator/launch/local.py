@@ -119,7 +119,8 @@ _MARK = b"REPRO_LOCAL_ID="
 
 def warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
     """What to know of the GPUs that these jobs will take: one line for each that somebody has memory of, and one where
-    nvidia-smi fails, as jobs then run on CPU cores or not at all."""
+    nvidia-smi fails, as jobs then run on CPU cores or not at all.
+    """
     machine = cluster.machine
     if machine is None:
         return []

@@ -31,10 +31,10 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
     mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.layered.where
     assert mpirun is not None
     program = shutil.which("mpirun")
-    mend = None if program else "run this on the machine from which jobs are started"
+    hint = None if program else "run this on the machine from which jobs are started"
     found = [
         Finding(
-            "mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)), mend
+            "mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)), hint
         )
     ]
     file = Path(mpirun.hostfile)
@@ -62,5 +62,5 @@ def _this_machine(cluster: Cluster) -> list[Finding]:
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
     training = Finding("training", "login", "ok", "torch and megatron-core are here")
     if absent and cluster.profile.workloads.pretrain.python is None:
-        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", mend=INSTALL)
+        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=INSTALL)
     return [Finding("hardware", "login", "ok", gpus), training]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.submissions import Turn
+from orchestrator.ledger.submissions import PendingAttempt
 from orchestrator.ownership import read_own_file, require_own_folder
 
 JOB_SCRIPT = "job.sh"
@@ -40,7 +40,7 @@ def file_name(text: str, kind: str) -> str:
     return f"{_sha256(text.encode())}.{kind}.sh"
 
 
-def read_own_script(ledger: Ledger, turns: Sequence[Turn]) -> OwnScript:
+def read_own_script(ledger: Ledger, turns: Sequence[PendingAttempt]) -> OwnScript:
     """Return the file that these attempts share; ReproError where it must not run as the current user."""
     foreign = next((turn for turn in turns if not ledger.is_own(turn.user)), None)
     if foreign is not None:
@@ -67,7 +67,7 @@ def read_own_script(ledger: Ledger, turns: Sequence[Turn]) -> OwnScript:
     return OwnScript(file, text, ())
 
 
-def _require_elements(ledger: Ledger, file: Path, text: str, turns: Sequence[Turn]) -> None:
+def _require_elements(ledger: Ledger, file: Path, text: str, turns: Sequence[PendingAttempt]) -> None:
     """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
     jobs = _jobs(text)
     checked: set[tuple[str, str]] = set()
@@ -92,7 +92,7 @@ def _jobs(text: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=False))
 
 
-def _require_folder(file: Path, folder: str, turn: Turn) -> None:
+def _require_folder(file: Path, folder: str, turn: PendingAttempt) -> None:
     if folder != turn.folder:
         raise _refused(file, f"writes to {folder}, and the ledger contains {turn.folder}")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.launch.local import began_at
 from orchestrator.ledger.attempts import JobRow
-from orchestrator.ledger.runs import Latest, Standing
+from orchestrator.ledger.runs import Disposition, Latest
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
-from orchestrator.machine_identity import Place, place_of, start_ticks
+from orchestrator.machine_identity import Location, place_of, start_ticks
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RerunPolicy:
     """What is to be run again though it has ended: `verified` measures what is verified once more; `classes` are
     failures that a person has asked for by name, whatever their policy; `only_failed` leaves alone what never ran.
     `is_slurms`: Slurm itself runs again what lost a node or was preempted, and once for one fault is enough.
@@ -30,27 +30,27 @@ class Again:
     is_slurms: bool = False
 
 
-def standing_of(plan: Plan, latest: Latest | None, again: Again) -> Standing:
+def standing_of(plan: Plan, latest: Latest | None, again: RerunPolicy) -> Disposition:
     """What a run finds this job to be."""
     if latest is None:
-        return Standing.LEFT if again.only_failed else Standing.MISSING
+        return Disposition.LEFT if again.only_failed else Disposition.MISSING
     if latest.phase in OPEN:
-        return Standing.MISSING if is_orphan(latest) and not again.only_failed else Standing.UNDER_WAY
+        return Disposition.MISSING if is_orphan(latest) and not again.only_failed else Disposition.UNDER_WAY
     if latest.verdict is None:  # it has ended and its log was not read yet: it may have been good
-        return Standing.UNDER_WAY
+        return Disposition.UNDER_WAY
     failure = failure_named(latest.failure)
     if again.verified or (latest.verdict != VERIFIED and failure in again.classes):
-        return Standing.MISSING
-    if latest.verdict == VERIFIED or is_as_published(plan, latest.failure):
-        return Standing.DONE
+        return Disposition.MISSING
+    if latest.verdict == VERIFIED or fails_as_published(plan, latest.failure):
+        return Disposition.DONE
     if again.classes or latest.submitted >= MOST_ATTEMPTS:
-        return Standing.LEFT
+        return Disposition.LEFT
     if again.is_slurms and failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
-        return Standing.LEFT
-    return Standing.MISSING if POLICIES[failure].again else Standing.LEFT
+        return Disposition.LEFT
+    return Disposition.MISSING if POLICIES[failure].again else Disposition.LEFT
 
 
-def is_as_published(plan: Plan, failure: str | None) -> bool:
+def fails_as_published(plan: Plan, failure: str | None) -> bool:
     """Whether it failed as its source says that it does."""
     expected = plan.case.expected
     return expected is not None and expected.outcome == "oom" and failure == Failure.GPU_OOM.value
@@ -86,8 +86,8 @@ def sender_is_alive(sent: HasSubmitter) -> bool | None:
     if sent.pid is None:
         return False
     place = place_of(sent.machine, sent.host)
-    if place is not Place.HERE:
-        return None if place is Place.ELSEWHERE else False
+    if place is not Location.HERE:
+        return None if place is Location.ELSEWHERE else False
     if sent.pid_start_ticks is not None:
         return start_ticks(sent.pid) == sent.pid_start_ticks
     began = began_at(sent.pid)

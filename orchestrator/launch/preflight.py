@@ -48,10 +48,10 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     if not cluster.is_slurm:
         return
     if shutil.which("sbatch") is None:
-        mend = "run this on a login node of the cluster; --dry-run and `repro render` work here"
-        raise Unreachable(Problem("sbatch is not on this machine", mend=mend))
+        hint = "run this on a login node of the cluster; --dry-run and `repro render` work here"
+        raise Unreachable(Problem("sbatch is not on this machine", hint=hint))
     if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
-        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", mend="set REPRO_HOME to one without %"))
+        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", hint="set REPRO_HOME to one without %"))
     output_pattern(folders.runs)
     require_controller()
 
@@ -72,10 +72,10 @@ def _require_environment(cluster: Cluster) -> None:
 
 def _require_mpirun(mpirun: MpirunFields) -> None:
     if shutil.which("mpirun") is None:
-        mend = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
-        raise Unreachable(Problem("mpirun is not on this machine", mend=mend))
+        hint = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
+        raise Unreachable(Problem("mpirun is not on this machine", hint=hint))
     if not Path(mpirun.hostfile).is_file():
-        raise ReproError(Problem(f"hostfile {mpirun.hostfile}: no such file", mend="correct mpirun: hostfile:"))
+        raise ReproError(Problem(f"hostfile {mpirun.hostfile}: no such file", hint="correct mpirun: hostfile:"))
 
 
 def _require_commits(plans: Sequence[Plan]) -> None:
@@ -85,6 +85,6 @@ def _require_commits(plans: Sequence[Plan]) -> None:
         head = git_says(Path(folder), "rev-parse", "HEAD") if folder else None
         if head is not None and not head.startswith(commit):
             what = f"{folder} is at commit {head[:10]}, and the jobs would say {commit[:10]}"
-            problems.append(Problem(what, mend=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
+            problems.append(Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
     if problems:
         raise ReproError(*problems)

@@ -147,8 +147,8 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     paths = path_findings(cluster, "compute", probed.paths())
     if probed.state in ("COMPLETED", "FAILED") and probed.end is None and not probed.log.strip():
         found = f"{probed.state}, and nothing that the job wrote can be seen from here"
-        mend = "set REPRO_HOME to a folder that the nodes see, too"
-        return [*paths, Finding("folder for runs", "compute", "wrong", found, mend=mend)]
+        hint = "set REPRO_HOME to a folder that the nodes see, too"
+        return [*paths, Finding("folder for runs", "compute", "wrong", found, hint=hint)]
     folder = Finding("folder for runs", "compute", "ok", "what the job wrote can be seen from here")
     if probed.state == "COMPLETED":
         return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
@@ -166,13 +166,13 @@ def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Fin
     blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
     if any(fault.startswith(f"{one.path}: ") for one in blamed for fault in known):
         return []
-    mend = f"all that it said is in {probed.folder}"
+    hint = f"all that it said is in {probed.folder}"
     if blamed:
-        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, mend)]
+        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, hint)]
     name, _ = _probed_image(cluster)
     is_the_image = code == OUTSIDE_IMAGE or (said.startswith("container") and not _NOT_OF_IMAGE.search(said))
     where = cluster.layered.where(("container", "images", name)) if name is not None and is_the_image else None
-    return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, mend)]
+    return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, hint)]
 
 
 def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
@@ -201,8 +201,8 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     else:
         right = gpus == {hardware.gpus_per_node}
         seen = f"each task sees {' or '.join(map(str, sorted(gpus)))} GPUs"
-        mend = None if right else "all tasks of a node must see all its GPUs: gpu_bind: none"
-        found.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, where, mend))
+        hint = None if right else "all tasks of a node must see all its GPUs: gpu_bind: none"
+        found.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, where, hint))
     machines = {machine for _, machine, _ in rows}
     if site.architecture and machines:
         right = machines == {site.architecture}
@@ -227,15 +227,15 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     python_is_named = cluster.profile.workloads.pretrain.python is not None
     of_image = cluster.layered.where(("container", "images", str(name)))
     where = cluster.layered.where(("workloads", "pretrain", "python")) if python_is_named else of_image
-    check, mend = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
+    check, hint = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
     if answer[1] == "missing":
         check = "workloads.pretrain.python" if python_is_named else check
         place = f"in image {name}" if name else "on the nodes"
-        yield Finding(check, "compute", fault, f"{answer[2]}: no such program {place}", where, mend)
+        yield Finding(check, "compute", fault, f"{answer[2]}: no such program {place}", where, hint)
         return
     if answer[1] == "no":
         place = f"the python of image {name}" if name else "python on the nodes"
-        yield Finding(check, "compute", fault, f"{place}: {answer[2]}", where, mend)
+        yield Finding(check, "compute", fault, f"{place}: {answer[2]}", where, hint)
         return
     version, platform, devices = [*answer[2].split(), "", "", ""][:3]
     gpus = cluster.hardware.gpus_per_node

@@ -14,20 +14,20 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import JobRecord, read_record, tail_bytes
 from orchestrator.launch.local import find_process, is_alive
 from orchestrator.launch.policy import sender_is_alive
-from orchestrator.launch.sbatch import comment_of, only_one
+from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
 from orchestrator.launch.submission_records import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import NewJob, run_ids
 from orchestrator.ledger.submissions import (
-    Unsettled,
+    InterruptedSubmission,
     record_back_in_turn,
     record_submission,
     time_unsettled_s,
     unsettled,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
+from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
 from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.job_ids import base_id
@@ -67,10 +67,10 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
 def is_here(machine: str | None, host: str) -> bool:
     """Whether local jobs of this machine are seen from here: through their processes, which a reboot has ended."""
-    return place_of(machine, host) is not Place.ELSEWHERE
+    return place_of(machine, host) is not Location.ELSEWHERE
 
 
-def is_being_made(ledger: Ledger, one: Unsettled) -> bool:
+def is_being_made(ledger: Ledger, one: InterruptedSubmission) -> bool:
     """Whether the sender, or the sbatch that it left behind, still runs or may do so where nobody here can see it."""
     alive = sender_is_alive(one)
     if alive is not None:
@@ -78,13 +78,13 @@ def is_being_made(ledger: Ledger, one: Unsettled) -> bool:
     return one.scheduler == "slurm" and _waited_s(ledger, one) < GRACE.total_seconds()
 
 
-def _waited_s(ledger: Ledger, one: Unsettled) -> float:
+def _waited_s(ledger: Ledger, one: InterruptedSubmission) -> float:
     """Return for how many seconds this machine has waited for an answer about a submission."""
     waited = time_unsettled_s(ledger, one.attempt_ids, this_machine_identity().boot_id, seconds_since_boot())
     return min(waited.values(), default=0.0)
 
 
-def _settle_here(ledger: Ledger, one: Unsettled) -> list[str]:
+def _settle_here(ledger: Ledger, one: InterruptedSubmission) -> list[str]:
     if not is_here(one.machine, one.host):
         return [f"jobs were being started on {one.host}, which alone can see them"]
     try:
@@ -100,7 +100,7 @@ def _settle_here(ledger: Ledger, one: Unsettled) -> list[str]:
     return []
 
 
-def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
+def _settle_slurm(ledger: Ledger, begun: Sequence[InterruptedSubmission]) -> list[str]:
     if not begun:
         return []
     try:
@@ -121,7 +121,7 @@ def _settle_slurm(ledger: Ledger, begun: Sequence[Unsettled]) -> list[str]:
             complaints.append(str(error))
             continue
         if ids:
-            record_submission(ledger, one.token, only_one(ids))
+            record_submission(ledger, one.token, keep_first_cancel_rest(ids))
         elif recorded:  # no further id is cancelled: what a folder contains is no proof for that
             record_submission(ledger, one.token, min(recorded, key=int))
         elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):

@@ -30,7 +30,7 @@ from orchestrator.ledger.attempts import (
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
-from orchestrator.machine_identity import Place, place_of, seconds_since_boot, this_machine_identity
+from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
 from orchestrator.ownership import user_name
 from orchestrator.reading.failure import MADE_WAY
 from orchestrator.slurm.command import cluster_identity
@@ -118,7 +118,7 @@ def _each(
 
 def _observe_local(row: JobRow) -> Observation:
     assert row.scheduler_id is not None
-    rebooted = place_of(row.machine, row.host) is Place.REBOOTED
+    rebooted = place_of(row.machine, row.host) is Location.REBOOTED
     state = LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
     return Observation(
         state=state.state,

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RunOptions:
     """`max_parallel`: no more of the run's jobs at once, whatever they ask for. `at_once`: elements of one array.
 
     `after`: ids of the scheduler that must have ended first; `follows` the same on this machine: a job's folder, and
@@ -35,7 +35,7 @@ class Wishes:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Wishes:
+    def from_json(cls, value: Mapping[str, Any]) -> RunOptions:
         known = {one.name for one in dataclasses.fields(cls)}
         given = {name: kept for name, kept in value.items() if name in known}
         given["after"] = tuple(given.get("after", ()))

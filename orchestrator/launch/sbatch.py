@@ -20,14 +20,14 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import FOLDER_MODE
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.own_scripts import OwnScript, read_own_script
-from orchestrator.launch.run_options import Wishes
+from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submission_records import COMMENT, write_sent
 from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
+    PendingAttempt,
     Submitter,
-    Turn,
     claim,
     in_turn,
     record_back_in_turn,
@@ -48,7 +48,7 @@ PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class Reporter:
     """To the person who waits: `tell` says something, `is_interrupted` that they have had enough."""
 
     tell: Callable[[str], None]
@@ -74,14 +74,14 @@ def sender() -> Submitter:
     return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine_identity()), own_start_ticks())
 
 
-def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
+def send(ledger: Ledger, run_id: str, talk: Reporter) -> Sent:
     """Send what waits its turn in a run, as far as there is room.
 
     ReproError where the scheduler refuses: what it took before stays, and the rest of the run is known not to have been
     submitted. Unreachable where it stays away: the next command settles what it was asked last.
     """
     sent = Sent()
-    wishes = Wishes.from_json(run_row(ledger, run_id).wishes)
+    wishes = RunOptions.from_json(run_row(ledger, run_id).wishes)
     groups = [list(group) for _, group in groupby(in_turn(ledger, run_id=run_id), key=lambda turn: turn.file)]
     for turns in groups:
         if sent.why is not None or talk.is_interrupted():  # what is larger has to wait behind what is smaller
@@ -99,7 +99,9 @@ def send(ledger: Ledger, run_id: str, talk: Talk) -> Sent:
     return sent
 
 
-def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishes, sent: Sent, talk: Talk) -> None:
+def _send_group(
+    ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions, sent: Sent, talk: Reporter
+) -> None:
     """One file of the scheduler, in one submission or, where that is too much at once, in several."""
     try:
         script = read_own_script(ledger, turns)
@@ -137,7 +139,7 @@ def _send_group(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wish
 
 
 def _send_slice(
-    ledger: Ledger, turns: Sequence[Turn], script: OwnScript, words: Sequence[str], talk: Talk
+    ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, words: Sequence[str], talk: Reporter
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     token = secrets.token_hex(8)
@@ -164,7 +166,7 @@ def _send_slice(
     return scheduler_id
 
 
-def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], talk: Reporter) -> str:
     """Not on the nodes that failed before; but where there are not enough others, on any."""
     anywhere = [word for word in options if not word.startswith("--exclude=")]
     try:
@@ -176,7 +178,7 @@ def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], tal
     return _sbatch(script, token, anywhere, talk)
 
 
-def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -> str:
+def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Reporter) -> str:
     """Submit until there is an answer; before each new try the scheduler is asked whether it has the job already."""
     executor, comment = SlurmScriptExecutor(script.file.parent), comment_of(token)
     pauses = iter(PAUSES_S)
@@ -187,13 +189,13 @@ def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Talk) -
         except Unreachable as away:
             found = _look_for(comment, away, pauses, talk)
             if found:
-                return only_one(found)
+                return keep_first_cancel_rest(found)
             sent_again = True
             continue
         return _alone(job_id, comment) if sent_again else job_id
 
 
-def _look_for(comment: str, away: Unreachable, pauses: Iterator[float], talk: Talk) -> set[str]:
+def _look_for(comment: str, away: Unreachable, pauses: Iterator[float], talk: Reporter) -> set[str]:
     """Ids of the jobs with this comment, once the scheduler answers again; Unreachable when patience ends.
 
     A controller that wakes up may answer this before it takes the job that has waited longer: it is asked twice.
@@ -223,12 +225,12 @@ def _alone(job_id: str, comment: str) -> str:
     Should it arrive later still, it finds the job's folder claimed, and does not start (templates/job.sh.j2).
     """
     try:
-        return only_one({job_id, *(base_id(one) for one in find_by_comment(comment).records)})
+        return keep_first_cancel_rest({job_id, *(base_id(one) for one in find_by_comment(comment).records)})
     except Unreachable:
         return job_id
 
 
-def only_one(ids: set[str]) -> str:
+def keep_first_cancel_rest(ids: set[str]) -> str:
     """Of submissions under one token the first; the others, which a scheduler took late, are cancelled."""
     first, *late = sorted(ids, key=int)
     if late:
@@ -243,7 +245,7 @@ def mark_cancelled(folder: str) -> None:
         os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
-def _write_sent(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, token: str) -> None:
+def _write_sent(ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, token: str) -> None:
     """Write the submission down beside its scripts; without that nothing is submitted."""
     try:
         write_sent(script.file.parent.parent, turns, token)
@@ -252,7 +254,7 @@ def _write_sent(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, token:
         raise
 
 
-def _send_queue(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, sent: Sent) -> None:
+def _send_queue(ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
     if not claim(ledger, [turn.attempt_id for turn in turns], token, sender(), file=turns[0].file):
         return
@@ -263,7 +265,7 @@ def _send_queue(ledger: Ledger, turns: Sequence[Turn], script: OwnScript, sent: 
     sent.jobs += len(turns)
 
 
-def _array(turns: Sequence[Turn], wishes: Wishes) -> Iterator[str]:
+def _array(turns: Sequence[PendingAttempt], wishes: RunOptions) -> Iterator[str]:
     """Which elements of the array are meant, on the command line: the file has them all."""
     indexes = [turn.array_index for turn in turns if turn.array_index is not None]
     if not indexes:
@@ -278,7 +280,7 @@ def _array(turns: Sequence[Turn], wishes: Wishes) -> Iterator[str]:
     yield f"--array={text}%{wishes.at_once}"
 
 
-def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishes) -> str | None:
+def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions) -> str | None:
     """Why these jobs cannot be given to the scheduler yet: it must know what they are to wait for."""
     if wishes.canary is None or wishes.canary in {turn.job_id for turn in turns}:
         return None
@@ -286,11 +288,11 @@ def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishe
     return "its canary is not in the queue yet" if canary.phase in OPEN and canary.scheduler_id is None else None
 
 
-def _canary(ledger: Ledger, run_id: str, wishes: Wishes) -> JobRow:
+def _canary(ledger: Ledger, run_id: str, wishes: RunOptions) -> JobRow:
     return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == wishes.canary)
 
 
-def _dependencies(ledger: Ledger, run_id: str, turns: Sequence[Turn], wishes: Wishes) -> list[str] | None:
+def _dependencies(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions) -> list[str] | None:
     """What these jobs have to wait for; None where it has failed already."""
     jobs = {turn.job_id for turn in turns}
     wanted = [f"afterany:{job_id}" for job_id in wishes.after]

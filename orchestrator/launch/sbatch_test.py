@@ -11,9 +11,9 @@ from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check_result import Finding, Result
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.yaml import Path_
+from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.launch.executors import without_strays
+from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases, refusal_problems
@@ -46,7 +46,7 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     fitting = [case for case, reasons in asked if not reasons]
     result: Result = "not checked" if fitting else "wrong"
     other = f"another --scale, of {', '.join(scale_names(entry.experiment))}" if not fitting else None
-    found = [Finding("plan", "login", result, one.what, mend=other) for one in refusal_problems(entry, asked)]
+    found = [Finding("plan", "login", result, one.what, hint=other) for one in refusal_problems(entry, asked)]
     plans: list[Plan] = []
     for workload in dict.fromkeys(case.workload for case in fitting):
         try:
@@ -58,7 +58,7 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     return [*found, *(one for plan in ends.values() for one in _tested(plan, cluster, folders))]
 
 
-def _options(cluster: Cluster) -> Iterator[tuple[Path_, str, str]]:
+def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
     """Where a word stands in the profile, the command that is given it, and the word."""
     slurm = cluster.profile.slurm
     assert slurm is not None
@@ -72,11 +72,11 @@ def _options(cluster: Cluster) -> Iterator[tuple[Path_, str, str]]:
                 yield ("slurm", command, i), command, word
 
 
-def _option(cluster: Cluster, path: Path_, command: str, word: str) -> Finding:
+def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
     check, where = f"slurm.{path[1]}", cluster.layered.where(path)
     if word == "--":  # behind it --help would be what is to be run
         return Finding(check, "login", "wrong", "--: no option", where, "take it out")
-    answer = run_slurm([*without_strays(), command, word, "--help"])
+    answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
     if answer.returncode == 0:
         return Finding(check, "login", "ok", word, where)
     name = word.partition("=")[0]
@@ -84,8 +84,8 @@ def _option(cluster: Cluster, path: Path_, command: str, word: str) -> Finding:
         found = f"{word}: {command} says: {own_words(answer.stderr)}"
         return Finding(check, "login", "wrong", found, where, f"{command} --help lists what it takes")
     known = parse_options(run_slurm([command, "--help"]).stdout).names
-    mend = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "take it out"
-    return Finding(check, "login", "wrong", f"{command} has no {name}", where, mend)
+    hint = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "take it out"
+    return Finding(check, "login", "wrong", f"{command} has no {name}", where, hint)
 
 
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
@@ -99,7 +99,7 @@ def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
         except ReproError as error:
             return faults(check, error)
         script.write_text(text, encoding="utf-8")
-        answer = run_slurm([*without_strays(), "sbatch", "--test-only", str(script)])
+        answer = run_slurm([*clean_env_prefix(), "sbatch", "--test-only", str(script)])
     if answer.returncode == 0:
         return [Finding(check, "login", "ok", f"{size}: {own_words(answer.stderr)}")]
     return [refused(check, cluster, explain_rejection(answer.stderr), f"{size}: ")]
@@ -107,15 +107,15 @@ def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
 
 def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> Finding:
     """Slurm's words and their mend; with the place of the profile's field that the mend names."""
-    named = [word for i, word in enumerate((problem.mend or "").split("`")) if i % 2]
+    named = [word for i, word in enumerate((problem.hint or "").split("`")) if i % 2]
     slurm = cluster.profile.slurm
     field = next((name for name in named if getattr(slurm, name, None)), None)
-    where = cluster.layered.where(("slurm", field)) if field else problem.where
-    return Finding(check, "login", "wrong", f"{size}{problem.what}", where, problem.mend)
+    where = cluster.layered.where(("slurm", field)) if field else problem.location
+    return Finding(check, "login", "wrong", f"{size}{problem.what}", where, problem.hint)
 
 
 def faults(check: str, error: ReproError) -> list[Finding]:
     """A refusal as findings; what is out of reach stays an error."""
     if isinstance(error, Unreachable):
         raise error
-    return [Finding(check, "login", "wrong", one.what, one.where, one.mend) for one in error.problems]
+    return [Finding(check, "login", "wrong", one.what, one.location, one.hint) for one in error.problems]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder, read_job_file
-from orchestrator.ledger.submissions import Turn
+from orchestrator.ledger.submissions import PendingAttempt
 
 COMMENT = "repro:"
 """Start of the comment of a Slurm job; the token follows."""
@@ -41,7 +41,7 @@ class SentRecord:
     jobs: tuple[SentJob, ...]
 
 
-def write_sent(run: Path, turns: Sequence[Turn], token: str) -> None:
+def write_sent(run: Path, turns: Sequence[PendingAttempt], token: str) -> None:
     """Write down that these attempts are about to be given to a scheduler; ReproError if that is not possible."""
     lines = [
         f"token={token}",

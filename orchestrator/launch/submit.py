@@ -32,21 +32,21 @@ from orchestrator.launch.batches import (
     write_scripts,
 )
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.policy import Again, failure_named, is_as_published, standing_of
+from orchestrator.launch.policy import RerunPolicy, fails_as_published, failure_named, standing_of
 from orchestrator.launch.provenance import provenance
 from orchestrator.launch.recover import Unrecorded, unrecorded_attempts
 from orchestrator.launch.render import render_job
-from orchestrator.launch.run_options import Wishes
-from orchestrator.launch.sbatch import Sent, Talk, mark_cancelled, send
+from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.runs import (
+    Disposition,
     Latest,
     Missing,
     NewAttempt,
     NewJob,
     NewRun,
     Recorded,
-    Standing,
     latest_attempts,
     record_run,
     record_wishes,
@@ -69,7 +69,7 @@ class Request:
     their folder and the process id of their queue.
     """
 
-    again: Again = field(default_factory=Again)
+    again: RerunPolicy = field(default_factory=RerunPolicy)
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
     follows: tuple[tuple[str, int], ...] = ()
@@ -107,9 +107,9 @@ def submit(
     again = dataclasses.replace(request.again, is_slurms=slurm is not None and slurm.requeue)
     found: dict[str, Latest] = {}
     batches: list[Batch] = []
-    wishes = Wishes()
+    wishes = RunOptions()
 
-    def decide(job_id: str, latest: Latest | None) -> Standing:
+    def decide(job_id: str, latest: Latest | None) -> Disposition:
         if latest is not None:
             found[job_id] = latest
         return standing_of(once[job_id], latest, again)
@@ -137,7 +137,7 @@ def submit(
     failed = FailedNodes(cluster)
     if cluster.is_slurm:
         for job_id, latest in latest_attempts(ledger, list(once)).items():
-            if standing_of(once[job_id], latest, again) is Standing.MISSING:
+            if standing_of(once[job_id], latest, again) is Disposition.MISSING:
                 failed.of(once[job_id], latest)
     jobs = _jobs(plans, cluster)
     unrecorded = unrecorded_attempts(ledger, jobs)
@@ -150,7 +150,7 @@ def submit(
             raise
         _give_up(ledger, found, recorded)
         wishes = _send_warm_ups(batches, run_id, wishes, cluster, folders, ledger, always=request.warm_up)
-        sent = send(ledger, run_id, Talk(tell, is_interrupted))
+        sent = send(ledger, run_id, Reporter(tell, is_interrupted))
     return Submitted(run_id, recorded, sent, tuple(wishes.warm_ups), wishes.canary)
 
 
@@ -185,10 +185,10 @@ def _require_canary(
     if not request.canary or latest is None or canary.identity in missing or latest.verdict != FAILED:
         return
     failure = failure_named(latest.failure)
-    if not is_as_published(canary, latest.failure):
+    if not fails_as_published(canary, latest.failure):
         name, retry = short_name(canary.case.experiment), f"--class {failure} --where {canary.case.name}"
         what = f"the canary, {canary.label}, failed ({failure}), and the others wait for it"
-        raise ReproError(Problem(what, mend=f"repro retry {name} {retry}, or leave --canary out"))
+        raise ReproError(Problem(what, hint=f"repro retry {name} {retry}, or leave --canary out"))
 
 
 def _wishes(
@@ -197,7 +197,7 @@ def _wishes(
     ordered: Sequence[Plan],
     found: Mapping[str, Latest],
     missing: Mapping[str, Missing],
-) -> Wishes:
+) -> RunOptions:
     """The request, with the canary chosen: the smallest, unless it has nothing to prove any more."""
     smallest = ordered[0].identity
     under_way = smallest in found and (found[smallest].phase in OPEN or found[smallest].verdict is None)
@@ -205,7 +205,7 @@ def _wishes(
     slurm = cluster.profile.slurm
     running = slurm.max_running if slurm else 1
     at_once = min(running, request.max_parallel or running)
-    return Wishes(
+    return RunOptions(
         max_parallel=request.max_parallel,
         after=request.after,
         follows=request.follows,
@@ -216,7 +216,7 @@ def _wishes(
 
 
 def _canary(
-    wishes: Wishes, plans: Mapping[str, Plan], found: Mapping[str, Latest], missing: Mapping[str, Missing]
+    wishes: RunOptions, plans: Mapping[str, Plan], found: Mapping[str, Latest], missing: Mapping[str, Missing]
 ) -> tuple[Plan, str | None] | None:
     """The canary, and where its log is if there is one already."""
     if wishes.canary is None:
@@ -239,13 +239,13 @@ def _give_up(ledger: Ledger, found: Mapping[str, Latest], recorded: Recorded) ->
 def _send_warm_ups(
     batches: Sequence[Batch],
     run_id: str,
-    wishes: Wishes,
+    wishes: RunOptions,
     cluster: Cluster,
     folders: Folders,
     ledger: Ledger,
     *,
     always: bool,
-) -> Wishes:
+) -> RunOptions:
     """Submit what has to run alone before jobs that share a checkout; the wishes with its id, and whose jobs wait.
 
     Not in the ledger: submitted twice after a crash it does no harm, as only one of a checkout runs at a time. Where it

@@ -23,7 +23,7 @@ from orchestrator.ledger.tables import (
     Attempt,
     Event,
     Job,
-    Look,
+    Poll,
     Run,
     RunJob,
     batched,
@@ -197,11 +197,11 @@ def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datet
     """
     at = now()
     with ledger.writing() as session:
-        look = session.get(Look, scheduler)
+        look = session.get(Poll, scheduler)
         if look is not None and every_s and timedelta(0) <= at - look.asked_at < timedelta(seconds=every_s):
             return False, look.asked_at, list(look.complaints)
         if look is None:
-            session.add(Look(scheduler=scheduler, asked_at=at, complaints=[]))
+            session.add(Poll(scheduler=scheduler, asked_at=at, complaints=[]))
         else:
             look.asked_at = at
     return True, at, []
@@ -210,7 +210,7 @@ def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datet
 def record_complaints(ledger: Ledger, scheduler: str, complaints: Sequence[str]) -> None:
     """What the last look could not learn, for terminals that do not ask themselves."""
     with ledger.writing() as session:
-        session.get_one(Look, scheduler).complaints = list(complaints)
+        session.get_one(Poll, scheduler).complaints = list(complaints)
 
 
 def job_rows(

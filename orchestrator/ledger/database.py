@@ -139,7 +139,7 @@ def ledger_url(given: str | None, home: Path) -> sa.URL:
         url = sa.make_url(given)
     except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
         why = _without_secrets(_first_line(error))
-        raise ReproError(Problem(f"--database: no such URL ({why})", mend=_URL_EXAMPLE)) from None
+        raise ReproError(Problem(f"--database: no such URL ({why})", hint=_URL_EXAMPLE)) from None
     # As libpq writes it; SQLAlchemy 2.0 would take it for psycopg2, whose successor is psycopg.
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
@@ -166,7 +166,7 @@ def open_ledger(
             if not create:
                 return None
             if not file.parent.is_dir():
-                raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", mend="make it first"))
+                raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", hint="make it first"))
         require_locks(file, new=not file.exists() or file.stat().st_size == 0)
     engine = _engine(url)
     with explained(url):
@@ -192,10 +192,10 @@ def checked_version(connection: sa.Connection) -> str | None:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if version is None or not re.fullmatch(r"\d{4}", version):
         found = min(tables - {"alembic_version"} or tables)
-        raise ReproError(Problem(f"{name}: holds something else ({found})", mend="give --database one of its own"))
+        raise ReproError(Problem(f"{name}: holds something else ({found})", hint="give --database one of its own"))
     if version > SCHEMA:
         raise ReproError(
-            Problem(f"{name}: made by a newer repro (schema {version}, this knows {SCHEMA})", mend="upgrade")
+            Problem(f"{name}: made by a newer repro (schema {version}, this knows {SCHEMA})", hint="upgrade")
         )
     return str(version)
 
@@ -213,11 +213,11 @@ def _engine(url: sa.URL) -> sa.Engine:
         # takes hours, and the server may be started again meanwhile.
         return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=given)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
-        raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", mend=_URL_EXAMPLE)) from None
+        raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", hint=_URL_EXAMPLE)) from None
     except ImportError as error:  # psycopg without its C library is there, and cannot be imported
         package = "'psycopg[binary]'" if "psycopg" in (error.name or "psycopg") else error.name
         missing = error.name or _first_line(error)
-        raise ReproError(Problem(f"--database {_shown(url)}: needs {missing}", mend=f"pip install {package}")) from None
+        raise ReproError(Problem(f"--database {_shown(url)}: needs {missing}", hint=f"pip install {package}")) from None
 
 
 def _on_connect(connection: object, _record: object) -> None:
@@ -261,14 +261,14 @@ def _of_sqlite(url: sa.URL, said: str) -> ReproError:
     refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
     if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
         why = f" ({refused.strerror})" if refused else ""
-        return DiskFull(Problem(f"{name}: the disk is full{why}", mend="make room and repeat the command"))
+        return DiskFull(Problem(f"{name}: the disk is full{why}", hint="make room and repeat the command"))
     if "readonly" in low or refused:
         why = str(refused.strerror) if refused else said
-        return ReproError(Problem(f"{name}: cannot be written ({why})", mend="check its owner and permissions"))
+        return ReproError(Problem(f"{name}: cannot be written ({why})", hint="check its owner and permissions"))
     if "unable to open" in low:
-        return ReproError(Problem(f"{name}: cannot be opened", mend="check the path and its permissions"))
+        return ReproError(Problem(f"{name}: cannot be opened", hint="check the path and its permissions"))
     if "disk i/o" in low:
-        return ReproError(Problem(f"{name}: its disk failed ({said})", mend="check the disk and repeat the command"))
+        return ReproError(Problem(f"{name}: its disk failed ({said})", hint="check the disk and repeat the command"))
     return ReproError(Problem(f"{name}: {said}"))
 
 
@@ -278,17 +278,17 @@ def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
     if "lock timeout" in low:
         return _locked(name)
     if "no space left" in low or "disk full" in low:
-        mend = "its administrator must make room; then repeat the command"
-        return DiskFull(Problem(f"{name}: the server's disk is full", mend=mend))
+        hint = "its administrator must make room; then repeat the command"
+        return DiskFull(Problem(f"{name}: the server's disk is full", hint=hint))
     if "read-only" in low or "permission denied" in low:
-        return ReproError(Problem(f"{name}: cannot be written ({said})", mend="ask for the right to write there"))
+        return ReproError(Problem(f"{name}: cannot be written ({said})", hint="ask for the right to write there"))
     passing = any(word in low for word in _PASSING)
     if "fatal:" in low and not passing:
         reason = said[low.index("fatal:") + len("fatal:") :].strip()
-        return ReproError(Problem(f"{name}: refused ({reason})", mend="check user, password and database in the URL"))
+        return ReproError(Problem(f"{name}: refused ({reason})", hint="check user, password and database in the URL"))
     unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
     if error.connection_invalidated or passing or unanswered:
-        return Unreachable(Problem(f"{name}: does not answer ({said})", mend="repeat the command once it does"))
+        return Unreachable(Problem(f"{name}: does not answer ({said})", hint="repeat the command once it does"))
     return ReproError(Problem(f"{name}: {said}"))
 
 
@@ -297,15 +297,15 @@ _PASSING = ("starting up", "shutting down", "recovery", "too many", "connection 
 
 
 def _locked(name: str) -> Unreachable:
-    mend = "another repro is writing; repeat the command"
-    return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", mend=mend))
+    hint = "another repro is writing; repeat the command"
+    return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", hint=hint))
 
 
 def _damaged(url: sa.URL, said: str) -> ReproError:
     name = _shown(url)
     recover = f"sqlite3 {shlex.quote(name)} .recover | sqlite3 recovered.db"
-    mend = f"it was left as it is; move it away to start anew, or recover it with: {recover}"
-    return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", mend=mend))
+    hint = f"it was left as it is; move it away to start anew, or recover it with: {recover}"
+    return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", hint=hint))
 
 
 def _refusal_of_folder(url: sa.URL) -> OSError | None:

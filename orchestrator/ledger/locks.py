@@ -74,13 +74,13 @@ def require_locks(file: Path, *, new: bool) -> None:
     folder = file.resolve().parent
     place = file_system_of(folder)
     if place is not None and (apart := sorted(place.options & _NO_LOCKS_BETWEEN_HOSTS)):
-        raise ReproError(Problem(f"{file}: {place} keeps no locks between hosts ({apart[0]})", mend=_MEND))
+        raise ReproError(Problem(f"{file}: {place} keeps no locks between hosts ({apart[0]})", hint=_MEND))
     if not new and place is not None and place.is_local:
         return
     fault = _fault_of_locks(folder)
     if fault is not None:
         where = str(place) if place is not None else f"the file system of {folder}"
-        raise ReproError(Problem(f"{file}: {where} has no working locks ({fault})", mend=_MEND))
+        raise ReproError(Problem(f"{file}: {where} has no working locks ({fault})", hint=_MEND))
 
 
 def require_rollback_journal(file: Path, journal_mode: str) -> None:
@@ -92,8 +92,8 @@ def require_rollback_journal(file: Path, journal_mode: str) -> None:
         return
     place = file_system_of(file.resolve().parent)
     if place is not None and not place.is_local:
-        mend = f"end every repro, then: sqlite3 {shlex.quote(str(file))} 'pragma journal_mode=delete'"
-        raise ReproError(Problem(f"{file}: is in WAL mode, which {place} cannot keep for several hosts", mend=mend))
+        hint = f"end every repro, then: sqlite3 {shlex.quote(str(file))} 'pragma journal_mode=delete'"
+        raise ReproError(Problem(f"{file}: is in WAL mode, which {place} cannot keep for several hosts", hint=hint))
 
 
 def _fault_of_locks(folder: Path) -> str | None:

@@ -90,7 +90,7 @@ def _asked_of_sqlite(ledger: Ledger, question: str) -> Iterator[Answer]:
             connection.set_progress_handler(lambda: 0, _STEPS)  # Python hears of signals only when it is called
             cursor = connection.execute(question)
             if cursor.description is None:
-                raise ReproError(Problem("no question", mend=_MEND))
+                raise ReproError(Problem("no question", hint=_MEND))
             yield Answer(_own_names(column[0] for column in cursor.description), cursor)
     except (sqlite3.Error, sqlite3.Warning) as error:
         if str(error) == "interrupted":
@@ -143,13 +143,13 @@ def _problem(ledger: Ledger, said: str) -> Problem | None:
     """What is wrong with a question, where it is the question that is wrong and more can be said of it."""
     first = said.strip().partition("\n")[0]
     if _FORBIDDEN.search(first):
-        return Problem(f"the ledger can only be read ({first})", mend=_MEND)
+        return Problem(f"the ledger can only be read ({first})", hint=_MEND)
     for pattern, kind in ((_NO_COLUMN, "column"), (_NO_TABLE, "table or view")):
         match = pattern.search(first)
         if match is not None:
             name = (match[1] or match[2]).rpartition(".")[2]
             there = relations(ledger)
             known = [one.name for one in there] if kind != "column" else [name for one in there for name in one.columns]
-            mend = did_you_mean(name, known) or "`repro sql` without a question lists what there is"
-            return Problem(f"{name}: no such {kind}", mend=mend)
+            hint = did_you_mean(name, known) or "`repro sql` without a question lists what there is"
+            return Problem(f"{name}: no such {kind}", hint=hint)
     return None

@@ -108,7 +108,7 @@ class Missing:
     before: Latest | None
 
 
-class Standing(str, enum.Enum):
+class Disposition(str, enum.Enum):
     """What a run finds a job to be."""
 
     DONE = "done"
@@ -133,7 +133,7 @@ def record_run(
     ledger: Ledger,
     run: NewRun,
     jobs: Sequence[NewJob],
-    decide: Callable[[str, Latest | None], Standing],
+    decide: Callable[[str, Latest | None], Disposition],
     make_attempts: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
     wishes: Callable[[], Mapping[str, Any]] = dict,
 ) -> Recorded:
@@ -147,17 +147,17 @@ def record_run(
     with ledger.writing() as session:
         latest = _latest(session, list(by_id), ledger.run_folders())
         standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
-        missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Standing.MISSING}
+        missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Disposition.MISSING}
         made = make_attempts(missing)
         session.execute(sa.insert(rows_of(Run)), [{"created_at": now(), **_run_fields(run), "wishes": dict(wishes())}])
         _add_jobs(session, run.id, jobs)
         _add_attempts(session, run, by_id, missing, made)
-        found = {one: [job_id for job_id in by_id if standing[job_id] is one] for one in Standing}
-        detail = ", ".join(f"{len(found[one])} {one.value}" for one in Standing)
+        found = {one: [job_id for job_id in by_id if standing[job_id] is one] for one in Disposition}
+        detail = ", ".join(f"{len(found[one])} {one.value}" for one in Disposition)
         session.add(Event(at=now(), run_id=run.id, attempt_id=None, kind="run", detail=detail))
     numbers = {job_id: one.number for job_id, one in missing.items()}
-    left = {job_id: latest[job_id].failure if job_id in latest else None for job_id in found[Standing.LEFT]}
-    return Recorded(found[Standing.DONE], found[Standing.UNDER_WAY], left, numbers)
+    left = {job_id: latest[job_id].failure if job_id in latest else None for job_id in found[Disposition.LEFT]}
+    return Recorded(found[Disposition.DONE], found[Disposition.UNDER_WAY], left, numbers)
 
 
 @dataclass(frozen=True, slots=True)

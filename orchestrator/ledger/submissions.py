@@ -38,7 +38,7 @@ class Submitter:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PendingAttempt:
     """An attempt that waits its turn."""
 
     attempt_id: int
@@ -59,7 +59,7 @@ class Turn:
     script_sha256: str
 
 
-def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
+def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
     """Every attempt that was written down and not sent, in the order in which it was to be; of one run, or of all."""
     query = (
         sa.select(
@@ -75,7 +75,7 @@ def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[Turn]:
     with ledger.reading() as session:
         turns = session.execute(query).all()
     return [
-        Turn(*first, file or "", index, tuple(options or ()), digest)  # type: ignore[call-arg]  # counted
+        PendingAttempt(*first, file or "", index, tuple(options or ()), digest)  # type: ignore[call-arg]  # counted
         for *first, file, index, options, digest in turns
     ]
 
@@ -168,7 +168,7 @@ def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str,
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class InterruptedSubmission:
     """A submission of which it is not known whether the scheduler took it, and the process that made it."""
 
     token: str
@@ -185,7 +185,7 @@ class Unsettled:
     folders: tuple[str, ...]
 
 
-def unsettled(ledger: Ledger) -> list[Unsettled]:
+def unsettled(ledger: Ledger) -> list[InterruptedSubmission]:
     """Every submission that was begun and has neither an id nor a refusal."""
     query = (
         sa.select(
@@ -196,13 +196,13 @@ def unsettled(ledger: Ledger) -> list[Unsettled]:
         .where(Attempt.phase == SUBMITTING)
         .order_by(Attempt.id)
     )
-    found: dict[str, Unsettled] = {}
+    found: dict[str, InterruptedSubmission] = {}
     run_folders = ledger.run_folders()
     with ledger.reading() as session:
         for token, *same, attempt_id, folder in session.execute(query):
             ids, folders = (found[token].attempt_ids, found[token].folders) if token in found else ((), ())
             here = run_folders.current(folder)
-            found[token] = Unsettled(token, *same, (*ids, attempt_id), (*folders, here))  # type: ignore[call-arg]  # counted
+            found[token] = InterruptedSubmission(token, *same, (*ids, attempt_id), (*folders, here))  # type: ignore[call-arg]  # counted
     return list(found.values())
 
 

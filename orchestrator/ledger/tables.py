@@ -255,7 +255,7 @@ class Event(Table):
     detail: Mapped[str | None]
 
 
-class Look(Table):
+class Poll(Table):
     """When a scheduler was asked last: what all terminals share, so that many ask no more often than one."""
 
     __tablename__ = "looks"

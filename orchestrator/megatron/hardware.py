@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """One kind of node. Memory in units of 10^9 bytes; `peak_tflops` is dense, by dtype; bandwidths are per GPU and
-    direction in GB/s (10^9 bytes): `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is not known."""
+    direction in GB/s (10^9 bytes): `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is not known.
+    """
 
     nodes: int
     gpus_per_node: int

@@ -81,7 +81,7 @@ def read_budget(text: str) -> int:
     else:
         found = 0
     if not found:
-        raise ReproError(Problem(f"--time-budget {text}: no time", mend="for example 10m, 600s, 1h or 0:10:00"))
+        raise ReproError(Problem(f"--time-budget {text}: no time", hint="for example 10m, 600s, 1h or 0:10:00"))
     return found
 
 
@@ -131,12 +131,12 @@ def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]
     for case in cases:
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
-            raise ReproError(Problem(f"--time-budget: {what}", mend="leave it out; --where takes fewer cases"))
+            raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where takes fewer cases"))
         duration = predict(case.model, case.layout, case.training, hardware, case.workload)
         if duration is None:
             what = f"no time is predicted on {target.name}, whose GPUs' peak in {case.training.dtype} nobody has said"
-            mend = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
-            raise ReproError(Problem(f"--time-budget: {what}", mend=mend))
+            hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
+            raise ReproError(Problem(f"--time-budget: {what}", hint=hint))
         runs.setdefault(what_runs(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
@@ -148,5 +148,5 @@ def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
     named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
     jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
     what = f"{jobs} {math.ceil(total_s(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
-    mend = "give more time, or choose fewer with --where"
-    return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", mend=mend)
+    hint = "give more time, or choose fewer with --where"
+    return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)

@@ -218,7 +218,8 @@ def _not_ours(case: Case) -> str | None:
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts) -> int:
     """Megatron-Core keeps gradients of four bytes. Where the program's have two, it is that much less, and the
-    optimizer's step makes fp32 copies of them while there are no activations."""
+    optimizer's step makes fp32 copies of them while there are no activations.
+    """
     narrower = (4 - facts.gradient_bytes) * rank.parameters
     states = rank.weights_and_gradients_bytes - narrower + rank.optimizer_bytes
     step = 4 * rank.parameters if narrower and not facts.shards_optimizer else 0

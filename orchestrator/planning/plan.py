@@ -79,7 +79,7 @@ def run_with(cases: list[Case], workload: str | None) -> list[Case]:
     if workload != "pretrain" and any(case.device == "cpu" for case in found):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
         what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
-        raise ReproError(Problem(what, mend="leave --workload out, or say another --scale"))
+        raise ReproError(Problem(what, hint="leave --workload out, or say another --scale"))
     return found
 
 
@@ -163,8 +163,8 @@ def _require_unlike(entry: Entry, plans: Sequence[Plan]) -> None:
             pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} alike")
     if pairs:
         more = f", and {len(pairs) - 1} more such pairs" if len(pairs) > 1 else ""
-        mend = "it cannot be told in what they differ"
-        raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", mend=mend))
+        hint = "it cannot be told in what they differ"
+        raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", hint=hint))
 
 
 def resources_of(case: Case, target: Target) -> Resources:
@@ -189,11 +189,11 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
     name, path = image_of(workload, entry.paper, cluster)
     problems = cluster.require_filled(workload, name)
     if name is not None and path is None:
-        mend = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
-        problems.append(Problem(f"{cluster.name} names no container image for {name}", mend=mend))
+        hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
+        problems.append(Problem(f"{cluster.name} names no container image for {name}", hint=hint))
     if cluster.profile.scheduler == "local" and workload == "pretrain":
         site = cluster.profile.workloads.pretrain
         absent = absent_packages()
         if absent and site.python in (None, sys.executable):
-            problems.append(Problem(f"training here needs {' and '.join(absent)}", mend=INSTALL))
+            problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=INSTALL))
     return problems

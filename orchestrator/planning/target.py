@@ -15,7 +15,7 @@ from orchestrator.config.model import HardwareFields
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import Setting, broken_rules, layout_warnings
 from orchestrator.workloads.program import Program
-from orchestrator.workloads.telling import untold
+from orchestrator.workloads.telling import unsupported
 from orchestrator.workloads.traits import traits_of
 
 
@@ -41,8 +41,8 @@ class Target:
     def of_paper(cls, entry: Entry) -> Target:
         """The paper's own machine; ReproError where its paper.yaml describes none."""
         if entry.paper.machine is None:
-            mend = "say which with --cluster"
-            raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", mend=mend))
+            hint = "say which with --cluster"
+            raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
         return cls(f"the machine of {entry.paper.venue}", entry.paper.machine)
 
     def places_per_node(self, case: Case) -> int:
@@ -62,7 +62,7 @@ class Target:
 def refusals(case: Case, target: Target) -> list[str]:
     """Every reason why this case cannot run there: the machine's, its program's, then those of Megatron's rules."""
     broken = (reason for _, reason in broken_rules(_setting(case, target)))
-    return [*fit_refusals(case, target), *untold(case), *broken]
+    return [*fit_refusals(case, target), *unsupported(case), *broken]
 
 
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:

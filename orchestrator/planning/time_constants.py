@@ -58,7 +58,8 @@ of 26) and on four (8 of 15).
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
     """Nominal bandwidths from the vendor's data sheets in GB/s, links per direction; `host_gb_s` is PCI Express x16 of
-    generation 3, 4 and 5. `fit` says whose share of the peak is used by programs that were not fitted on this GPU."""
+    generation 3, 4 and 5. `fit` says whose share of the peak is used by programs that were not fitted on this GPU.
+    """
 
     memory_gb_s: float
     nvlink_gb_s: float

@@ -271,7 +271,8 @@ def _beside_products(job: TimedJob, half: float) -> float:
 
 def context_parallel(job: TimedJob) -> float:
     """Keys and values of the whole sequence to every GPU, again in the backward pass unless they were kept, and their
-    gradients back."""
+    gradients back.
+    """
     layout = job.layout
     t, c = layout.tensor_parallel, layout.context_parallel
     times = 3 - job.habits.keeps_keys + job.recomputes_all

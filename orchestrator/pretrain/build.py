@@ -21,7 +21,7 @@ from orchestrator.pretrain.layout import Layout
 
 
 @dataclass(frozen=True)
-class Trainee:
+class ModelAndOptimizer:
     """The model's chunks on this rank (Megatron-Core DistributedDataParallel), their optimizer and configuration."""
 
     chunks: list[Any]
@@ -50,7 +50,7 @@ def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False)
     )
 
 
-def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Trainee:
+def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> ModelAndOptimizer:
     """Build model, data parallelism and optimizer in the process groups of `start_model_parallel`."""
     config = model.transformer_config(arguments, layout, device)
     chunks = _wrap(arguments, config, model.build_chunks(arguments, layout, config, device))
@@ -58,7 +58,7 @@ def build(arguments: TrainingArguments, layout: Layout, device: torch.device) ->
     config.grad_scale_func = optimizer.scale_loss
     config.finalize_model_grads_func = finalize_model_grads
     _connect_overlap(arguments, config, chunks)
-    return Trainee(chunks=chunks, optimizer=optimizer, config=config)
+    return ModelAndOptimizer(chunks=chunks, optimizer=optimizer, config=config)
 
 
 def _wrap(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:

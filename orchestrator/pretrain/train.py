@@ -17,7 +17,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.build import Trainee, build, start_model_parallel
+from orchestrator.pretrain.build import ModelAndOptimizer, build, start_model_parallel
 from orchestrator.pretrain.chunk_graphs import ChunkGraphs, Exchange, GraphedPipeline, run_chunk
 from orchestrator.pretrain.data import Batches, Microbatch
 from orchestrator.pretrain.devices import device_name, synchronize
@@ -51,7 +51,7 @@ def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
         parallel_state.destroy_model_parallel()
 
 
-def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device: torch.device) -> None:
+def train(arguments: TrainingArguments, layout: Layout, trainee: ModelAndOptimizer, device: torch.device) -> None:
     """Run all iterations and print a line for each interval."""
     batches = Batches(arguments, layout, device)
     forward_backward = passes_of_an_iteration(arguments, layout, trainee, batches, device)
@@ -81,7 +81,7 @@ def train(arguments: TrainingArguments, layout: Layout, trainee: Trainee, device
     _say_first(log_lines.moment("after training is done", datetime.now()))
 
 
-def train_step(trainee: Trainee, forward_backward: Callable[[], Losses]) -> StepResult:
+def train_step(trainee: ModelAndOptimizer, forward_backward: Callable[[], Losses]) -> StepResult:
     """One iteration over the global batch: gradients reduced over the data-parallel ranks, then Adam."""
     for chunk in trainee.chunks:
         chunk.zero_grad_buffer()
@@ -96,7 +96,7 @@ def train_step(trainee: Trainee, forward_backward: Callable[[], Losses]) -> Step
 
 
 def passes_of_an_iteration(
-    arguments: TrainingArguments, layout: Layout, trainee: Trainee, batches: Batches, device: torch.device
+    arguments: TrainingArguments, layout: Layout, trainee: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
@@ -181,12 +181,12 @@ def _say_layout(arguments: TrainingArguments, layout: Layout, device: torch.devi
     _say_first(log_lines.vocabulary(arguments))
 
 
-def _say_parameters(trainee: Trainee) -> None:
+def _say_parameters(trainee: ModelAndOptimizer) -> None:
     if _holds_first_replica():
         _say(log_lines.parameters(*_model_parallel_ranks(), trainee.num_parameters))
 
 
-def _say_offloaded(trainee: Trainee) -> None:
+def _say_offloaded(trainee: ModelAndOptimizer) -> None:
     if _holds_first_replica():
         found = [offload for chunk in trainee.chunks if (offload := _offload_of(chunk))]
         for i, offload in enumerate(found):

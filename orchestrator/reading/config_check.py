@@ -125,7 +125,8 @@ def expected_of(row: JobRow) -> Expected:
 
 def mismatches(report: LogReport, expected: Expected, commit: str | None = None) -> list[Mismatch]:
     """Everything that ran otherwise than planned. What a log does not say is none of it; `commit` is what the job's
-    own record says of its checkout."""
+    own record says of its checkout.
+    """
     found = [*_sizes(report, expected), *_rest(report, expected, commit)]
     return list({mismatch.said: mismatch for mismatch in reversed(found)}.values())[::-1]
 
@@ -211,7 +212,8 @@ def _parameters(
     vocabulary: int | None,
 ) -> tuple[int | None, ...]:
     """By pipeline stage. Of our own program alone: it prints no arguments, and its count is known to the last one,
-    unless a case types itself what shapes its layers."""
+    unless a case types itself what shapes its layers.
+    """
     is_llama = model.get("family") == "llama"
     if workload != "pretrain" or vocabulary is None or _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
         return ()

@@ -17,10 +17,16 @@ from typing import TypeVar
 
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import alpa, memory, setup, timers
-from orchestrator.megatron.logs.iteration import ITERATION_WORD, IterationLine, IterationLines, counting, set_apart
+from orchestrator.megatron.logs.iteration import (
+    ITERATION_WORD,
+    IterationLine,
+    IterationLines,
+    counting,
+    drop_implausible,
+)
 from orchestrator.megatron.logs.iteration_lines import add_iterations
 from orchestrator.megatron.logs.memory import Memory
-from orchestrator.megatron.logs.scan import occurrences, telling
+from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 from orchestrator.megatron.logs.setup import WorldLine
 from orchestrator.megatron.logs.timers import Timers
 from orchestrator.reading.facts import LogFacts
@@ -80,10 +86,10 @@ def read_part(part: bytes, facts: LogFacts, final: bool) -> Part:
     consumed = len(part) if final else part.rfind(b"\n") + 1
     facts = _with_beginning(facts, part, consumed)
     read, words = IterationLines(), 0
-    for text, start, end in telling(part, 0, consumed):
+    for text, start, end in candidate_lines(part, 0, consumed):
         words += add_iterations(read, text, start, end)
         facts = _with_memory(facts, memory.reported_memory(text, start, end))
-    possible, odd, first_odd = set_apart(read)
+    possible, odd, first_odd = drop_implausible(read)
     lines, begins_anew, restarts = counting(possible, facts.last_iteration)
     unfinished = replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + words))
     facts = replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.megatron.logs.iteration import IterationLines, counting, set_apart
+from orchestrator.megatron.logs.iteration import IterationLines, counting, drop_implausible
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.reading.statistics import measured_iterations, metrics
 
@@ -33,7 +33,7 @@ def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Pro
 
     Unlike in the metrics of a finished job the warm-up counts: it is what is running now.
     """
-    possible, _, _ = set_apart(IterationLines.of(iteration_lines(tail)))
+    possible, _, _ = drop_implausible(IterationLines.of(iteration_lines(tail)))
     lines, _, _ = counting(possible, last=None)
     if not lines:
         return None

@@ -59,7 +59,8 @@ class Ending:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """`reason` has every reason, the first cause first; `failure` is the class of a failed attempt, `cause` the line
-    of its log that decided it."""
+    of its log that decided it.
+    """
 
     verdict: str
     reason: str | None

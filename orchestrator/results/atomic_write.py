@@ -30,12 +30,12 @@ def require_place(file: Path) -> None:
     """ReproError unless a file can be written there: said before all the work and not after it."""
     folder = file.parent
     if file.is_dir():
-        raise ReproError(Problem(f"{file}: a folder, not a file", mend="name a file in it"))
+        raise ReproError(Problem(f"{file}: a folder, not a file", hint="name a file in it"))
     if file.exists() and not file.is_file():  # a device, whose place a file would take
-        raise ReproError(Problem(f"{file}: no regular file", mend="leave -o out, and redirect what is printed"))
+        raise ReproError(Problem(f"{file}: no regular file", hint="leave -o out, and redirect what is printed"))
     if not folder.exists():
-        raise ReproError(Problem(f"{file}: there is no folder {folder}", mend=f"mkdir -p {shlex.quote(str(folder))}"))
+        raise ReproError(Problem(f"{file}: there is no folder {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}"))
     if not folder.is_dir():
         raise ReproError(Problem(f"{file}: {folder} is no folder"))
     if not os.access(folder, os.W_OK):
-        raise ReproError(Problem(f"{file}: {folder} is read-only to you", mend="name a file elsewhere"))
+        raise ReproError(Problem(f"{file}: {folder} is read-only to you", hint="name a file elsewhere"))

@@ -22,7 +22,7 @@ TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ReferenceRow:
     """One published number of a case, and what was measured there.
 
     `ratio` is measured over published. `tolerance` is relative, `tolerance_from` says whose it is. `within` is None
@@ -43,7 +43,7 @@ class Beside:
     because: str | None = None
 
 
-def beside_published(entry: Entry, found: Sequence[Result]) -> list[Beside]:
+def beside_published(entry: Entry, found: Sequence[Result]) -> list[ReferenceRow]:
     """A row per case and published number; one for the figure's own metric where a case has none."""
     return [row for result in found for row in _rows(entry, result)]
 
@@ -53,7 +53,7 @@ def equation(case: Case) -> str:
     return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
-def _rows(entry: Entry, result: Result) -> Iterator[Beside]:
+def _rows(entry: Entry, result: Result) -> Iterator[ReferenceRow]:
     points = _points(result)
     if not points:
         own = _measured(result, entry.experiment.axes.y.metric)
@@ -72,7 +72,7 @@ def _points(result: Result) -> list[PublishedPoint]:
     return points
 
 
-def _beside(entry: Entry, result: Result, point: PublishedPoint) -> Beside:
+def _beside(entry: Entry, result: Result, point: PublishedPoint) -> ReferenceRow:
     row = replace(_measured(result, point.metric), published=point)
     metric = result.metric(point.metric)
     if metric is None:
@@ -114,11 +114,11 @@ def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
     return None
 
 
-def _measured(result: Result, metric: str) -> Beside:
+def _measured(result: Result, metric: str) -> ReferenceRow:
     found = result.metric(metric)
     value, spread = (found.value, found.spread) if found else (None, None)
     missing, because = (None, None) if found else _missing(result)
-    return Beside(result.case.name, metric, value, spread, None, None, None, None, None, missing, because)
+    return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None, missing, because)
 
 
 def _missing(result: Result) -> tuple[str, str | None]:

@@ -59,7 +59,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
+class CaseDiff:
     """A case on both sides. `ratio` is B over A in the metric's own unit; `noise` is the relative difference that says
     nothing. `because` has what else there is to know: why a side has no number, why numbers are too noisy, or why the
     sides are not like with like.
@@ -99,7 +99,7 @@ def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> S
         try:
             datetime.fromisoformat(word)
         except ValueError:
-            raise ReproError(Problem(f"{word}: no such date", mend="year-month-day, for example 2026-11-20")) from None
+            raise ReproError(Problem(f"{word}: no such date", hint="year-month-day, for example 2026-11-20")) from None
         return Side("date", word)
     clusters = list(dict.fromkeys(run.cluster for run in runs))
     meant = [Side("cluster", word)] if word in clusters else []
@@ -111,10 +111,10 @@ def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> S
     meant = whole or meant
     if not meant:
         near = did_you_mean(word, clusters) or f"clusters with jobs: {', '.join(clusters) or 'none'}"
-        raise ReproError(Problem(f"{word}: neither a cluster with jobs, nor a date, a commit or a run", mend=near))
+        raise ReproError(Problem(f"{word}: neither a cluster with jobs, nor a date, a commit or a run", hint=near))
     if len(meant) > 1:
         could = ", ".join(str(one) for one in meant[:5]) + (f" or {len(meant) - 5} more" if len(meant) > 5 else "")
-        raise ReproError(Problem(f"{word}: could be {could}", mend="give more of it"))
+        raise ReproError(Problem(f"{word}: could be {could}", hint="give more of it"))
     return meant[0]
 
 
@@ -150,24 +150,24 @@ def compare_sides(
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     metric_of: Callable[[str], str],
     by_cluster: bool,
-) -> list[Against]:
+) -> list[CaseDiff]:
     """A row per case, matched by experiment, scale, case and program, and with `by_cluster` by cluster too.
 
     `metrics` are by attempt, `metric_of` says which of them an experiment is about.
     """
     sides = [_grouped(rows, by_cluster) for rows in (a, b)]
-    found: list[Against] = []
+    found: list[CaseDiff] = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         one, other = (together(side[key], metrics) if key in side else None for side in sides)
         found.append(_against(key, one, other, metric_of(key[0])))
     return found
 
 
-def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> Against:
+def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> CaseDiff:
     numbered = [side for side in (a, b) if _number(side, "iteration_ms")]
     metric = wanted if all(_number(side, wanted) for side in numbered) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
-    row = Against(
+    row = CaseDiff(
         *key[:4],
         metric=metric,
         a=first,

@@ -81,7 +81,7 @@ def run_slurm(
             check=False,
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError):
-        raise Unreachable(Problem(f"{name}: there is no such command on this machine", mend=_LOGIN_NODE)) from None
+        raise Unreachable(Problem(f"{name}: there is no such command on this machine", hint=_LOGIN_NODE)) from None
     except subprocess.TimeoutExpired as late:
         said = _decoded(late.stderr or b"")
         raise _timed_out(name, timeout_s, said) from None
@@ -96,13 +96,13 @@ def unreachable_from(name: str, stderr: str) -> Unreachable | None:
     text = stderr.lower()
     words = f"{name}: {last_words(stderr)}"
     if any(phrase in text for phrase in _ACCOUNTING_OFF):
-        return AccountingUnreachable(Problem(words, mend="only the queue can be asked on this cluster"))
+        return AccountingUnreachable(Problem(words, hint="only the queue can be asked on this cluster"))
     if any(phrase in text for phrase in _ACCOUNTING_AWAY):
-        return AccountingUnreachable(Problem(words, mend="try again when slurmdbd answers"))
+        return AccountingUnreachable(Problem(words, hint="try again when slurmdbd answers"))
     if any(phrase in text for phrase in _NO_CONFIGURATION):
-        return Unreachable(Problem(words, mend=f"{_LOGIN_NODE}, or set SLURM_CONF to its slurm.conf"))
+        return Unreachable(Problem(words, hint=f"{_LOGIN_NODE}, or set SLURM_CONF to its slurm.conf"))
     if any(phrase in text for phrase in _CONTROLLER_AWAY):
-        return Unreachable(Problem(words, mend="try again when slurmctld answers; `scontrol ping` asks it"))
+        return Unreachable(Problem(words, hint="try again when slurmctld answers; `scontrol ping` asks it"))
     return None
 
 
@@ -120,9 +120,9 @@ def _timed_out(name: str, timeout_s: float, said: str) -> Unreachable:
     words = f"{name}: no answer within {timeout_s:g} s"
     if tail := last_words(said):
         words += f" ({tail})"
-    mend = known.problems[0].mend if known else "try again when the scheduler answers"
+    hint = known.problems[0].hint if known else "try again when the scheduler answers"
     kind = type(known) if known else (AccountingUnreachable if name in ("sacct", "sacctmgr") else Unreachable)
-    return kind(Problem(words, mend=mend))
+    return kind(Problem(words, hint=hint))
 
 
 def _environment(mine: Mapping[str, str]) -> dict[str, str]:
@@ -171,5 +171,5 @@ def _identity(_chosen: tuple[str | None, ...]) -> str:
     name, host = values.get("ClusterName"), values.get("SlurmctldHost[0]") or values.get("ControlMachine")
     if answer.returncode != 0 or name is None or host is None:
         words = last_words(answer.stderr) or "the answer names no cluster"
-        raise Unreachable(Problem(f"scontrol show config: {words}", mend="run this on a login node of the cluster"))
+        raise Unreachable(Problem(f"scontrol show config: {words}", hint="run this on a login node of the cluster"))
     return f"{name}@{host.partition('(')[0]}:{values.get('SlurmctldPort', '')}"

@@ -25,7 +25,7 @@ def require_job_ids(job_ids: Iterable[str]) -> list[str]:
     """The ids without blanks and doubles, in the order given; raises ReproError with every one that is none."""
     asked = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
     if wrong := [job_id for job_id in asked if not is_job_id(job_id)]:
-        raise ReproError(*(Problem(f"not a Slurm job id: {text}", mend="ids look like 123 or 123_4") for text in wrong))
+        raise ReproError(*(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong))
     return asked
 
 

@@ -25,7 +25,7 @@ class WaitReason:
 
     kind: Kind
     meaning: str
-    mend: str | None
+    hint: str | None
 
 
 _RELEASE = "release it with `scontrol release ID`"

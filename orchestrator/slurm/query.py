@@ -106,7 +106,7 @@ def require_controller() -> None:
     answer = run_slurm(["scontrol", "ping"])
     if " is UP" not in answer.stdout:
         words = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
-        raise Unreachable(Problem(f"scontrol ping: {words}", mend="try again when slurmctld answers"))
+        raise Unreachable(Problem(f"scontrol ping: {words}", hint="try again when slurmctld answers"))
 
 
 def find_by_comment(comment: str, *, user: str | None = None, days_back: int = 30) -> QueryAnswer:

@@ -18,11 +18,11 @@ _FAILED = re.compile(r"^(?:Batch job submission failed|allocation failure|Unable
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: re.Pattern[str]
-    mend: str
+    hint: str
 
 
-def _rule(pattern: str, mend: str) -> _Rule:
-    return _Rule(re.compile(pattern, re.IGNORECASE), mend)
+def _rule(pattern: str, hint: str) -> _Rule:
+    return _Rule(re.compile(pattern, re.IGNORECASE), hint)
 
 
 _RULES = (
@@ -109,7 +109,7 @@ def explain_rejection(stderr: str) -> Problem:
     words = own_words(stderr)
     for rule in _RULES:
         if rule.pattern.search(words):
-            return Problem(words, mend=rule.mend)
+            return Problem(words, hint=rule.hint)
     return Problem(words)
 
 

@@ -101,8 +101,8 @@ def _asked_for(site: Site, name: str) -> Partition:
     found = site.partition(name)
     if found is None:
         names = [one.name for one in site.partitions]
-        mend = did_you_mean(name, names) or f"there are: {', '.join(names) or 'none'}"
-        raise ReproError(Problem(f"{name}: no such partition", mend=mend))
+        hint = did_you_mean(name, names) or f"there are: {', '.join(names) or 'none'}"
+        raise ReproError(Problem(f"{name}: no such partition", hint=hint))
     if not found.nodes:
         raise ReproError(Problem(f"{name}: a partition without nodes"))
     return found
@@ -111,7 +111,7 @@ def _asked_for(site: Site, name: str) -> Partition:
 def _best(site: Site) -> Partition:
     usable = [one for one in site.partitions if one.nodes]
     if not usable:
-        raise ReproError(Problem("Slurm shows no partition with nodes", mend="`sinfo` lists what you may see"))
+        raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
     default = next((one for one in usable if one.is_default), None)
     if default is not None and default.gpu_nodes:
         return default

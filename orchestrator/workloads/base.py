@@ -97,8 +97,8 @@ class Binding:
         site = self.cluster.profile.workloads.megatron(workload)
         if not isinstance(site, kind):
             needed = [name for name, field in kind.model_fields.items() if field.is_required()]
-            mend = f"the profile needs workloads: {workload}: {', '.join(needed)}"
-            raise ReproError(Problem(f"{self.cluster.name} has no {workload}", mend=mend))
+            hint = f"the profile needs workloads: {workload}: {', '.join(needed)}"
+            raise ReproError(Problem(f"{self.cluster.name} has no {workload}", hint=hint))
         return site
 
     def commit(self, otherwise: str | None = None) -> str:

@@ -136,7 +136,8 @@ def _instead_of_the_scripts_own(case: Case) -> Flags:
 
 def _data(case: Case, data: Data | None) -> Flags:
     """NullTokenizer has as many entries as it is told, and one more until core 0.17. With one fewer than the model has,
-    both are padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default."""
+    both are padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default.
+    """
     vocab = case.model.vocab
     divisor = vocabulary_divisor(vocab, case.layout.tensor_parallel, GPT2_TOKENS if data else vocab - 1)
     if data:

@@ -35,7 +35,8 @@ def arguments(case: Case) -> list[str]:
 
 def case_tuple(case: Case) -> tuple[object, ...]:
     """(model, B, S, H, L, heads, V, LD0, LD1, PD0, PD1, PP, NB, FM, Remat, RS, stages, overwrite), as in
-    suite_paper_manual_gpt.py: LD are data- and tensor-parallel sizes, PD the mesh that only Alpa itself reads."""
+    suite_paper_manual_gpt.py: LD are data- and tensor-parallel sizes, PD the mesh that only Alpa itself reads.
+    """
     model, layout = case.model, case.layout
     return (
         *("gpt", layout.global_batch_size, model.seq, model.hidden, model.layers, model.heads, model.vocab),

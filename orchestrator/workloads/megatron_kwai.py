@@ -89,7 +89,8 @@ def kwai_needs_mpi(case: Case) -> bool:
 
 def origin_needs_mpi(case: Case) -> bool:
     """--tp-comm-overlap makes one whatever the tensor-parallel size; the script gives it without context parallelism
-    only (initialize.py:196)."""
+    only (initialize.py:196).
+    """
     return case.layout.context_parallel == 1
 
 

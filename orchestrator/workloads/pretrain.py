@@ -12,7 +12,8 @@ from orchestrator.workloads.base import refuse
 
 def job_arguments(case: Case) -> list[str]:
     """The argument list of a job; ReproError for what the program does not do. The exact planner, which builds no more
-    than a model, asks for `arguments`, and for the attention itself."""
+    than a model, asks for `arguments`, and for the attention itself.
+    """
     refuse(case, f"{case.workload} has no", _unknown(case))
     typed = len(case.arguments)
     found = arguments(case)

@@ -53,8 +53,8 @@ def copy_program(folders: Folders) -> None:
         _require_same(folder, files)
     except OSError as error:
         what = f"the files that jobs import cannot be copied ({error.strerror or error})"
-        mend = "set REPRO_HOME to a folder that you can write to"
-        raise ReproError(Problem(what, str(error.filename or folder), mend)) from None
+        hint = "set REPRO_HOME to a folder that you can write to"
+        raise ReproError(Problem(what, str(error.filename or folder), hint)) from None
 
 
 @cache

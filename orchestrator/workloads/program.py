@@ -16,12 +16,13 @@ __all__ = ["Program", "image_of", "is_offered", "program_for"]
 
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
     """The program of a case on a cluster; ReproError says what the site or the paper leaves open, or what of the case
-    the program cannot be told."""
+    the program cannot be told.
+    """
     traits_of(case.workload)  # a workload that nobody knows is refused with the nearest that somebody does
     maker = MAKERS.get(case.workload)
     if maker is None:
-        mend = f"it can be planned; what runs is: {', '.join(MAKERS)}"
-        raise ReproError(Problem(f"{case.workload}: repro cannot write its arguments yet", mend=mend))
+        hint = f"it can be planned; what runs is: {', '.join(MAKERS)}"
+        raise ReproError(Problem(f"{case.workload}: repro cannot write its arguments yet", hint=hint))
     return maker(Binding(case, paper, cluster, folders))
 
 

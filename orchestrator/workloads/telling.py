@@ -30,7 +30,7 @@ _TELL: Mapping[str, Callable[[Case], object]] = {
 }
 
 
-def untold(case: Case) -> list[str]:
+def unsupported(case: Case) -> list[str]:
     """What of the case its program has no words for."""
     tell = _TELL.get(case.workload)
     if tell is None:

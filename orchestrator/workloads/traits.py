@@ -139,6 +139,6 @@ _TRAITS: Mapping[str, Traits] = {
 def traits_of(workload: str) -> Traits:
     found = _TRAITS.get(workload)
     if found is None:
-        mend = did_you_mean(workload, _TRAITS) or f"there are: {', '.join(_TRAITS)}"
-        raise ReproError(Problem(f"{workload}: no such workload", mend=mend))
+        hint = did_you_mean(workload, _TRAITS) or f"there are: {', '.join(_TRAITS)}"
+        raise ReproError(Problem(f"{workload}: no such workload", hint=hint))
     return found

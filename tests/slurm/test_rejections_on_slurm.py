@@ -41,14 +41,14 @@ def test_a_refusal_names_what_to_change(options: str, tmp_path: Path) -> None:
     refused = run_slurm(["sbatch", *options.split(), _script(tmp_path, "#!/bin/bash\ntrue\n")])
     assert refused.returncode != 0
     problem = explain_rejection(refused.stderr)
-    assert problem.mend is not None and REFUSED[options] in problem.mend
+    assert problem.hint is not None and REFUSED[options] in problem.hint
     assert not problem.what.startswith("sbatch") and problem.what.split(":")[0] in refused.stderr
 
 
 @pytest.mark.parametrize(("text", "mend"), [("true\n", "#!/bin/bash"), ("", "nothing"), ("#!/bin/sh\r\n", "Unix")])
-def test_a_broken_script_names_the_template(text: str, mend: str, tmp_path: Path) -> None:
+def test_a_broken_script_names_the_template(text: str, hint: str, tmp_path: Path) -> None:
     problem = explain_rejection(run_slurm(["sbatch", _script(tmp_path, text)]).stderr)
-    assert problem.mend is not None and mend in problem.mend
+    assert problem.hint is not None and hint in problem.hint
 
 
 def test_too_many_jobs_at_once_says_to_wait(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_too_many_jobs_at_once_says_to_wait(slurm_cluster: SlurmCluster, tmp_pat
     slurm_cluster.run("scancel", *(answer.stdout.strip() for answer in answers if answer.returncode == 0))
     assert answers[3].returncode != 0
     problem = explain_rejection(answers[3].stderr)
-    assert "QOSMaxSubmitJobPerUserLimit" in problem.what and "wait" in str(problem.mend)
+    assert "QOSMaxSubmitJobPerUserLimit" in problem.what and "wait" in str(problem.hint)
 
 
 def test_a_missing_configuration_is_out_of_reach_and_not_a_refusal(

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from orchestrator.launch import refresh as refreshing
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import ledger_url, open_ledger
-from orchestrator.ledger.tables import Look
+from orchestrator.ledger.tables import Poll
 from orchestrator.reading.collect import collect
 from tests.slurm.accounting import OTHER_USER
 from tests.slurm.cluster import SlurmCluster
@@ -198,7 +198,7 @@ def test_a_process_that_stays_learns_of_the_end_of_a_job_that_slurm_has_lost(
 
     def looked_at() -> object:
         with ledger.reading() as session:
-            return session.scalar(sa.select(sa.func.max(Look.asked_at)))
+            return session.scalar(sa.select(sa.func.max(Poll.asked_at)))
 
     before = looked_at()
     environment = {**os.environ, "REPRO_HOME": str(site.folder)}

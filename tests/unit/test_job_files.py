@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError
+from orchestrator.errors import EXIT_UNREACHABLE, EXIT_USER_ERROR, ReproError
 from orchestrator.job_dir import (
     Unreadable,
     open_job_file,
@@ -154,7 +154,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) ->
         lambda: read_record(job / "log.txt"),
     ):
         (refused,) = within(5, read)
-        assert isinstance(refused, ReproError) and refused.exit_code == EXIT_YOURS
+        assert isinstance(refused, ReproError) and refused.exit_code == EXIT_USER_ERROR
         assert len(refused.problems) == 1 and str(refused).startswith(f"{job}/log.txt: a")
         assert "secret" not in str(refused)
 

@@ -82,4 +82,4 @@ def _keep_copy(locked: sa.Connection) -> None:
         if isinstance(error, sqlite3.Error):
             raise sa.exc.OperationalError("the copy before a migration", {}, error) from error
         what = f"{name}: older than this repro, and no copy can be written before it is migrated ({error.strerror})"
-        raise ReproError(Problem(what, mend=f"{copy.parent} must be writable")) from error
+        raise ReproError(Problem(what, hint=f"{copy.parent} must be writable")) from error

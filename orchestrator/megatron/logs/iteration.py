@@ -157,7 +157,7 @@ def counting(lines: IterationLines, last: int | None) -> tuple[IterationLines, b
     return lines.chosen(kept), voids or bool(falls), voids + len(falls)
 
 
-def set_apart(lines: IterationLines) -> tuple[IterationLines, int, str | None]:
+def drop_implausible(lines: IterationLines) -> tuple[IterationLines, int, str | None]:
     """The lines without those whose number no plan has; how many lines have a number that cannot be true, in whichever
     field; and the first of these in words.
 

@@ -46,7 +46,7 @@ def last_match(log: bytes, word: bytes, pattern: re.Pattern[bytes], start: int, 
     return None
 
 
-def telling(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def candidate_lines(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     """A part of a log that begins with a line, window by window, without the lines that have no bar in them where that
     is most of them: each a text, and where in it to look.
 

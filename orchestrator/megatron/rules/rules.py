@@ -71,7 +71,8 @@ def broken_rules(setting: Setting) -> list[tuple[Rule, str]]:
 
 def layout_warnings(setting: Setting) -> Iterator[str]:
     """Guidance that nothing enforces: SC21's takeaway 1 (tensor parallelism inside a node), another vocabulary than the
-    case's, and what today's Megatron-LM changes or warns of without stopping (rules 16, 19 and 23)."""
+    case's, and what today's Megatron-LM changes or warns of without stopping (rules 16, 19 and 23).
+    """
     layout, nodes_of = setting.layout, setting.gpus_per_node
     if nodes_of and layout.tensor_parallel > nodes_of:
         yield f"tensor-parallel {layout.tensor_parallel} spans nodes of {nodes_of} GPUs"

@@ -110,13 +110,13 @@ def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
                     free_bytes -= member.size
                     if free_bytes < 0:
                         what = f"{file}: unpacks to more than {into.parent} has room for (at {path})"
-                        raise ReproError(Problem(what, mend="set TMPDIR to a folder with more"))
+                        raise ReproError(Problem(what, hint="set TMPDIR to a folder with more"))
                     _write(file, into, path, tar.extractfile(member))
                     paths.append(path)
             _require_end(file, stream)
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise ReproError(Problem(f"{file}: damaged, or no bundle ({why})", mend="get it again")) from None
+        raise ReproError(Problem(f"{file}: damaged, or no bundle ({why})", hint="get it again")) from None
     tops = sorted({path.partition("/")[0] for path in paths})
     if len(tops) != 1 or any("/" not in path for path in paths):
         raise ReproError(Problem(f"{file}: no bundle: its files are not below one folder"))

@@ -41,7 +41,7 @@ def sign(bundle: Path, key: Path) -> Path:
     done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], bundle)
     if done.returncode:
         what = f"--sign {key}: {bundle} is written and not signed ({_reason(done)})"
-        raise ReproError(Problem(what, mend="check the key, then repeat with --force"))
+        raise ReproError(Problem(what, hint="check the key, then repeat with --force"))
     path = signature_of(bundle)
     with written_whole(path) as part:
         part.write_bytes(done.stdout)
@@ -72,10 +72,10 @@ def check_signature(bundle: Path, allowed: Path) -> Signature:
 def _require_readable(option: str, file: Path, hint: str) -> None:
     try:
         if not file.is_file():
-            raise ReproError(Problem(f"{option} {file}: no such file", mend=hint))
+            raise ReproError(Problem(f"{option} {file}: no such file", hint=hint))
         file.open("rb").close()
     except OSError as error:
-        raise ReproError(Problem(f"{option} {file}: cannot be read ({error.strerror})", mend=hint)) from None
+        raise ReproError(Problem(f"{option} {file}: cannot be read ({error.strerror})", hint=hint)) from None
 
 
 def _ssh_keygen(words: Sequence[str], bundle: Path | None) -> subprocess.CompletedProcess[bytes]:
@@ -89,7 +89,7 @@ def _ssh_keygen(words: Sequence[str], bundle: Path | None) -> subprocess.Complet
         if error.filename != "ssh-keygen":
             raise ReproError(Problem(f"{bundle}: no such file")) from None
         raise ReproError(
-            Problem("ssh-keygen: not found", mend="install OpenSSH's client, or leave the option out")
+            Problem("ssh-keygen: not found", hint="install OpenSSH's client, or leave the option out")
         ) from None
     except OSError as error:
         raise ReproError(Problem(f"{bundle}: cannot be read ({error.strerror})")) from None

@@ -63,7 +63,7 @@ def _about(file: Path, folder: Path) -> About:
         made_by = str(about["repro"])[:20]
         if about["format"] != FORMAT:
             what = f"{file}: made by another repro ({made_by}; this is {__version__}), and of another format"
-            raise _OtherFormat(Problem(what, mend="check it with that one"))
+            raise _OtherFormat(Problem(what, hint="check it with that one"))
         paper, _, name = about["experiment"].partition("/")
         return About(
             made_by=made_by,

@@ -111,7 +111,7 @@ def jsonl_pieces(rows: Iterable[Row]) -> Iterator[str]:
 def require_parquet() -> None:
     """ReproError where pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
-        raise ReproError(Problem("parquet needs pyarrow", mend="pip install '.[parquet]'"))
+        raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
 
 
 def as_parquet(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> bytes:

@@ -28,7 +28,7 @@ class Table:
     label: str
 
 
-def telling(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> Table:
+def candidate_lines(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> Table:
     """Return case, verdict, time and the figure's own metric with their spreads, shares of the peak, published numbers.
 
     The shares stand beside a rate in TFLOP/s, where some case has them.

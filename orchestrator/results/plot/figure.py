@@ -63,7 +63,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ReproError(Problem("drawing needs matplotlib", mend="pip install '.[plot]'")) from None
+        raise ReproError(Problem("drawing needs matplotlib", hint="pip install '.[plot]'")) from None
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ def known_format(file: Path) -> str:
     """The picture format that the name ends in; ReproError where that is none."""
     ending = file.suffix.lstrip(".").lower()
     if ending not in FORMATS:
-        raise ReproError(Problem(f"{file}: no such picture format", mend=f"end it in .{', .'.join(FORMATS)}"))
+        raise ReproError(Problem(f"{file}: no such picture format", hint=f"end it in .{', .'.join(FORMATS)}"))
     return ending
 
 

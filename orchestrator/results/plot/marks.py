@@ -49,7 +49,7 @@ def draw_bars(axes: Any, panel: Panel) -> None:
 
 
 def measured_marker(
-    axes: Any, at: Sequence[float], values: Sequence[Any], look: style.Look, inside: style.Inside
+    axes: Any, at: Sequence[float], values: Sequence[Any], look: style.Poll, inside: style.Inside
 ) -> None:
     kind = {"linestyle": "none", "marker": look.marker, "markersize": MARKER, "markeredgewidth": 1.4}
     axes.plot(at, values, markeredgecolor=look.colour, zorder=5, **marker_inside(inside, look.colour), **kind)
@@ -68,7 +68,7 @@ def bar_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
     return {"facecolor": style.BACKGROUND if is_open else colour, "hatch": inside.hatch, "edgecolor": colour}
 
 
-def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Look) -> None:
+def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Poll) -> None:
     """A marker of the line's own shape whose outline and inside say how the number is known."""
     how = style.HOW[point.how]
     axes.scatter(
@@ -87,11 +87,11 @@ def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.Lo
         axes.plot([at], [point.value], linestyle="none", marker=how.inner, color=look.colour, **inner)
 
 
-def measured_bar(axes: Any, at: float, value: float, width: float, look: style.Look, inside: style.Inside) -> None:
+def measured_bar(axes: Any, at: float, value: float, width: float, look: style.Poll, inside: style.Inside) -> None:
     axes.bar(at, value, width, linewidth=1.4, zorder=3, **bar_inside(inside, look.colour))
 
 
-def published_bar(axes: Any, at: float, value: float, width: float, point: PublishedPoint, look: style.Look) -> None:
+def published_bar(axes: Any, at: float, value: float, width: float, point: PublishedPoint, look: style.Poll) -> None:
     """Open or tinted, with the hatch of how the number is known."""
     how = style.HOW[point.how]
     inside = (look.colour, TINT) if how.tinted else "none"

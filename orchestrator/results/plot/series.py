@@ -34,10 +34,11 @@ class Spot:
 @dataclass(frozen=True, slots=True)
 class Line:
     """The cases of one value on the series axis, from left to right; `joined` says whether a line between them means
-    anything."""
+    anything.
+    """
 
     name: str
-    look: style.Look
+    look: style.Poll
     spots: tuple[Spot, ...]
     joined: bool
 

@@ -11,7 +11,7 @@ from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.reference import NOT_MEASURED, Beside, beside_published
+from orchestrator.results.reference import NOT_MEASURED, ReferenceRow, beside_published
 from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.words import Mark, shown_number, with_spread
 
@@ -107,7 +107,7 @@ def counts_of(found: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts
 def case_rows(entry: Entry, found: Sequence[Result]) -> tuple[CaseRow, ...]:
     """Every case in its order, the figure's own number first."""
     own = entry.experiment.axes.y.metric
-    beside: dict[str, list[Beside]] = {}
+    beside: dict[str, list[ReferenceRow]] = {}
     for one in beside_published(entry, found):
         beside.setdefault(one.case, []).append(one)
     rows: list[CaseRow] = []
@@ -135,13 +135,13 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
     )
 
 
-def _unpublished(result: Result, metric: str) -> Beside:
+def _unpublished(result: Result, metric: str) -> ReferenceRow:
     found = result.metric(metric)
     value, spread = (found.value, found.spread) if found else (None, None)
-    return Beside(result.case.name, metric, value, spread, None, None, None, None, None)
+    return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None)
 
 
-def _case_row(result: Result, beside: Beside, own: str) -> CaseRow:
+def _case_row(result: Result, beside: ReferenceRow, own: str) -> CaseRow:
     timing = result.metric("iteration_ms") if beside.metric == own != "iteration_ms" else None
     return CaseRow(
         case=result.case.name,
@@ -209,7 +209,7 @@ def _how(point: PublishedPoint) -> str:
     return ", ".join([point.how, *([] if point.confirmed else ["unconfirmed"]), point.source])
 
 
-def _within(beside: Beside) -> Mark | None:
+def _within(beside: ReferenceRow) -> Mark | None:
     if beside.ratio is None:
         return None
     if beside.within is None:
@@ -217,7 +217,7 @@ def _within(beside: Beside) -> Mark | None:
     return Mark("good", "within") if beside.within else Mark("bad", "beyond")
 
 
-def _tolerance(beside: Beside) -> str:
+def _tolerance(beside: ReferenceRow) -> str:
     """`± 5 %, the source's`, where something was judged by it; else why nothing was."""
     if beside.within is None or beside.tolerance is None:
         return (beside.because or "") if beside.ratio is not None else ""

@@ -46,12 +46,12 @@ def require_folder(folder: Path, force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise ReproError(Problem(f"{folder}: a file, not a folder", mend="give -o a folder of its own"))
+        raise ReproError(Problem(f"{folder}: a file, not a folder", hint="give -o a folder of its own"))
     others = sorted(path.name for path in folder.iterdir() if not _is_ours(path))
     if others and not force:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        mend = f"give -o a folder of its own; --force writes {PAGE} beside it"
-        raise ReproError(Problem(f"{folder}: holds something else ({others[0]}{more})", mend=mend))
+        hint = f"give -o a folder of its own; --force writes {PAGE} beside it"
+        raise ReproError(Problem(f"{folder}: holds something else ({others[0]}{more})", hint=hint))
 
 
 def write_report(text: str, folder: Path) -> Path:

@@ -114,8 +114,8 @@ ROWS = BASE.replace(
 
 
 def test_a_row_without_the_name_that_cases_go_by_is_refused_at_its_place(tmp_path: Path) -> None:
-    mend = "add case: to the row, or change named_by"
-    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it; {mend}"]
+    hint = "add case: to the row, or change named_by"
+    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it; {hint}"]
 
 
 def large(cases: int) -> str:
@@ -151,10 +151,10 @@ def test_a_rule_cannot_exceed_the_limit_of_a_count(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scale_names_the_near_and_else_all() -> None:
-    for asked, mend in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, pair, cpu")):
+    for asked, hint in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, pair, cpu")):
         with pytest.raises(ReproError) as caught:
             expand(shipped(), asked)
-        assert str(caught.value) == f"{asked}: no such scale; {mend}"
+        assert str(caught.value) == f"{asked}: no such scale; {hint}"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.runs import Standing, record_run
+from orchestrator.ledger.runs import Disposition, record_run
 from orchestrator.ledger.tables import Attempt, Run
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import CONFIGURATION, attempts, new_job, new_ledger, new_run
@@ -70,7 +70,7 @@ class MeasuredRuns:
             identity = f"{abs(hash((cluster, entry.name, scale, name, code, repeat))):016x}"[:12]
             job = replace(new_job(name), id=identity, cluster=cluster, workload=cases[name].workload, code=code)
             jobs.append(replace(job, configuration=configuration, repeat=repeat))
-        record_run(self.ledger, made, jobs, lambda _job, _latest: Standing.MISSING, attempts())
+        record_run(self.ledger, made, jobs, lambda _job, _latest: Disposition.MISSING, attempts())
         self._end(made.id, FIRST_DAY + timedelta(days=day), numbers)
         measured = [
             _measured(row, metric, numbers[row.case_name], spread) for row in job_rows(self.ledger, run_id=made.id)

@@ -199,7 +199,7 @@ def test_without_slurm_there_is_one_line_exit_code_3_and_nothing_is_written(
 def test_a_slurm_that_does_not_answer_is_exit_code_3(
     repro: Caller, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_site(monkeypatch, Unreachable(Problem("scontrol: no answer within 60 s", mend="try again")))
+    with_site(monkeypatch, Unreachable(Problem("scontrol: no answer within 60 s", hint="try again")))
     done = repro("clusters", "check", str(mine))
     assert (done.returncode, done.stderr) == (3, "repro: scontrol: no answer within 60 s; try again\n")
 

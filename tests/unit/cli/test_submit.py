@@ -327,15 +327,15 @@ def test_a_canary_that_failed_and_would_again_is_to_be_seen_to_before_the_others
     submit(repro, "--canary", *SMALL, "--wait")
     assert len(repro.site.started()) == 1
     done = submit(repro, "--canary", *SMALL, "--wait")
-    mend = "repro retry figure-13 --class gpu-oom --where pp=1,tp=4,gbs=4, or leave --canary out"
+    hint = "repro retry figure-13 --class gpu-oom --where pp=1,tp=4,gbs=4, or leave --canary out"
     assert (done.returncode, done.complaints) == (
         2,
-        [f"repro: the canary, pp=1,tp=4,gbs=4, failed (gpu-oom), and the others wait for it; {mend}"],
+        [f"repro: the canary, pp=1,tp=4,gbs=4, failed (gpu-oom), and the others wait for it; {hint}"],
     )
     assert len(repro.site.started()) == 1
     # The mend, as it is said; then the others start.
     repro.site.behave("well")
-    assert repro(*mend.partition(", or")[0].split()[1:]).complaints == ["1 job submitted again"]
+    assert repro(*hint.partition(", or")[0].split()[1:]).complaints == ["1 job submitted again"]
     done = submit(repro, "--canary", *SMALL, "--wait")
     assert done.returncode == 0 and len(repro.site.started()) == 4, done.stderr
 

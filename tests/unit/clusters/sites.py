@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.config.yaml import Path_, read_document
+from orchestrator.config.yaml import KeyPath, read_document
 from orchestrator.paths import Folders
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -134,7 +134,7 @@ _FIELDS = {
 """What a site might write, by the field's name; a blank of any other field is a word."""
 
 
-def _without_blanks(value: Any, path: Path_) -> Any:
+def _without_blanks(value: Any, path: KeyPath) -> Any:
     """The parts of `value` that have blanks, filled; a list with one is taken whole. None where nothing is blank."""
     if isinstance(value, dict):
         parts = {key: _without_blanks(item, (*path, key)) for key, item in value.items()}

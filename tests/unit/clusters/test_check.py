@@ -68,7 +68,7 @@ def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PR
     """Each fault as it is printed, its file named without the folder."""
     found = [one for one in findings(folder, changed, site, profile) if one.is_fault]
     assert all(one.where and one.place == "login" for one in found)
-    return [f"{str(one.where).rpartition('/')[2]} {one.check}: {one.found}; {one.mend}" for one in found]
+    return [f"{str(one.where).rpartition('/')[2]} {one.check}: {one.found}; {one.hint}" for one in found]
 
 
 def result_of(check: str, found: list[Finding]) -> tuple[str, str]:
@@ -325,7 +325,7 @@ def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -
 
 def test_facts_of_the_gpus_that_plans_need_are_asked_for_and_no_fault(tmp_path: Path) -> None:
     found = findings(tmp_path, "hardware: {gpu_memory_gb: , peak_tflops: }")
-    later = [(one.check, one.mend) for one in found if one.result == "later"]
+    later = [(one.check, one.hint) for one in found if one.result == "later"]
     assert later == [
         ("hardware.gpu_memory_gb", "add hardware: gpu_memory_gb:"),
         ("hardware.peak_tflops", "add hardware: peak_tflops:"),
@@ -352,7 +352,7 @@ def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_pa
         *(f"slurm.{name}" for name in ("account", "partition", "constraint", "qos")),
         "container.mounts.0",
     }
-    assert all(one.mend and one.mend.endswith("site.local.yaml") for one in faulty)
+    assert all(one.hint and one.hint.endswith("site.local.yaml") for one in faulty)
 
 
 def test_container_options_among_sbatchs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:

@@ -237,12 +237,12 @@ def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_an_unknown_cluster_gets_the_nearest_or_all(
-    name: str, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
-    assert str(caught.value) == f"{name}: no such cluster; {mend}".replace("\n", " ")
+    assert str(caught.value) == f"{name}: no such cluster; {hint}".replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", ["my site", "site+2", "ünïcode", "$(x)", "-x", "a.b"])

@@ -88,7 +88,7 @@ def overlay(folder: Path, also: str = "") -> str:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str, str | None]]:
-    return [(one.check, one.place, one.result, one.mend) for one in found]
+    return [(one.check, one.place, one.result, one.hint) for one in found]
 
 
 def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: 
 def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
     cluster = cluster_of(files, PLAIN, overlay(files, "site: {login_sees_paths: false}\n"))
     for found in (path_findings(cluster, "login"), path_findings(cluster, "compute")):
-        assert {(one.place, one.result, one.mend) for one in found} == {("compute", "not checked", "say --job")}
+        assert {(one.place, one.result, one.hint) for one in found} == {("compute", "not checked", "say --job")}
 
 
 def test_what_a_job_saw_counts_and_not_what_this_machine_has(files: Path) -> None:
@@ -132,5 +132,5 @@ def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_m
 def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:
     text = f"site: {{staging_folder: {files}}}\ncontainer: {{runtime: pyxis, images: {{a: registry.example/a:1}}}}\n"
     image, folder = path_findings(cluster_of(files, PLAIN, text), "login")
-    assert (image.result, image.mend) == ("wrong", "repro images import --cluster site")
+    assert (image.result, image.hint) == ("wrong", "repro images import --cluster site")
     assert folder.result == "ok"

@@ -167,4 +167,4 @@ def test_any_file_is_read_or_refused_with_places(text: str) -> None:
     try:
         read(text)
     except ReproError as error:
-        assert all((problem.where or "").startswith("d.yaml") for problem in error.problems)
+        assert all((problem.location or "").startswith("d.yaml") for problem in error.problems)

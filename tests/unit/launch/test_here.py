@@ -46,7 +46,7 @@ def mpirun_cluster(folder: Path, hosts: str | None) -> Cluster:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(one.result, f"{one.check}: {one.found}", one.mend) for one in found]
+    return [(one.result, f"{one.check}: {one.found}", one.hint) for one in found]
 
 
 @pytest.fixture
@@ -91,4 +91,4 @@ def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
     monkeypatch.setattr(local_check, "absent_packages", lambda: absent)
     machine, training = check_here(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
     assert machine.found == "no GPUs; processes run on CPU cores"
-    assert training.result == result and (training.mend is None) == (result == "ok")
+    assert training.result == result and (training.hint is None) == (result == "ok")

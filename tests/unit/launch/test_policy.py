@@ -13,10 +13,17 @@ import pytest
 
 from orchestrator.catalog.case import Expectation
 from orchestrator.clusters.slurm_options import seconds
-from orchestrator.launch.policy import Again, failure_named, may_mend_itself, pause_before, sender_is_alive, standing_of
+from orchestrator.launch.policy import (
+    RerunPolicy,
+    failure_named,
+    may_mend_itself,
+    pause_before,
+    sender_is_alive,
+    standing_of,
+)
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.runs import Latest, Standing
+from orchestrator.ledger.runs import Disposition, Latest
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -47,7 +54,7 @@ RUN_AGAIN = {
     Failure.GPU_IN_USE,
     Failure.GPU_FAULT,
 }
-DONE, UNDER_WAY, LEFT, MISSING = Standing.DONE, Standing.UNDER_WAY, Standing.LEFT, Standing.MISSING
+DONE, UNDER_WAY, LEFT, MISSING = Disposition.DONE, Disposition.UNDER_WAY, Disposition.LEFT, Disposition.MISSING
 NOBODY = 2**22 + 1
 """A process id that no process has."""
 
@@ -88,8 +95,8 @@ def test_the_classes_that_are_run_again_are_these() -> None:
 @pytest.mark.parametrize("failure", Failure)
 def test_unasked_only_what_may_come_out_well_is_run_again(plan: Plan, failure: Failure) -> None:
     expected = MISSING if failure in RUN_AGAIN else LEFT
-    assert standing_of(plan, latest(failure), Again()) is expected
-    assert standing_of(plan, latest(failure), Again(only_failed=True)) is expected
+    assert standing_of(plan, latest(failure), RerunPolicy()) is expected
+    assert standing_of(plan, latest(failure), RerunPolicy(only_failed=True)) is expected
 
 
 @pytest.mark.parametrize("failure", Failure)
@@ -99,58 +106,60 @@ def test_asked_for_by_its_class_it_is_run_again_however_often_it_was_and_no_othe
     others = frozenset(Failure) - {failure}
     for submitted in (0, 1, MOST_ATTEMPTS, MOST_ATTEMPTS + 5):
         for is_slurms in (False, True):
-            asked = Again(classes=frozenset({failure}), is_slurms=is_slurms)
+            asked = RerunPolicy(classes=frozenset({failure}), is_slurms=is_slurms)
             assert standing_of(plan, latest(failure, submitted=submitted), asked) is MISSING
-    assert standing_of(plan, latest(failure), Again(classes=others, only_failed=True)) is LEFT
+    assert standing_of(plan, latest(failure), RerunPolicy(classes=others, only_failed=True)) is LEFT
 
 
 @pytest.mark.parametrize("failure", sorted(RUN_AGAIN))
 def test_after_three_submissions_it_is_left_to_a_person(plan: Plan, failure: Failure) -> None:
     assert MOST_ATTEMPTS == 3
-    assert standing_of(plan, latest(failure, submitted=2, number=9), Again()) is MISSING
-    assert standing_of(plan, latest(failure, submitted=3, number=3), Again()) is LEFT
+    assert standing_of(plan, latest(failure, submitted=2, number=9), RerunPolicy()) is MISSING
+    assert standing_of(plan, latest(failure, submitted=3, number=3), RerunPolicy()) is LEFT
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_rerun_runs_everything_that_has_ended_again(plan: Plan, failure: Failure) -> None:
-    rerun = Again(verified=True)
+    rerun = RerunPolicy(verified=True)
     assert standing_of(plan, latest(failure, submitted=MOST_ATTEMPTS), rerun) is MISSING
     assert standing_of(plan, latest(), rerun) is MISSING
     assert standing_of(plan, None, rerun) is MISSING
 
 
-@pytest.mark.parametrize("again", [Again(), Again(only_failed=True), Again(classes=frozenset(Failure))])
-def test_what_is_verified_is_done(plan: Plan, again: Again) -> None:
+@pytest.mark.parametrize(
+    "again", [RerunPolicy(), RerunPolicy(only_failed=True), RerunPolicy(classes=frozenset(Failure))]
+)
+def test_what_is_verified_is_done(plan: Plan, again: RerunPolicy) -> None:
     assert standing_of(plan, latest(), again) is DONE
 
 
 def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
     expected = Expectation("oom", confirmed=True, source="a table")
     published = replace(plan, case=replace(plan.case, expected=expected))
-    assert standing_of(published, latest(Failure.GPU_OOM), Again()) is DONE
-    assert standing_of(published, latest(Failure.GPU_OOM), Again(verified=True)) is MISSING
+    assert standing_of(published, latest(Failure.GPU_OOM), RerunPolicy()) is DONE
+    assert standing_of(published, latest(Failure.GPU_OOM), RerunPolicy(verified=True)) is MISSING
     # It must be that memory, and that outcome.
-    assert standing_of(published, latest(Failure.HOST_OOM), Again()) is LEFT
-    assert standing_of(published, latest(Failure.NODE_FAIL), Again()) is MISSING
-    assert standing_of(published, latest(Failure.GPU_IN_USE), Again()) is MISSING, "others had that memory"
+    assert standing_of(published, latest(Failure.HOST_OOM), RerunPolicy()) is LEFT
+    assert standing_of(published, latest(Failure.NODE_FAIL), RerunPolicy()) is MISSING
+    assert standing_of(published, latest(Failure.GPU_IN_USE), RerunPolicy()) is MISSING, "others had that memory"
     other = replace(plan, case=replace(plan.case, expected=replace(expected, outcome="ok")))
-    assert standing_of(other, latest(Failure.GPU_OOM), Again()) is LEFT
+    assert standing_of(other, latest(Failure.GPU_OOM), RerunPolicy()) is LEFT
 
 
 def test_what_never_ran_is_missing_unless_only_failures_are_asked_for(plan: Plan) -> None:
-    assert standing_of(plan, None, Again()) is MISSING
-    assert standing_of(plan, None, Again(only_failed=True, classes=frozenset(Failure))) is LEFT
+    assert standing_of(plan, None, RerunPolicy()) is MISSING
+    assert standing_of(plan, None, RerunPolicy(only_failed=True, classes=frozenset(Failure))) is LEFT
 
 
 @pytest.mark.parametrize("phase", OPEN)
-@pytest.mark.parametrize("again", [Again(), Again(verified=True), Again(classes=frozenset(Failure))])
-def test_what_is_under_way_is_never_run_beside_itself(plan: Plan, phase: str, again: Again) -> None:
+@pytest.mark.parametrize("again", [RerunPolicy(), RerunPolicy(verified=True), RerunPolicy(classes=frozenset(Failure))])
+def test_what_is_under_way_is_never_run_beside_itself(plan: Plan, phase: str, again: RerunPolicy) -> None:
     states = {SUBMITTING: "SUBMITTING", WAITING: "PENDING", RUNNING: "RUNNING"}
     assert standing_of(plan, latest(phase=phase, state=states[phase], verdict=None), again) is UNDER_WAY
 
 
-@pytest.mark.parametrize("again", [Again(), Again(verified=True), Again(classes=frozenset(Failure))])
-def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, again: Again) -> None:
+@pytest.mark.parametrize("again", [RerunPolicy(), RerunPolicy(verified=True), RerunPolicy(classes=frozenset(Failure))])
+def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, again: RerunPolicy) -> None:
     assert standing_of(plan, latest(verdict=None), again) is UNDER_WAY
     assert standing_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
 
@@ -160,18 +169,18 @@ def in_turn(**changes: object) -> Latest:
 
 
 def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
-    assert standing_of(plan, in_turn(), Again()) is MISSING
-    assert standing_of(plan, in_turn(pid=None), Again()) is MISSING
-    assert standing_of(plan, in_turn(), Again(verified=True)) is MISSING
+    assert standing_of(plan, in_turn(), RerunPolicy()) is MISSING
+    assert standing_of(plan, in_turn(pid=None), RerunPolicy()) is MISSING
+    assert standing_of(plan, in_turn(), RerunPolicy(verified=True)) is MISSING
     # A retry is about what failed.
-    assert standing_of(plan, in_turn(), Again(only_failed=True)) is UNDER_WAY
+    assert standing_of(plan, in_turn(), RerunPolicy(only_failed=True)) is UNDER_WAY
     # Claiming is safe whoever tries, so nobody asks whether another host's process lives.
-    assert standing_of(plan, in_turn(host="another", pid=os.getpid()), Again()) is MISSING
+    assert standing_of(plan, in_turn(host="another", pid=os.getpid()), RerunPolicy()) is MISSING
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
     me = os.getpid()
-    assert standing_of(plan, in_turn(pid=me), Again()) is UNDER_WAY
+    assert standing_of(plan, in_turn(pid=me), RerunPolicy()) is UNDER_WAY
     assert sender_is_alive(in_turn(pid=me)) is True and sender_is_alive(in_turn(pid=NOBODY)) is False
     assert sender_is_alive(in_turn(pid=None)) is False and sender_is_alive(in_turn(pid=me, host="another")) is None
 
@@ -182,7 +191,7 @@ def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_calle
     long_ago, here = now() - timedelta(hours=1), this_machine_identity()
     own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
     assert sender_is_alive(in_turn(host="renamed", **own)) is True
-    assert standing_of(plan, in_turn(host="renamed", **own), Again()) is UNDER_WAY
+    assert standing_of(plan, in_turn(host="renamed", **own), RerunPolicy()) is UNDER_WAY
     assert sender_is_alive(in_turn(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
     other_namespace = str(replace(here, pid_namespace="1"))
     assert sender_is_alive(in_turn(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
@@ -197,8 +206,8 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
             before, after = now() - timedelta(minutes=1), now()
             assert sender_is_alive(in_turn(pid=repro.pid, created_at=after)) is True
             assert sender_is_alive(in_turn(pid=repro.pid, created_at=before)) is False
-            assert standing_of(plan, in_turn(pid=repro.pid, created_at=after), Again()) is UNDER_WAY
-            assert standing_of(plan, in_turn(pid=repro.pid, created_at=before), Again()) is MISSING
+            assert standing_of(plan, in_turn(pid=repro.pid, created_at=after), RerunPolicy()) is UNDER_WAY
+            assert standing_of(plan, in_turn(pid=repro.pid, created_at=before), RerunPolicy()) is MISSING
         finally:
             repro.kill()
 
@@ -206,15 +215,15 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
 @pytest.mark.parametrize("failure", Failure)
 def test_where_slurm_itself_runs_again_what_lost_a_node_repro_does_not(plan: Plan, failure: Failure) -> None:
     expected = MISSING if failure in RUN_AGAIN - {Failure.NODE_FAIL, Failure.PREEMPTED} else LEFT
-    assert standing_of(plan, latest(failure), Again(is_slurms=True)) is expected
+    assert standing_of(plan, latest(failure), RerunPolicy(is_slurms=True)) is expected
 
 
 def test_a_failure_without_a_class_or_of_one_that_is_gone_is_the_programs(plan: Plan) -> None:
     """As an older repro, or a newer one, has recorded it."""
     assert failure_named(None) is failure_named("no-such-class") is Failure.PROGRAM
     for name in (None, "no-such-class"):
-        failed, asked = replace(latest("x"), failure=name), Again(classes=frozenset({Failure.PROGRAM}))
-        assert standing_of(plan, failed, Again()) is LEFT and standing_of(plan, failed, asked) is MISSING
+        failed, asked = replace(latest("x"), failure=name), RerunPolicy(classes=frozenset({Failure.PROGRAM}))
+        assert standing_of(plan, failed, RerunPolicy()) is LEFT and standing_of(plan, failed, asked) is MISSING
 
 
 # ---- how soon ------------------------------------------------------------------------------------------------

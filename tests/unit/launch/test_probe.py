@@ -354,7 +354,7 @@ def test_a_job_that_failed_of_something_else_says_where_all_of_it_stands(tmp_pat
     cluster = cluster_of(tmp_path, PLAIN)
     (fault,) = [one for one in probe_findings(cluster, probed("x", "FAILED", end_of(5, None), "")) if one.is_fault]
     assert fault.found == "FAILED with exit code 5: it says nothing"
-    assert fault.mend == "all that it said is in /runs/check"
+    assert fault.hint == "all that it said is in /runs/check"
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
@@ -365,7 +365,7 @@ def test_a_job_of_which_nothing_is_seen_wrote_where_only_the_nodes_see_it(tmp_pa
         *(("container.images.pretrain", "not checked"), ("container.images.other", "not checked")),
         ("folder for runs", "wrong"),
     ]
-    assert found[-1].mend == "set REPRO_HOME to a folder that the nodes see, too"
+    assert found[-1].hint == "set REPRO_HOME to a folder that the nodes see, too"
 
 
 def test_a_job_that_never_ran_accuses_no_folder(tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_a_job_that_slurm_refuses_is_a_finding_at_the_field_that_its_mend_names(
     waiting("")
 
     def refuse(*_: object, **__: object) -> str:
-        raise ReproError(Problem("Memory specification can not be satisfied", mend="lower `mem` in the profile"))
+        raise ReproError(Problem("Memory specification can not be satisfied", hint="lower `mem` in the profile"))
 
     monkeypatch.setattr(SlurmScriptExecutor, "submit_script", refuse)
     cluster = cluster_of(tmp_path, PLAIN)

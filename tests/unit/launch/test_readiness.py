@@ -47,7 +47,7 @@ def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkou
         require([job_of(checkout, checkout, "6985e58938d40ad91ac07b0fddcfad8132e1447e")], checkout)
     (only,) = error.value.problems
     assert only.what == f"{checkout} is at commit {head[:10]}, and the jobs would say 6985e58938"
-    assert only.mend == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
+    assert only.hint == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
 
 
 def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from orchestrator.catalog.case import Expectation
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.launch import sbatch
-from orchestrator.launch.run_options import Wishes
-from orchestrator.launch.sbatch import Sent, Talk, send
+from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Request, Submitted, submit
 from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
+    PendingAttempt,
     Submitter,
-    Turn,
     claim,
     in_turn,
     record_back_in_turn,
@@ -62,7 +62,7 @@ class Sender:
         return submit(plans, self.cluster(), self.ledger, self.site.folders, [], request, tell=self.said.append)
 
     def send(self, run_id: str) -> Sent:
-        return send(self.ledger, run_id, Talk(self.said.append))
+        return send(self.ledger, run_id, Reporter(self.said.append))
 
     def rows(self) -> list[JobRow]:
         """The smallest first: those with a batch of 4."""
@@ -198,7 +198,7 @@ def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
     sender.slurm.then("away")
     answers = iter([False, True])
     with pytest.raises(Unreachable):
-        send(sender.ledger, run_id, Talk(sender.said.append, lambda: next(answers)))
+        send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
 
 
 def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sender) -> None:
@@ -206,7 +206,7 @@ def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sen
     run_id = sender.submit(where="gbs=4", apart=True).run_id
     sender.slurm.has_room_for(10)
     answers = iter([False, True, True])
-    sent = send(sender.ledger, run_id, Talk(sender.said.append, lambda: next(answers)))
+    sent = send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
     assert (sent.jobs, sent.in_turn) == (1, 2) and states(sender.rows()) == ["PENDING", IN_TURN, IN_TURN]
 
 
@@ -233,7 +233,7 @@ def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted
 # ---- two senders ---------------------------------------------------------------------------------------------
 
 
-def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[Turn]]:
+def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[PendingAttempt]]:
     """A run of which this process believes that everything waits its turn, whatever others do."""
     sender.slurm.has_room_for(0)
     run_id = sender.submit().run_id
@@ -408,8 +408,8 @@ def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Se
     assert (done.canary, done.sent.jobs) == (None, 5)
 
 
-def turn(index: int | None) -> Turn:
-    return Turn(
+def turn(index: int | None) -> PendingAttempt:
+    return PendingAttempt(
         attempt_id=index or 0,
         job_id="a",
         run_id="run",
@@ -441,16 +441,16 @@ def turn(index: int | None) -> Turn:
     ],
 )
 def test_the_elements_that_are_meant_are_said_on_the_command_line(indexes: list[int | None], words: list[str]) -> None:
-    assert list(sbatch._array([turn(index) for index in indexes], Wishes(at_once=3))) == words
+    assert list(sbatch._array([turn(index) for index in indexes], RunOptions(at_once=3))) == words
 
 
 def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender) -> None:
     done = sender.submit(Request(max_parallel=2, after=("55",), stop_after=3, canary=True))
-    kept = Wishes.from_json(run_row(sender.ledger, done.run_id).wishes)
+    kept = RunOptions.from_json(run_row(sender.ledger, done.run_id).wishes)
     assert (kept.max_parallel, kept.after, kept.stop_after, kept.at_once) == (2, ("55",), 3, 2)
     assert kept.canary == done.canary and kept.has_gate
-    follows = Wishes(follows=(("/runs/a", 77),), warm_ups={"101": ("a", "b")})
-    assert Wishes.from_json(follows.as_json()) == follows
+    follows = RunOptions(follows=(("/runs/a", 77),), warm_ups={"101": ("a", "b")})
+    assert RunOptions.from_json(follows.as_json()) == follows
 
 
 def test_a_crash_before_anything_was_sent_does_not_lose_what_jobs_wait_for(

@@ -54,7 +54,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(one.result, f"{one.check}: {one.found}", one.mend) for one in found]
+    return [(one.result, f"{one.check}: {one.found}", one.hint) for one in found]
 
 
 # ---- free options --------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_what_sbatch_refuses_is_a_fault_at_the_field_that_mends_it(
     cluster = cluster_of(tmp_path, PROFILE)
     first, _ = submitted(cluster, tmp_path)
     assert (first.result, first.found) == ("wrong", "1 node for 0:30:00: Invalid qos specification")
-    assert first.where == cluster.layered.where(("slurm", "qos")) and "correct `qos`" in str(first.mend)
+    assert first.where == cluster.layered.where(("slurm", "qos")) and "correct `qos`" in str(first.hint)
 
 
 def test_an_experiment_that_fits_nowhere_is_a_fault_with_the_scales_and_asks_slurm_nothing(
@@ -139,7 +139,7 @@ def test_an_experiment_that_fits_nowhere_is_a_fault_with_the_scales_and_asks_slu
     (fault,) = submitted(cluster, tmp_path, scale="paper")
     assert (fault.result, fault.check) == ("wrong", "plan")
     assert fault.found == "figure-13 all 10 cases: needs 64 GPUs, site has 2 x 8 = 16"
-    assert fault.mend == "another --scale, of paper, quad, pair, cpu" and not commands.exists()
+    assert fault.hint == "another --scale, of paper, quad, pair, cpu" and not commands.exists()
 
 
 @pytest.mark.usefixtures("commands")

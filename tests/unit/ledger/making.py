@@ -12,7 +12,7 @@ from alembic.config import Config
 
 import orchestrator.ledger.migrations
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.runs import Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, Standing, record_run
+from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, record_run
 from orchestrator.ledger.submissions import Submitter, claim, in_turn
 from orchestrator.ledger.tables import VERIFIED
 
@@ -94,13 +94,13 @@ def attempts(
     return make
 
 
-def unless_verified(_job_id: str, latest: Latest | None) -> Standing:
+def unless_verified(_job_id: str, latest: Latest | None) -> Disposition:
     """Another attempt unless the last one is good or not judged yet."""
     if latest is None:
-        return Standing.MISSING
+        return Disposition.MISSING
     if latest.verdict is None:
-        return Standing.UNDER_WAY
-    return Standing.DONE if latest.verdict == VERIFIED else Standing.MISSING
+        return Disposition.UNDER_WAY
+    return Disposition.DONE if latest.verdict == VERIFIED else Disposition.MISSING
 
 
 def record(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.errors import EXIT_UNREACHABLE, EXIT_YOURS, ReproError, Unreachable
+from orchestrator.errors import EXIT_UNREACHABLE, EXIT_USER_ERROR, ReproError, Unreachable
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Run
@@ -97,13 +97,13 @@ def test_a_database_or_a_user_that_is_not_there_is_yours_to_mend(postgresql: Pos
     ):
         with pytest.raises(ReproError, match=f"refused .{reason}.; check user, password and database") as caught:
             open_ledger(url)
-        assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+        assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
 
 
 def test_an_option_that_there_is_not_is_yours_to_mend(on_server: Ledger) -> None:
     with pytest.raises(ReproError, match="invalid connection option") as caught:
         open_ledger(on_server.url.update_query_dict({"no_such_option": "1"}))
-    assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
 
 
 def test_a_writer_sees_what_the_one_it_waited_for_wrote_whatever_the_servers_default_is(on_server: Ledger) -> None:
@@ -137,7 +137,7 @@ def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: Postgresql
     assert [row.case_name for row in job_rows(ledger)] == ["a"]
     with pytest.raises(ReproError, match=r"cannot be written \(permission denied for table \w+\); ask") as caught:
         record(ledger, "b")
-    assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     ledger.engine.dispose()
 
 
@@ -178,7 +178,7 @@ def test_a_full_disk_of_the_server_is_said(
             connection.exec_driver_sql("alter table attempts set tablespace small")
         with pytest.raises(ReproError, match="the server's disk is full; its administrator must make room") as caught:
             record(on_server, *(f"job {number}" for number in range(2000)))
-        assert caught.value.exit_code == EXIT_YOURS
+        assert caught.value.exit_code == EXIT_USER_ERROR
         assert job_rows(on_server) == []
         with admin.connect() as connection:
             connection.exec_driver_sql("alter table attempts set tablespace pg_default")

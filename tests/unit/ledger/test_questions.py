@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import EXIT_YOURS, ReproError
+from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.ledger.tables import Table
@@ -83,7 +83,7 @@ def assert_refused(ledger: Ledger, question: str) -> None:
     try:
         answer(ledger, question)
     except ReproError as error:
-        assert error.exit_code == EXIT_YOURS and "\n" not in str(error), question
+        assert error.exit_code == EXIT_USER_ERROR and "\n" not in str(error), question
     else:
         pytest.fail(f"was done: {question}")
 
@@ -164,7 +164,7 @@ def test_a_name_that_there_is_not_is_answered_with_the_nearest(ledger: Ledger) -
     for question, expected in NOT_THERE.items():
         with pytest.raises(ReproError) as caught:
             answer(ledger, question)
-        assert (str(caught.value), caught.value.exit_code) == (expected, EXIT_YOURS)
+        assert (str(caught.value), caught.value.exit_code) == (expected, EXIT_USER_ERROR)
 
 
 def test_what_is_no_sql_is_said_in_the_databases_words(ledger: Ledger) -> None:

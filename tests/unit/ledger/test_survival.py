@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.errors import EXIT_YOURS, ReproError
+from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
@@ -266,7 +266,7 @@ def test_a_full_disk_is_said_and_the_same_command_works_once_there_is_room(disk:
     filler = fill(disk, left_kib * 1024)
     with pytest.raises(ReproError, match=r"results\.db: the disk is full.*; make room and repeat") as caught:
         record(ledger, *names(400))
-    assert caught.value.exit_code == EXIT_YOURS and "\n" not in str(caught.value)
+    assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     assert [row.case_name for row in job_rows(new_ledger(disk))] == ["a"]
     assert (disk / "results.db").read_bytes() == before
     filler.unlink()
@@ -323,7 +323,7 @@ def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
     env = {**os.environ, "LD_PRELOAD": str(library)}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False)
     assert done.stdout == f"{tmp_path}/results.db: the disk is full (Disk quota exceeded); {MAKE_ROOM}\n", done.stderr
-    assert (done.returncode, (tmp_path / "results.db").read_bytes()) == (EXIT_YOURS, before)
+    assert (done.returncode, (tmp_path / "results.db").read_bytes()) == (EXIT_USER_ERROR, before)
     assert len(record(new_ledger(tmp_path), "b").to_submit) == 1
 
 
@@ -336,7 +336,7 @@ def test_a_read_only_disk_can_be_read_and_says_why_it_is_not_written(disk: Path)
         assert [row.case_name for row in job_rows(ledger)] == ["a"]
         with pytest.raises(ReproError, match=r"results\.db: cannot be written .*; check its owner") as caught:
             record(ledger, "b")
-        assert caught.value.exit_code == EXIT_YOURS
+        assert caught.value.exit_code == EXIT_USER_ERROR
         ledger.engine.dispose()
     record(new_ledger(disk), "b")
 
@@ -453,7 +453,7 @@ def test_a_damaged_file_is_named_and_left_as_it_was(tmp_path: Path, where: str) 
     file.write_bytes(content)
     with pytest.raises(ReproError, match="results.db: not a readable SQLite database") as caught:
         read_everything(ledger_url(None, tmp_path))
-    assert caught.value.exit_code == EXIT_YOURS
+    assert caught.value.exit_code == EXIT_USER_ERROR
     assert "it was left as it is" in str(caught.value) and "\n" not in str(caught.value)
     assert file.read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]
@@ -474,7 +474,7 @@ def test_wherever_a_page_is_damaged_it_is_named_or_does_not_matter(tmp_path: Pat
                 read_everything(ledger_url(None, tmp_path))
             except ReproError as error:
                 named += 1
-                assert error.exit_code == EXIT_YOURS and "results.db" in str(error) and "\n" not in str(error)
+                assert error.exit_code == EXIT_USER_ERROR and "results.db" in str(error) and "\n" not in str(error)
             assert file.read_bytes() == content, f"page {number} damaged at {at}: the file was written"
     assert named > len(whole) // 4096
 

@@ -15,7 +15,7 @@ from orchestrator.megatron.logs.iteration import (
     IterationLine,
     IterationLines,
     counting,
-    set_apart,
+    drop_implausible,
 )
 
 NUMBERS = st.none() | st.floats(width=32)
@@ -115,7 +115,7 @@ def test_what_counts_is_what_the_program_did_since_it_began_last(
 def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: IterationLine, said: str) -> None:
     assert not odd.is_finite
     made = IterationLines.of([line(1), odd, odd, line(3)])
-    kept, count, first = set_apart(made)
+    kept, count, first = drop_implausible(made)
     assert (count, first) == (2, said)
     assert kept == (made if odd.iteration == 2 else IterationLines.of([line(1), line(3)]))
 
@@ -126,11 +126,11 @@ def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: I
 )
 def test_a_number_that_is_only_unusual_is_not_odd(fine: IterationLine) -> None:
     made = IterationLines.of([line(1), fine])
-    assert fine.is_finite and set_apart(made) == (made, 0, None)
+    assert fine.is_finite and drop_implausible(made) == (made, 0, None)
 
 
 @given(LINES)
 def test_what_the_columns_tell_at_once_is_what_each_line_tells(made: list[IterationLine]) -> None:
-    kept, count, _ = set_apart(IterationLines.of(made))
+    kept, count, _ = drop_implausible(IterationLines.of(made))
     assert count == sum(one.oddity is not None for one in made)
     assert kept == IterationLines.of(one for one in made if 0 < one.iteration <= one.train_iterations)

@@ -29,7 +29,7 @@ from orchestrator.workloads import (
     pretrain,
 )
 from orchestrator.workloads.makers import MAKERS
-from orchestrator.workloads.telling import untold
+from orchestrator.workloads.telling import unsupported
 from orchestrator.workloads.traits import traits_of
 from tests.unit.results.making import CHECKOUT, a_row
 
@@ -280,7 +280,7 @@ def shipped_cases() -> list[Case]:
 def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(tmp_path: Path) -> None:
     row, seen = a_row(tmp_path), set()
     for case in shipped_cases():
-        if case.workload not in MAKERS or untold(case):
+        if case.workload not in MAKERS or unsupported(case):
             continue
         tensor, traits = case.layout.tensor_parallel, traits_of(case.workload)
         tokens = traits.tokens(case.model, tensor)

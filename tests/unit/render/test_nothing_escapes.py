@@ -27,7 +27,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.yaml import Path_
+from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import ReproError
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
@@ -123,12 +123,12 @@ _FILES = ("BASE/bin/python", "BASE/hosts")
 class Planted:
     """A field, or with `key` the name of one, and the text that it was given instead."""
 
-    path: Path_
+    path: KeyPath
     text: str
     key: bool = False
 
 
-def fields_of(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, bool]]:
+def fields_of(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, bool]]:
     """Every text of a profile, and every name in it that the site chooses."""
     if isinstance(value, dict):
         for name, one in value.items():
@@ -142,7 +142,7 @@ def fields_of(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, bool]]:
         yield path, False
 
 
-def held(value: Any, path: Path_) -> Any:
+def held(value: Any, path: KeyPath) -> Any:
     for part in path:
         value = value[part]
     return value

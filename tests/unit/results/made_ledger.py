@@ -17,7 +17,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
-from orchestrator.ledger.runs import NewAttempt, NewJob, NewRun, Standing, record_run
+from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
 from orchestrator.ledger.tables import Attempt, Event, Metric, Run, rows_of
 from orchestrator.results.cases import results
 from orchestrator.results.claims import judge_claims
@@ -82,7 +82,7 @@ def add_figure(
             for index, job_id in enumerate(missing)
         }
 
-    record_run(ledger, made, jobs, lambda _job, _latest: Standing.MISSING, attempts)
+    record_run(ledger, made, jobs, lambda _job, _latest: Disposition.MISSING, attempts)
     _let_come_out(ledger, made.id, {job.id: outcome(i, cases[i]) for i, job in enumerate(jobs)}, entry, minute)
     return reported(ledger, entry, cases, cluster)
 

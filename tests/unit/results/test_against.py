@@ -17,7 +17,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.regression import (
     LEAST_NOISE,
-    Against,
+    CaseDiff,
     KnownRun,
     Side,
     compare_sides,
@@ -149,7 +149,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> JobRow:
     return a_row(tmp_path_factory.mktemp("row"))
 
 
-def against(base: JobRow, a: list[float | None], b: list[float | None], spread: float = 0.0, **how: Any) -> Against:
+def against(base: JobRow, a: list[float | None], b: list[float | None], spread: float = 0.0, **how: Any) -> CaseDiff:
     """One case with these times on either side, of one job each or of repeats; None for a job that failed."""
     metric = how.get("metric", "iteration_ms")
     sides: list[list[JobRow]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.reference import OUR_TOLERANCE, Beside, beside_published, equation
+from orchestrator.results.reference import OUR_TOLERANCE, ReferenceRow, beside_published, equation
 from tests.unit.catalog.entries import entry_of, find_case
 from tests.unit.results.making import ROWS, claiming, figure_13, measured
 
@@ -23,7 +23,7 @@ def rows(tmp_path: Path) -> Entry:
     return claiming(entry_of(tmp_path, ROWS), CLAIM)
 
 
-def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], Beside]:
+def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], ReferenceRow]:
     how = {"metric": "tokens_per_s", "gpu": "NVIDIA H800", **how}
     found = measured(folder, entry, "paper", rates, **how)
     return {(one.case, one.metric): one for one in beside_published(entry, found)}

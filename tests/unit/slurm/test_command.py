@@ -73,7 +73,7 @@ def test_a_controller_out_of_reach_is_not_taken_for_an_answer(tmp_path: Path, st
     with pytest.raises(Unreachable) as caught:
         run_slurm([program(tmp_path, "squeue", f"cat {tmp_path}/words >&2; exit 1")])
     assert not isinstance(caught.value, AccountingUnreachable)
-    assert caught.value.problems[0].mend
+    assert caught.value.problems[0].hint
 
 
 @pytest.mark.parametrize(

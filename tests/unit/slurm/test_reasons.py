@@ -42,7 +42,7 @@ def test_every_reason_that_slurm_has_is_explained() -> None:
     for word in WORDS:
         reason = explain_reason(word)
         assert "\n" not in reason.meaning and not reason.meaning.endswith("."), word
-        assert reason.kind not in ("never", "held") or reason.mend, f"{word}: somebody must do something: what?"
+        assert reason.kind not in ("never", "held") or reason.hint, f"{word}: somebody must do something: what?"
         assert explain_reason(f" {word.lower()} ") == reason
 
 
@@ -116,9 +116,9 @@ def test_a_reason_is_of_its_kind(text: str, kind: str) -> None:
 
 
 def test_who_can_release_a_held_job_is_said() -> None:
-    assert "scontrol release" in str(explain_reason("JobHeldUser").mend)
+    assert "scontrol release" in str(explain_reason("JobHeldUser").hint)
     for only_admin in ("JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"):
-        assert "administrator" in str(explain_reason(only_admin).mend)
+        assert "administrator" in str(explain_reason(only_admin).hint)
 
 
 def test_a_limit_says_whose_it_is_and_of_what() -> None:

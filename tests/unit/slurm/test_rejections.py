@@ -116,15 +116,15 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("stderr", "words", "mend"), MESSAGES, ids=[words[:40] for _, words, _ in MESSAGES])
-def test_a_refusal_keeps_slurms_words_and_says_what_to_change(stderr: str, words: str, mend: str) -> None:
+def test_a_refusal_keeps_slurms_words_and_says_what_to_change(stderr: str, words: str, hint: str) -> None:
     problem = explain_rejection(stderr)
     assert problem.what == words
-    assert problem.mend is not None and mend in problem.mend
+    assert problem.hint is not None and hint in problem.hint
 
 
 def test_an_unknown_refusal_passes_through_without_advice() -> None:
     problem = explain_rejection(f"{B}The moon is in the wrong house")
-    assert (problem.what, problem.mend) == ("The moon is in the wrong house", None)
+    assert (problem.what, problem.hint) == ("The moon is in the wrong house", None)
 
 
 def test_silence_is_said_to_be_silence() -> None:

@@ -96,7 +96,7 @@ def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) 
 
 def test_an_unknown_workload_gets_the_nearest(tmp_path: Path) -> None:
     entry = shipped()
-    for name, mend in (
+    for name, hint in (
         ("megatron-kwia", 'did you mean "megatron-kwai"?'),
         (
             "zzz",
@@ -107,7 +107,7 @@ def test_an_unknown_workload_gets_the_nearest(tmp_path: Path) -> None:
         case = replace(expand(entry)[0], workload=name)
         with pytest.raises(ReproError) as caught:
             program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
-        assert str(caught.value) == f"{name}: no such workload; {mend}"
+        assert str(caught.value) == f"{name}: no such workload; {hint}"
 
 
 def test_a_paper_that_names_no_commit_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import Result
 from orchestrator.results.export.rows import export_rows
-from orchestrator.results.export.tables import Table, as_latex, as_markdown, latex_escaped, markdown_escaped, telling
+from orchestrator.results.export.tables import (
+    Table,
+    as_latex,
+    as_markdown,
+    candidate_lines,
+    latex_escaped,
+    markdown_escaped,
+)
 from orchestrator.results.repeats import CaseMetric
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, figure_13, measured
@@ -27,7 +34,7 @@ def found(tmp_path: Path) -> list[Result]:
 
 
 def table_of(entry: Entry, found: list[Result]) -> Table:
-    return telling(entry, found[0].case.scale, "selene", export_rows(entry, found))
+    return candidate_lines(entry, found[0].case.scale, "selene", export_rows(entry, found))
 
 
 def test_the_telling_columns_stand_beside_what_was_published(found: list[Result]) -> None:
@@ -45,7 +52,7 @@ def test_a_rate_stands_with_the_shares_of_the_peak_that_are_known(found: list[Re
     for row in rows:
         if row["case"] == CASE:
             row |= {"percent_of_peak": 62.17, "mfu_percent": 44.53}
-    table = telling(figure_13(), "paper", "selene", rows)
+    table = candidate_lines(figure_13(), "paper", "selene", rows)
     rate = "Achieved teraFLOP/s per GPU"
     assert table.heading[3:] == (rate, "% of peak, eq. 3", "MFU (%)", "Published", "Ratio")
     lines = {line[0]: line[1:] for line in table.body}

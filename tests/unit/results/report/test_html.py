@@ -269,7 +269,7 @@ def test_what_ran_from_which_code_and_how_it_was_typed_is_told(ledger: Ledger) -
 
 def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any, **__: Any) -> str:
-        raise ReproError(Problem("drawing needs matplotlib", mend="pip install '.[plot]'"))
+        raise ReproError(Problem("drawing needs matplotlib", hint="pip install '.[plot]'"))
 
     monkeypatch.setattr("orchestrator.results.report.page.picture", none)
     page = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says))
