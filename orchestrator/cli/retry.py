@@ -163,12 +163,12 @@ def _classes(text: str | None) -> frozenset[Failure]:
 
 def _new_limit(text: str | None) -> Callable[[str], str]:
     """From the old time limit to the new one; ReproError where the text is neither a limit nor an addition."""
-    from orchestrator.clusters.slurm_options import limit_of, seconds
+    from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
 
     if text is None:
         return lambda old: old
     if share := re.fullmatch(r"\+([0-9]{1,4})%", text):
-        return lambda old: limit_of(seconds(old) * (100 + int(share[1])) // 100)
+        return lambda old: format_time_limit(time_limit_s(old) * (100 + int(share[1])) // 100)
     if clock := re.fullmatch(r"(\+?)((?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])", text):
-        return lambda old: limit_of(seconds(clock[2]) + (seconds(old) if clock[1] else 0))
+        return lambda old: format_time_limit(time_limit_s(clock[2]) + (time_limit_s(old) if clock[1] else 0))
     raise ReproError(Problem(f"--time {text}: no time limit", hint="for example --time +50%, +0:30:00 or 2:00:00"))

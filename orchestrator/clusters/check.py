@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from orchestrator.clusters.check_accounting import AccountingChecks
-from orchestrator.clusters.check_result import Compared, Finding, Result, clock, is_blank, nearest, there_are
+from orchestrator.clusters.check_result import Compared, Finding, Result, is_blank, nearest, there_are
 from orchestrator.clusters.layers import dotted
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.config.yaml import shown
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import NodeKind, Partition, Site
+from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
 
 
 def check_login(cluster: Cluster, site: Site) -> list[Finding]:
@@ -101,9 +101,9 @@ class _Checks(Compared):
         for field, value in given.items():
             if value is None:
                 continue
-            if partition.max_time_s is not None and seconds(value) > partition.max_time_s:
-                found = f"{value}, but {partition.name} allows {clock(partition.max_time_s)}"
-                yield self.at(f"slurm.{field}", "wrong", found, f"{field}: {clock(partition.max_time_s)}")
+            if partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
+                found = f"{value}, but {partition.name} allows {format_time_limit(partition.max_time_s)}"
+                yield self.at(f"slurm.{field}", "wrong", found, f"{field}: {format_time_limit(partition.max_time_s)}")
             else:
                 yield self.at(f"slurm.{field}", "ok", value)
         nodes = self.most_nodes()

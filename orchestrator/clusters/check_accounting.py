@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.clusters.check_result import Compared, Finding, clock, is_blank, nearest, there_are
-from orchestrator.clusters.slurm_options import QosFields, seconds
+from orchestrator.clusters.check_result import Compared, Finding, is_blank, nearest, there_are
+from orchestrator.clusters.slurm_options import QosFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import Association, Qos
+from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
 
 
 class AccountingChecks(Compared):
@@ -120,9 +121,12 @@ class AccountingChecks(Compared):
             hint = f"max_gpus: {most}" if said.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
             yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", hint
         most = self._least(said.name, "max_wall_s")
-        if most is not None and seconds(limit) > most:
+        if most is not None and time_limit_s(limit) > most:
             field = "max_time" if said.max_time or self.slurm.max_time else "time_limit"
-            yield f"jobs may take {limit}, Slurm's limit is {clock(most)}", f"{field}: {clock(most)}"
+            yield (
+                f"jobs may take {limit}, Slurm's limit is {format_time_limit(most)}",
+                f"{field}: {format_time_limit(most)}",
+            )
 
     def _least(self, name: str, limit: str) -> int | None:
         """The limit that holds: the partition's own QOS has the first word (Slurm's Resource Limits, "Hierarchy")."""

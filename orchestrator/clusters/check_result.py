@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_options import SlurmFields, seconds
+from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.site import Partition, Site
+from orchestrator.slurm.time_limits import time_limit_s
 
 
 class Compared:
@@ -28,7 +29,9 @@ class Compared:
 
     def longest(self, also: str | None = None) -> str:
         """The longest job that planning lets through; without a limit, what a job asks for that says nothing itself."""
-        return min((text for text in (also, self.slurm.max_time) if text), key=seconds, default=self.slurm.time_limit)
+        return min(
+            (text for text in (also, self.slurm.max_time) if text), key=time_limit_s, default=self.slurm.time_limit
+        )
 
     def at(self, field: str, result: Result, found: str, hint: str | None = None) -> Finding:
         """A finding about a field of the profile, such as `slurm.qos`."""
@@ -48,12 +51,6 @@ def there_are(names: Sequence[str]) -> str:
 def is_blank(text: str) -> bool:
     """Whether it is still to be filled in."""
     return "<" in text
-
-
-def clock(limit_s: int) -> str:
-    """Seconds as a profile writes them."""
-    days, rest = divmod(limit_s, 86400)
-    return f"{f'{days}-' if days else ''}{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
 
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]

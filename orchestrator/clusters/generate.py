@@ -16,6 +16,7 @@ from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
 from orchestrator.slurm.site_choice import Choice, choose
+from orchestrator.slurm.time_limits import format_time_limit
 
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
 _ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
@@ -198,10 +199,10 @@ def _time_limit(choice: Choice) -> Iterator[str]:
     default, longest = choice.partition.default_time_s, choice.longest_s
     wanted = default or _TIME_LIMIT_S
     said = f"{_PARTITIONS}: DefaultTime" if default else "ours, since the partition has no DefaultTime"
-    yield from _line("time_limit", _quoted(_clock(min(wanted, longest or wanted))), said)
+    yield from _line("time_limit", _quoted(format_time_limit(min(wanted, longest or wanted))), said)
     if longest:
         told = f"the least of MaxTime ({_PARTITIONS}) and MaxWall ({_QOS})"
-        yield from _line("max_time", _quoted(_clock(longest)), told)
+        yield from _line("max_time", _quoted(format_time_limit(longest)), told)
     if choice.node_limits:
         yield from _line("max_nodes", str(min(choice.node_limits.values())), "; ".join(choice.node_limits))
 
@@ -293,7 +294,7 @@ def _words(text: str) -> str:
 def _described(partition: Partition) -> str:
     gpus = [f"{kind.count} with {kind.gpu}" for kind in partition.kinds if kind.gpu]
     limits = [f"jobs of {partition.max_nodes}"] if partition.max_nodes else []
-    limits += [f"up to {_clock(partition.max_time_s)}"] if partition.max_time_s else []
+    limits += [f"up to {format_time_limit(partition.max_time_s)}"] if partition.max_time_s else []
     return ", ".join([f"{partition.nodes} nodes", *gpus, *limits])
 
 
@@ -305,19 +306,13 @@ def _limits(qos: Qos) -> str:
         "jobs in the queue": qos.max_submit_jobs,
     }
     found = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
-    found += [f"up to {_clock(qos.max_wall_s)}"] if qos.max_wall_s else []
+    found += [f"up to {format_time_limit(qos.max_wall_s)}"] if qos.max_wall_s else []
     return ", ".join(found) or "no limits"
 
 
 def _also(names: Iterable[str], but: str) -> str:
     others = [name for name in names if name != but]
     return f", also {', '.join(others)}" if others else ""
-
-
-def _clock(seconds: int) -> str:
-    """`[D-]H:MM:SS`, as a profile has it."""
-    days, rest = divmod(seconds, 86400)
-    return (f"{days}-" if days else "") + f"{rest // 3600}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
 def _line(key: str, value: str, said: str = "") -> Iterator[str]:

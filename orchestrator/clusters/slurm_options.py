@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, Tag, model_validator
 
 from orchestrator.clusters.conditions import BY_KIND, filled_names
 from orchestrator.config.model import Count, Strict, Text, TimeLimit
+from orchestrator.slurm.time_limits import time_limit_s
 
 # How a submission is found again, and where its output goes, cannot be the site's as well.
 _OURS = {
@@ -53,7 +54,7 @@ class QosFields(Strict):
         return (
             (self.min_nodes or nodes) <= nodes <= (self.max_nodes or nodes)
             and gpus <= (self.max_gpus or gpus)
-            and (self.max_time is None or seconds(time_limit) <= seconds(self.max_time))
+            and (self.max_time is None or time_limit_s(time_limit) <= time_limit_s(self.max_time))
         )
 
 
@@ -120,7 +121,7 @@ class SlurmFields(Strict):
         found = []
         if self.max_nodes is not None and nodes > self.max_nodes:
             found.append(f"needs {nodes} nodes, jobs here may have {self.max_nodes}")
-        if self.max_time is not None and seconds(time_limit) > seconds(self.max_time):
+        if self.max_time is not None and time_limit_s(time_limit) > time_limit_s(self.max_time):
             found.append(f"asks for {time_limit}, jobs here may take {self.max_time}")
         if isinstance(self.qos, list) and self.qos_for(nodes, gpus, time_limit) is None:
             names = ", ".join(one.name for one in self.qos)
@@ -134,17 +135,3 @@ class MpirunFields(Strict):
     hostfile: Text
     time_limit: TimeLimit
     arguments: list[Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = []
-
-
-def seconds(limit: str) -> int:
-    """`[D-]H:MM:SS` in seconds."""
-    days, _, clock = limit.rpartition("-")
-    hours, minutes, rest = (int(part) for part in clock.split(":"))
-    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest
-
-
-def limit_of(duration_s: int) -> str:
-    """The same backwards: seconds as `[D-]H:MM:SS`."""
-    days, rest = divmod(duration_s, 86400)
-    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator.clusters.container import ContainerFields, read_image
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
-from orchestrator.clusters.slurm_options import SlurmFields, seconds
+from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
@@ -32,6 +32,7 @@ from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of
+from orchestrator.slurm.time_limits import time_limit_s
 
 LONGEST = "1:00:00"
 """What an import asks for, where the site's limits allow it."""
@@ -247,7 +248,9 @@ def _is_the_sites(cluster: Cluster, file: Path) -> bool:
 def _time_limit(cluster: Cluster) -> str:
     """An hour, or the longest below it that the site's limits leave; ReproError where one node is refused."""
     slurm = slurm_of(cluster)
-    allowed = sorted((one for one in _limits(slurm) if seconds(one) <= seconds(LONGEST)), key=seconds, reverse=True)
+    allowed = sorted(
+        (one for one in _limits(slurm) if time_limit_s(one) <= time_limit_s(LONGEST)), key=time_limit_s, reverse=True
+    )
     for limit in allowed:
         if not slurm.refusals(1, 0, limit):
             return limit

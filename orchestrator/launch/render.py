@@ -10,7 +10,6 @@ from typing import Any
 
 from orchestrator.clusters.conditions import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (
     directive,
@@ -24,6 +23,7 @@ from orchestrator.launch.directives import (
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
+from orchestrator.slurm.time_limits import time_limit_s
 
 # Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.
 RANK_ENVIRONMENT: Mapping[str, str] = {
@@ -138,7 +138,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "kernels": _kernels(plan, cluster),
         "sampler": _sampler(plan, cluster),
         "checkout": _checkout(plan, cluster),
-        "time_limit_s": Line.of(str(seconds(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
+        "time_limit_s": Line.of(str(time_limit_s(plan.resources.time_limit)), time_limit_origin(plan, cluster)),
     }
     if cluster.profile.scheduler == "local":
         return engine.render("local.sh.j2", **shared, command=_all_ranks(plan, cluster))

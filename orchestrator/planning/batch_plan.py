@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.errors import Problem
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.identity import what_runs
 from orchestrator.planning.plan import refusal_problems
 from orchestrator.planning.target import Target, refusals, warnings
+from orchestrator.slurm.time_limits import time_limit_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,6 @@ def _cost_warnings(cost: Cost | None, limit: str) -> list[str]:
     found = []
     if cost.fit == "OOM unexpected":
         found.append("does not fit into the GPU's memory")
-    if cost.job_s is not None and cost.job_s > seconds(limit):
+    if cost.job_s is not None and cost.job_s > time_limit_s(limit):
         found.append(f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {limit}")
     return found

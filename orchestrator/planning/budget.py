@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.training import Training
 from orchestrator.paths import short_name
@@ -22,6 +21,7 @@ from orchestrator.planning.cost import run_s
 from orchestrator.planning.identity import what_runs
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
+from orchestrator.slurm.time_limits import time_limit_s
 
 LEAST_INTERVALS = 3
 """Log intervals behind the warm-up that every case keeps: the fewest of which the median leaves a stray one out."""
@@ -77,7 +77,7 @@ def read_budget(text: str) -> int:
     if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
         found = int(plain[1]) * _UNITS_S[plain[2]]
     elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
-        found = seconds(text)
+        found = time_limit_s(text)
     else:
         found = 0
     if not found:

@@ -13,6 +13,7 @@ from typing import Literal
 from orchestrator.ownership import name_of_user
 from orchestrator.slurm.job_ids import expand_array_id
 from orchestrator.slurm.states import Phase, base_state, phase_of
+from orchestrator.slurm.time_limits import parse_time_limit
 
 __all__ = [
     "ACCOUNTING_FIELDS",
@@ -63,7 +64,6 @@ QUEUE_FIELDS = tuple(_QUEUE)
 ACCOUNTING_FIELDS = tuple(_ACCOUNTING)
 
 _ID = r"\d+(?:\+\d+|_\d+|_\[[^\]\n\x1f]*\]?|_[-\d,:%.]+)?"
-_TIME_LIMIT = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{2})", re.ASCII)
 _CANCELLED_BY = re.compile(r"\s*CANCELLED\+? by (\d{1,10})\s*", re.ASCII | re.IGNORECASE)
 _NOTHING = frozenset({"", "None", "(null)", "N/A", "n/a", "Unknown", "None assigned", "NONE"})
 _FIRST = datetime.min.replace(tzinfo=timezone.utc)
@@ -150,7 +150,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
     phase = phase_of(word)
     waiting, ended = phase is Phase.WAITING, phase is Phase.ENDED
     start, end = _time(row["start"]), _time(row["end"])
-    limit = _seconds(row["limit"])
+    limit = parse_time_limit(row["limit"])
     if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
         end = start + timedelta(seconds=limit)  # sacct does not look ahead
     return JobRecord(
@@ -227,15 +227,6 @@ def _time(text: str) -> datetime | None:
     """A UTC time from seconds since the epoch; None for `Unknown`, `N/A` and 0."""
     seconds = _number(text)
     return datetime.fromtimestamp(seconds, tz=timezone.utc) if seconds and seconds < 2**33 else None
-
-
-def _seconds(text: str) -> int | None:
-    """`[D-][HH:]MM:SS` in seconds; None for `UNLIMITED`, `Partition_Limit` and whatever else is no time."""
-    found = _TIME_LIMIT.fullmatch(text.strip())
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return days * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
 def _canceller(state: str) -> str | None:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from orchestrator.slurm.time_limits import parse_time_limit
+
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
 QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU")
 
@@ -60,7 +62,7 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
             nodes, gpus = (
                 min((limit[what] for limit in limits if what in limit), default=None) for what in ("node", "gres/gpu")
             )
-            found.append(Qos(name, seconds(wall), nodes, gpus, number(running), number(submitted)))
+            found.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
     return tuple(found)
 
 
@@ -216,8 +218,8 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
         nodes=number(record.get("TotalNodes", "")) or sum(kind.count for kind in kinds),
         node_names=",".join(names(record.get("Nodes", ""))),
         max_nodes=number(record.get("MaxNodes", "")),
-        max_time_s=seconds(record.get("MaxTime", "")),
-        default_time_s=seconds(record.get("DefaultTime", "")),
+        max_time_s=parse_time_limit(record.get("MaxTime", "")),
+        default_time_s=parse_time_limit(record.get("DefaultTime", "")),
         allow_accounts=_allowed(record.get("AllowAccounts", "ALL")),
         deny_accounts=frozenset(names(record.get("DenyAccounts", ""))),
         allow_qos=_allowed(record.get("AllowQos", "ALL")),
@@ -252,19 +254,9 @@ def _alike(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
     return tuple(replace(node, count=count) for node, count in counts.most_common())
 
 
-_TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):(\d{2}):(\d{2})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_]*)=(\S*)")
 _NOTHING = frozenset({"", "(null)", "N/A"})
-
-
-def seconds(text: str) -> int | None:
-    """`[D-]HH:MM:SS` in seconds; None for `UNLIMITED`, `NONE`, "" and whatever else is no time."""
-    found = _TIME.fullmatch(text.strip())
-    if found is None:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return days * 86400 + hours * 3600 + minutes * 60 + rest
 
 
 def number(text: str) -> int | None:

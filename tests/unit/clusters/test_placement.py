@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.slurm_options import QosFields, SlurmFields, seconds
+from orchestrator.clusters.slurm_options import QosFields, SlurmFields
 from orchestrator.errors import ReproError
+from orchestrator.slurm.time_limits import time_limit_s
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
 # Leonardo's, by size and then by time (CINECA documentation).
@@ -30,13 +31,6 @@ def said(folder: Path, line: str) -> str:
         cluster_of(folder, PLAIN.replace("slurm: {", f"slurm: {{{line}, "))
     (only,) = caught.value.problems
     return short(only)
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [("0:00:01", 1), ("0:30:00", 1800), ("99:00:00", 356400), ("1-02:03:04", 93784)]
-)
-def test_a_time_limit_in_seconds_counts_days(limit: str, expected: int) -> None:
-    assert seconds(limit) == expected
 
 
 def test_an_account_is_the_project_and_what_its_hours_are_for() -> None:
@@ -104,7 +98,7 @@ def is_within(qos: QosFields, nodes: int, gpus: int, limit: str) -> bool:
         qos.min_nodes is None or qos.min_nodes <= nodes,
         qos.max_nodes is None or nodes <= qos.max_nodes,
         qos.max_gpus is None or gpus <= qos.max_gpus,
-        qos.max_time is None or seconds(limit) <= seconds(qos.max_time),
+        qos.max_time is None or time_limit_s(limit) <= time_limit_s(qos.max_time),
     ]
     return all(bounds)
 

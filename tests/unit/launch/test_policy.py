@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.case import Expectation
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.launch.policy import (
     RerunPolicy,
     failure_named,
@@ -38,6 +37,7 @@ from orchestrator.ledger.tables import (
 from orchestrator.machine_identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.slurm.time_limits import time_limit_s
 from tests.unit.ledger.making import new_ledger, record
 from tests.unit.render.plans import local, plans
 
@@ -232,7 +232,7 @@ def test_a_failure_without_a_class_or_of_one_that_is_gone_is_the_programs(plan: 
 def test_each_further_submission_is_held_back_longer() -> None:
     pauses = [pause_before(submitted, Failure.NODE_FAIL) for submitted in range(1, 6)]
     assert pauses[:3] == list(BACK_OFF_S) and pauses[3:] == [BACK_OFF_S[-1]] * 2
-    assert pauses == sorted(pauses) and pauses[1] >= 60 and pauses[-1] <= seconds("0:10:00")
+    assert pauses == sorted(pauses) and pauses[1] >= 60 and pauses[-1] <= time_limit_s("0:10:00")
 
 
 @pytest.mark.parametrize("failure", Failure)

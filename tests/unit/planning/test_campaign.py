@@ -11,7 +11,6 @@ from orchestrator.catalog.case import Expectation
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
-from orchestrator.clusters.slurm_options import seconds as time_limit_s
 from orchestrator.config.model import HardwareFields
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import Campaign, Chosen, plan_campaign
@@ -143,8 +142,3 @@ def test_the_program_decides_what_memory_is_counted() -> None:
     wide = replace(sharded, layout=replace(case.layout, gpus=256))
     assert memory_of(wide).optimizer_bytes == pytest.approx(memory_of(now).optimizer_bytes / 4)
     assert not memory_of(case).calibrated and memory_of(replace(case, workload="pretrain")).calibrated
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0:30:00", 1800), ("1-02:03:04", 93784), ("12:00:01", 43201)])
-def test_time_limits_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
-    assert time_limit_s(text) == seconds

@@ -10,7 +10,6 @@ import jinja2
 import pytest
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_options import seconds
 from orchestrator.errors import ReproError
 from orchestrator.launch.directives import directives
 from orchestrator.launch.render import Script, render_array, render_job
@@ -153,10 +152,3 @@ def test_a_name_that_a_template_uses_and_nobody_gives_is_an_error(tmp_path: Path
     (tmp_path / "sbatch_pyxis.sh.j2").write_text("{{ nobody_gives_this }}")
     with pytest.raises(jinja2.UndefinedError):
         render_job(plans(cluster, "paper")[0], cluster, tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [("0:30:00", 1800), ("1:02:03", 3723), ("23:59:59", 86399), ("2-00:00:01", 172801)]
-)
-def test_time_limits_in_seconds(limit: str, expected: int) -> None:
-    assert seconds(limit) == expected

@@ -15,7 +15,6 @@ from orchestrator.slurm.site_parsers import (
     number,
     parse_gres,
     parse_partitions,
-    seconds,
 )
 from tests.unit.slurm.site_texts import NODES, PARTITIONS, node_line
 
@@ -59,22 +58,7 @@ def test_no_text_breaks_the_parsers(text: str, other: str) -> None:
     parse_partitions(text, other)
     parse_partitions(f"PartitionName={text}", f"NodeName={other} Gres={text} Partitions={text}")
     assert fields(text) is not None and names(text) is not None
-    number(text), seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("00:30:00", 1800),
-        ("1-02:00:00", 93600),
-        ("365-00:00:00", 31536000),
-        ("UNLIMITED", None),
-        ("NONE", None),
-        ("", None),
-    ],
-)
-def test_a_time_is_in_seconds_and_no_limit_is_none(text: str, found: int | None) -> None:
-    assert seconds(text) == found
+    number(text)
 
 
 def test_a_partition_has_its_limits_and_its_rights() -> None:
