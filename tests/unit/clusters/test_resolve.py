@@ -226,7 +226,7 @@ def test_overlays_are_no_clusters_of_their_own(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("name", "mend"),
+    ("name", "hint"),
     [
         ("selen", 'did you mean "selene"?'),
         ("lokal", 'did you mean "local"?'),

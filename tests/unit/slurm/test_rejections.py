@@ -115,7 +115,7 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("stderr", "words", "mend"), MESSAGES, ids=[words[:40] for _, words, _ in MESSAGES])
+@pytest.mark.parametrize(("stderr", "words", "hint"), MESSAGES, ids=[words[:40] for _, words, _ in MESSAGES])
 def test_a_refusal_keeps_slurms_words_and_says_what_to_change(stderr: str, words: str, hint: str) -> None:
     problem = explain_rejection(stderr)
     assert problem.what == words
