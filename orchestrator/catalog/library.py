@@ -66,6 +66,12 @@ def names_meant(names: Iterable[str], name: str) -> list[str]:
     return [full for full in names if name in (full, short_name(full))]
 
 
+def full_name(folders: Folders, name: str) -> str:
+    """Return `sc21/figure-13` for `figure-13`; ReproError for an unknown or ambiguous name."""
+    names = names_meant(experiment_names(folders), name)
+    return names[0] if len(names) == 1 else find_experiment(folders, name).name
+
+
 def find_experiment(folders: Folders, name: str) -> Entry:
     """Read the experiment that `name` means, short or full; ReproError has every fault of its files."""
     names = experiment_names(folders)

@@ -86,7 +86,7 @@ def _make(
     from orchestrator.cli.outcome import outcome_now
     from orchestrator.cli.selection import submitted_ledger
     from orchestrator.paths import find_folders
-    from orchestrator.results.bundle.contents import Figure
+    from orchestrator.results.bundle.contents import bundle_name
     from orchestrator.results.bundle.signature import require_key, sign, signature_of
     from orchestrator.results.bundle.write import write_bundle
 
@@ -95,12 +95,11 @@ def _make(
     if output is not None:
         require_leave(output, force)  # before all the work, and not after it
     now = outcome_now(experiment, scale, cluster, workload, database)
-    figure = Figure(now.entry, now.scale, now.cluster, now.found, now.claims)
-    file = output or Path(f"{figure.name}.tar.zst")
+    file = output or Path(f"{bundle_name(now)}.tar.zst")
     if output is None:
         require_leave(file, force)
     folders = find_folders()
-    made = write_bundle(submitted_ledger(folders, database, whole=True), figure, folders.templates, file)
+    made = write_bundle(submitted_ledger(folders, database, whole=True), now, folders.templates, file)
     signature_of(file).unlink(missing_ok=True)  # of the bundle that was there before
     data(str(file))
     if key is not None:

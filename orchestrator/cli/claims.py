@@ -12,8 +12,8 @@ from orchestrator.cli.output import as_json, data, next_command, say
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
+    from orchestrator.results.outcome import FigureOutcome
 
 
 def claims(
@@ -30,14 +30,15 @@ def claims(
     last, unless they are given.
     """
     from orchestrator.cli.outcome import ledger_now, print_claims
-    from orchestrator.cli.selection import read_outcome, require_known
+    from orchestrator.cli.selection import require_known
+    from orchestrator.results.outcome import read_outcome
 
     folders, ledger = ledger_now(database)
     require_known(workload)
     names = [experiment] if experiment else _submitted(ledger, scale, cluster, workload)
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows what was"))
-    found: list[Outcome] = []
+    found: list[FigureOutcome] = []
     problems: list[Problem] = []
     for name in names:
         try:
@@ -67,7 +68,7 @@ def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload:
     return list(dict.fromkeys(asked))
 
 
-def _title(now: Outcome) -> str:
+def _title(now: FigureOutcome) -> str:
     """`figure-13 at scale cpu on here: 2 hold, 1 not judged`."""
     count = Counter[str](verdict.verdict for verdict in now.claims)
     words = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
@@ -76,7 +77,7 @@ def _title(now: Outcome) -> str:
     return f"{now.entry.short_name} at scale {now.scale} on {now.cluster}{ran}: {', '.join(said) or 'no claims'}"
 
 
-def _rows(now: Outcome) -> list[dict[str, Any]]:
+def _rows(now: FigureOutcome) -> list[dict[str, Any]]:
     from orchestrator.ledger.tables import fields
     from orchestrator.results.export.rows import claim_rows
 
@@ -87,7 +88,7 @@ def _rows(now: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _end(found: list[Outcome]) -> None:
+def _end(found: list[FigureOutcome]) -> None:
     """What failed, what to type next, and the exit code."""
     failures = [row for now in found for row in now.failures]
     for row in failures:

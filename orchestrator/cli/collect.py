@@ -16,8 +16,8 @@ from orchestrator.cli.overwrite import require_leave
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
+    from orchestrator.results.outcome import FigureOutcome
 
 
 class Format(str, enum.Enum):
@@ -112,7 +112,7 @@ def _require_sense(chosen: Format, output: Path | None, iterations: bool) -> Non
             raise ReproError(Problem("parquet is nothing for a terminal", hint="add -o FILE.parquet"))
 
 
-def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
+def _of_cases(chosen: Format, now: FigureOutcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
     from orchestrator.results.export import formats, tables
     from orchestrator.results.export.columns import CASE_COLUMNS
     from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
@@ -127,7 +127,7 @@ def _of_cases(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -
         yield from formats.pieces(chosen.value, CASE_COLUMNS, {"cases": rows, "claims": claim_rows(now.claims)})
 
 
-def _of_iterations(chosen: Format, now: Outcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
+def _of_iterations(chosen: Format, now: FigureOutcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
     """Of every job of these cases, its repeats and those before it as well."""
     from orchestrator.ledger.attempts import job_rows
     from orchestrator.results.export.columns import ITERATION_COLUMNS

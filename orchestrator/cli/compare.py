@@ -13,9 +13,9 @@ from orchestrator.cli.output import as_json, counted, filled_columns, next_comma
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 
 if TYPE_CHECKING:
-    from orchestrator.cli.selection import Outcome
     from orchestrator.paths import Folders
     from orchestrator.results.cases import Result
+    from orchestrator.results.outcome import FigureOutcome
     from orchestrator.results.reference import ReferenceRow
 
 Words = Annotated[
@@ -43,8 +43,9 @@ def compare(
     """Measured numbers beside the published ones; or two clusters, dates, commits or runs beside one another."""
     from orchestrator.cli.compare_runs import Asked, compare_two
     from orchestrator.cli.outcome import ledger_now
-    from orchestrator.cli.selection import read_outcome, require_known
+    from orchestrator.cli.selection import require_known
     from orchestrator.paths import find_folders
+    from orchestrator.results.outcome import read_outcome
 
     experiment, sides = _meant(find_folders(), words or [])
     folders, ledger = ledger_now(database)
@@ -75,7 +76,7 @@ def _meant(folders: Folders, words: Sequence[str]) -> tuple[str | None, tuple[st
     return (words[0] if len(words) in (1, 3) else None), sides
 
 
-def _with_published(now: Outcome, where: str | None, json: bool) -> None:
+def _with_published(now: FigureOutcome, where: str | None, json: bool) -> None:
     from orchestrator.results.reference import beside_published
 
     found = {result.case.name: result for result in now.having(where)}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orchestrator.catalog.library import find_experiment
+from orchestrator.catalog.library import find_experiment, full_name
 from orchestrator.catalog.selection import parse_where
 from orchestrator.cli.output import as_json, counted, filled_columns, next_command, say, table
-from orchestrator.cli.selection import full_name, matches
+from orchestrator.cli.selection import matches
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of

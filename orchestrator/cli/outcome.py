@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.catalog.library import Entry
 from orchestrator.cli.options import as_typed
 from orchestrator.cli.output import as_json, data, next_command, say, table
-from orchestrator.cli.selection import Outcome, read_outcome
 from orchestrator.cli.session import bring_up_to_date, existing_ledger
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, Problem, ReproError
 from orchestrator.ledger.database import Ledger
@@ -14,6 +13,7 @@ from orchestrator.results.cases import Result
 from orchestrator.results.claims import Used
 from orchestrator.results.evidence import shown_number
 from orchestrator.results.export.rows import claim_rows
+from orchestrator.results.outcome import FigureOutcome, read_outcome
 
 SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
@@ -44,7 +44,7 @@ def outcome_now(
     database: str | None,
     *,
     running: bool = False,
-) -> Outcome:
+) -> FigureOutcome:
     """What was submitted of an experiment, after the scheduler was asked and the logs were read.
 
     With `running` also those of jobs that still run: for a command that gives out their iterations.
@@ -67,10 +67,10 @@ def ledger_now(database: str | None, *, running: bool = False) -> tuple[Folders,
     return folders, ledger
 
 
-def case_rows(now: Outcome) -> list[dict[str, object]]:
+def case_rows(now: FigureOutcome) -> list[dict[str, object]]:
     metric = now.entry.experiment.axes.y.metric
     rows: list[dict[str, object]] = []
-    for result in now.found:
+    for result in now.results:
         row = result.row
         timing = result.metric("iteration_ms")
         rows.append(
@@ -103,7 +103,7 @@ def _why(result: Result) -> str | None:
     return result.row.verdict_reason or (f"host-bound: {result.host_bound}" if result.host_bound else None)
 
 
-def print_cases(now: Outcome) -> None:
+def print_cases(now: FigureOutcome) -> None:
     rows, metric = case_rows(now), now.entry.experiment.axes.y.metric
     there = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     repeats = [name for name in ("repeats",) if name in there]
@@ -112,7 +112,7 @@ def print_cases(now: Outcome) -> None:
     table(rows, [*always, *repeats, metric, *optional])
 
 
-def print_claims(now: Outcome, to_stdout: bool, with_numbers: bool = False) -> None:
+def print_claims(now: FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:
     """`holds`, `fails` or `not judged`, what the paper says, and what was seen; below it the numbers behind it."""
     for verdict in now.claims:
         lines = [

@@ -15,9 +15,9 @@ from orchestrator.cli.session import bring_up_to_date
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from orchestrator.cli.selection import Outcome
     from orchestrator.ledger.database import Ledger
     from orchestrator.paths import Folders
+    from orchestrator.results.outcome import FigureOutcome
 
 Experiments = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -42,7 +42,6 @@ def report(
     from orchestrator.paths import find_folders
     from orchestrator.results.report.html import report as made
     from orchestrator.results.report.html import require_folder, write_report
-    from orchestrator.results.report.page import Reported
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)
@@ -50,9 +49,8 @@ def report(
     for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
     outcomes = _outcomes(ledger, folders, experiments or (), scale, cluster, workload)
-    figures = [Reported(one.entry, one.scale, one.cluster, one.found, one.claims) for one in outcomes]
-    data(str(write_report(made(ledger, figures, folders.templates), output)))
-    cases = counted(sum(len(one.found) for one in outcomes), "case")
+    data(str(write_report(made(ledger, outcomes, folders.templates), output)))
+    cases = counted(sum(len(one.results) for one in outcomes), "case")
     say(f"{counted(len(outcomes), 'experiment')}, {cases}; the page is one file and can be sent as it is")
     failed = [(one, row) for one in outcomes for row in one.failures]
     if failed:
@@ -68,14 +66,15 @@ def _outcomes(
     scale: str | None,
     cluster: str | None,
     workload: str | None,
-) -> list[Outcome]:
+) -> list[FigureOutcome]:
     """Of these experiments, else of all that were submitted, the latest at the scale and on the cluster asked for."""
-    from orchestrator.cli.selection import full_name, read_outcome
+    from orchestrator.catalog.library import full_name
+    from orchestrator.results.outcome import read_outcome
 
     if names:
         wanted = dict.fromkeys(full_name(folders, name) for name in names)
         return [read_outcome(ledger, folders, name, scale, cluster, workload) for name in wanted]
-    found: list[Outcome] = []
+    found: list[FigureOutcome] = []
     for name in _submitted(ledger, scale, cluster, workload):
         try:
             found.append(read_outcome(ledger, folders, name, scale, cluster, workload))

@@ -9,9 +9,16 @@ from orchestrator.catalog.axes import Value
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER
-from orchestrator.catalog.library import Entry, experiment_names, find_entries, find_experiment, names_meant, replaced
-from orchestrator.catalog.selection import parse_where, replacement_notes, select, with_workload
-from orchestrator.cli.options import as_typed
+from orchestrator.catalog.library import (
+    Entry,
+    experiment_names,
+    find_entries,
+    find_experiment,
+    full_name,
+    names_meant,
+    replaced,
+)
+from orchestrator.catalog.selection import parse_where, replacement_notes, select
 from orchestrator.cli.output import say
 from orchestrator.cli.session import existing_ledger
 from orchestrator.cli.time_budget import budget_line
@@ -20,15 +27,11 @@ from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import losses_of, metrics_of
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import Chosen
 from orchestrator.planning.budget import within_budget
 from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
 from orchestrator.planning.target import Target
-from orchestrator.results.cases import Result, results
-from orchestrator.results.claims import ClaimVerdict, judge_claims
-from orchestrator.results.regression import in_order_of_runs, known_runs
 from orchestrator.workloads.traits import traits_of
 
 
@@ -203,94 +206,12 @@ def require_verifiable(plans: list[Plan]) -> None:
         raise ReproError(*found)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A figure as it stands: its cases with what was measured, and what became of its claims."""
-
-    entry: Entry
-    scale: str
-    cluster: str
-    found: list[Result]
-    claims: list[ClaimVerdict]
-
-    @property
-    def program(self) -> str | None:
-        """What ran, where it is not the experiment's own: `pretrain instead of megatron-2021`."""
-        some = self.found[0]
-        return f"{some.case.workload} instead of {some.instead_of}" if some.instead_of else None
-
-    @property
-    def failures(self) -> list[JobRow]:
-        """Jobs that failed, other than as the source says they would; of repeats also those beside a good one."""
-        unexpected = [result for result in self.found if not result.ended_as_published]
-        rows = [row for result in unexpected for row in (result.row, *result.failed)]
-        return [row for row in rows if row is not None and row.verdict == "failed"]
-
-    @property
-    def failed(self) -> bool:
-        """A job failed, or a claim that could be judged does not hold."""
-        return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
-
-    def having(self, where: str | None) -> list[Result]:
-        """The cases with these values; the claims are still about all of them."""
-        chosen = {case.name for case in select([result.case for result in self.found], parse_where(where))}
-        return [result for result in self.found if result.case.name in chosen]
-
-
-def read_outcome(
-    ledger: Ledger,
-    folders: Folders,
-    experiment: str | None,
-    scale: str | None,
-    cluster: str | None,
-    workload: str | None = None,
-) -> Outcome:
-    """The experiment (else the latest run's) at the latest run's scale, cluster and program, unless they are given.
-
-    Jobs of one program only: a figure's own, of which there may be several, or the one that ran instead of them.
-    """
-    wanted = full_name(folders, experiment) if experiment else None
-    require_known(workload)
-    rows = [
-        row
-        for row in job_rows(ledger, experiment=wanted)
-        if scale in (None, row.scale) and cluster in (None, row.cluster)
-    ]
-    of_program = [row for row in rows if workload in (None, row.workload)]
-    if not of_program:
-        asked = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
-        what = " ".join(filter(None, [experiment or "anything", *asked]))
-        hint = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}{as_typed(workload)}"
-        raise ReproError(Problem(f"{what} was never submitted", hint=hint))
-    runs = known_runs(ledger)
-    rows, last = in_order_of_runs(rows, runs), in_order_of_runs(of_program, runs)[-1]
-    entry = find_experiment(folders, last.experiment)
-    cases: list[Case] = expand(entry, last.scale)
-    if last.workload not in {case.workload for case in cases}:
-        cases = with_workload(cases, last.workload)
-    programs = {case.workload for case in cases}
-    same = (last.experiment, last.scale, last.cluster)
-    rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == same and row.workload in programs]
-    ids = [row.attempt_id for row in rows]
-    wants_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
-    losses = losses_of(ledger, ids) if wants_losses else None
-    found = results(entry, cases, rows, metrics_of(ledger, ids), losses)
-    claims = judge_claims(entry, last.scale, found, int(last.configuration["gpus_per_node"]))
-    return Outcome(entry, last.scale, last.cluster, found, claims)
-
-
 def require_known(workload: str | None) -> None:
     """Refuse a program that nobody knows, with the nearest that somebody does."""
     if workload is not None:
         from orchestrator.workloads.traits import traits_of
 
         traits_of(workload)
-
-
-def full_name(folders: Folders, name: str) -> str:
-    """`figure-13` -> `sc21/figure-13`; unknown names are refused with the nearest."""
-    full = names_meant(experiment_names(folders), name)
-    return full[0] if len(full) == 1 else find_experiment(folders, name).name
 
 
 def submitted_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger:

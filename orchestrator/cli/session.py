@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import say
 from orchestrator.errors import Problem, ReproError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    from orchestrator.ledger.attempts import RefreshResult
     from orchestrator.ledger.database import Ledger
     from orchestrator.paths import Folders
 
 
 ASK_EVERY_S = 15.0
 """How often a command that stays asks Slurm: all terminals that share a ledger together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What could not be learned, and when Slurm was asked last, by whichever terminal; None where it was not. UTC."""
-
-    complaints: tuple[str, ...] = ()
-    asked_at: datetime | None = None
 
 
 def existing_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger | None:
@@ -77,18 +67,18 @@ def bring_up_to_date(ledger: Ledger, at_most_every_s: float = 0.0, *, running: b
     return look(ledger, at_most_every_s, running=running).complaints
 
 
-def look(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> Looked:
+def look(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> RefreshResult:
     """The same, with when the scheduler was asked; nothing is loaded when nothing is under way.
 
     It is not asked where any terminal asked it less than `at_most_every_s` ago; logs are read all the same. Those of
     jobs that still run only with `running`: how far they are stands at their end, for whoever only shows it.
     """
-    from orchestrator.ledger.attempts import anything_to_refresh
+    from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh
 
     if not anything_to_refresh(ledger):
-        return Looked()
+        return RefreshResult()
     from orchestrator.launch.refresh import refresh
     from orchestrator.reading.collect import collect
 
     refreshed = refresh(ledger, at_most_every_s)
-    return Looked((*refreshed.complaints, *collect(ledger, running=running)), refreshed.asked_at)
+    return RefreshResult((*refreshed.complaints, *collect(ledger, running=running)), refreshed.asked_at)

@@ -21,8 +21,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.cli.session import Looked
-    from orchestrator.ledger.attempts import JobRow
+    from orchestrator.ledger.attempts import JobRow, RefreshResult
     from orchestrator.ledger.database import Ledger
     from orchestrator.paths import Folders
 
@@ -127,7 +126,7 @@ def _view(ledger: Ledger, folders: Folders, shown: Shown, every: float = 0.0) ->
     return _listed(ledger, folders, shown, looked)
 
 
-def _counted(ledger: Ledger, counts: list[Any], looked: Looked) -> View:
+def _counted(ledger: Ledger, counts: list[Any], looked: RefreshResult) -> View:
     from orchestrator.cli.job_table import bar_marks, total
     from orchestrator.ledger.reports import failure_counts
     from orchestrator.ledger.tables import fields
@@ -144,7 +143,7 @@ def _counted(ledger: Ledger, counts: list[Any], looked: Looked) -> View:
     return View(rows, False, [bar], _notes(ledger, looked), still_open, looked.asked_at, after)
 
 
-def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: Looked) -> View:
+def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: RefreshResult) -> View:
     from orchestrator.cli.job_table import bar_marks, stands, tallies
     from orchestrator.ledger.attempts import job_rows
     from orchestrator.ledger.database import now
@@ -177,12 +176,12 @@ def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: Looked) -> V
 def _full_name(folders: Folders, experiment: str | None) -> str | None:
     if experiment is None:
         return None
-    from orchestrator.cli.selection import full_name
+    from orchestrator.catalog.library import full_name
 
     return full_name(folders, experiment)
 
 
-def _notes(ledger: Ledger, looked: Looked) -> list[str]:
+def _notes(ledger: Ledger, looked: RefreshResult) -> list[str]:
     """What could not be asked, and how old what is shown may be for that."""
     if not looked.complaints:
         return []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from orchestrator.launch.sbatch import comment_of
 from orchestrator.ledger.attempts import (
     JobRow,
     Observation,
+    RefreshResult,
     asked_to_end,
     job_rows,
     may_ask,
@@ -46,17 +46,7 @@ REQUEUED_WITHIN = timedelta(minutes=5)
 """How long Slurm may take to put a job that lost a node back into the queue, where the profile leaves that to Slurm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """`complaints` are the sources that could not be asked: the ledger keeps what it knew about those jobs, which is of
-    `asked_at` (UTC; None where no scheduler had to be asked).
-    """
-
-    complaints: tuple[str, ...] = ()
-    asked_at: datetime | None = None
-
-
-def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> Refreshed:
+def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     """Bring the ledger up to date; a scheduler that does not answer is a complaint, and nothing is concluded.
 
     With `at_most_every_s` the scheduler is left alone if any terminal that shares this ledger has asked it since.
@@ -77,7 +67,7 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> Refreshed:
     if cluster is not None and may:
         said = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
         record_complaints(ledger, f"slurm {cluster}", said)
-    return Refreshed((*settled.complaints, *complaints, *said), asked_at)
+    return RefreshResult((*settled.complaints, *complaints, *said), asked_at)
 
 
 def _under_way(ledger: Ledger) -> list[JobRow]:

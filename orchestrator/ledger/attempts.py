@@ -116,6 +116,14 @@ class Observation:
     seen_via: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RefreshResult:
+    """What could not be read, and when Slurm was last asked (UTC; None if no job had to be asked for)."""
+
+    complaints: tuple[str, ...] = ()
+    asked_at: datetime | None = None
+
+
 def record_observations(ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int]) -> None:
     """Store what was seen; `looked_at` are the attempts that were asked for, seen or not.
 

@@ -84,7 +84,7 @@ class Result:
         return host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
-def results(
+def case_results(
     entry: Entry,
     cases: Sequence[Case],
     rows: Sequence[JobRow],

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import open_job_file, read_job_file
 from orchestrator.ledger.database import Ledger
@@ -20,8 +19,7 @@ from orchestrator.reading.job_secrets import job_secrets
 from orchestrator.reading.logs import is_packed, log_files, unpacked
 from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
 from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
-from orchestrator.results.cases import Result
-from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.outcome import FigureOutcome
 
 SCRIPT = "job.sh"
 _RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")
@@ -32,34 +30,18 @@ _PACKED = re.compile(r"\.(?:gz|zst)$")
 _PIECE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """An experiment as it stands at a scale on a cluster: every case, and every claim."""
+def bundle_name(outcome: FigureOutcome) -> str:
+    """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
+    program = outcome.workloads if outcome.replaced_workload else []
+    name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
 
-    entry: Entry
-    scale: str
-    cluster: str
-    found: Sequence[Result]
-    claims: Sequence[ClaimVerdict]
 
-    @property
-    def workloads(self) -> list[str]:
-        """The programs that run the cases."""
-        return sorted({result.case.workload for result in self.found})
-
-    @property
-    def name(self) -> str:
-        """Of the bundle and of the folder in it: `figure-13-cpu-local`, with the program where it is not the own."""
-        other = [self.found[0].case.workload] if self.found[0].instead_of else []
-        words = "-".join([self.entry.short_name, self.scale, self.cluster, *other])
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip(".-")
-
-    @property
-    def command(self) -> str:
-        """What runs it again."""
-        words = ["repro", "submit", self.entry.name, "--scale", self.scale, "--cluster", self.cluster]
-        other = ["--workload", self.found[0].case.workload] if self.found[0].instead_of else []
-        return shlex.join([*words, *other, "--wait"])
+def submit_command(outcome: FigureOutcome) -> str:
+    """Return the command that runs the experiment again."""
+    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
+    program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
+    return shlex.join([*argv, *program, "--wait"])
 
 
 @dataclass(frozen=True, slots=True)

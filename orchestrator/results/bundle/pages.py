@@ -16,10 +16,11 @@ from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import AttemptOrigin
 from orchestrator.ledger.tables import OPEN
-from orchestrator.results.bundle.contents import SCRIPT, Figure
+from orchestrator.results.bundle.contents import SCRIPT, bundle_name, submit_command
 from orchestrator.results.bundle.extract import Extract, finite_losses, job_row, latest_rows, run_origin
-from orchestrator.results.cases import results
+from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
+from orchestrator.results.outcome import FigureOutcome
 
 REPORT, README = "report.html", "README.txt"
 _OF_JOB = ("gpus", "workload", "code", "image", "image_digest")
@@ -40,20 +41,20 @@ class Pages:
     profile_of: Callable[[dict[str, Any]], dict[str, Any]]
     script_of: Callable[[dict[str, Any]], str | None]
 
-    def figure(self) -> Figure:
+    def figure(self) -> FigureOutcome:
         """Return every case and claim, as the rows have them."""
         cases = expand(self.entry, self.scale)
         if {case.workload for case in cases} != set(self.workloads):
             cases = with_workload(cases, self.workloads[0])
         rows = self._latest()
-        found = results(self.entry, cases, rows, self._metrics(), finite_losses(self.iterations))
+        found = case_results(self.entry, cases, rows, self._metrics(), finite_losses(self.iterations))
         claims = judge_claims(self.entry, self.scale, found, int(rows[-1].configuration["gpus_per_node"]))
-        return Figure(self.entry, self.scale, rows[-1].cluster, found, claims)
+        return FigureOutcome(self.entry, self.scale, rows[-1].cluster, found, claims)
 
-    def report(self, figure: Figure, templates: Path) -> bytes:
+    def report(self, figure: FigureOutcome, templates: Path) -> bytes:
         """Return the page, without who submitted."""
         from orchestrator.results.report.html import rendered
-        from orchestrator.results.report.page import Records, Reported, page_from
+        from orchestrator.results.report.page import Records, page_from
 
         extract, jobs = self.extract, self._latest()
         order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
@@ -68,16 +69,15 @@ class Pages:
         for row in extract.attempts:
             if row["script_sha256"] not in scripts and (text := self.script_of(row)):
                 scripts[row["script_sha256"]] = text
-        reported = Reported(self.entry, self.scale, figure.cluster, figure.found, figure.claims)
         as_of = max((event["at"] for event in extract.events), default=None)
-        page = page_from([Records(reported, jobs, attempts, runs)], scripts, as_of)
+        page = page_from([Records(figure, jobs, attempts, runs)], scripts, as_of)
         figures = tuple(
             dataclasses.replace(each, runs=tuple(dataclasses.replace(run, by="") for run in each.runs))
             for each in page.figures
         )
         return rendered(dataclasses.replace(page, figures=figures), templates).encode()
 
-    def readme(self, figure: Figure, missing: Mapping[str, str]) -> bytes:
+    def readme(self, figure: FigureOutcome, missing: Mapping[str, str]) -> bytes:
         """Return the README; `missing` are paths that the bundle lacks, each with the reason."""
         under_way = sum(row["phase"] in OPEN for row in self.extract.attempts)
         return readme(figure, self.extract, missing, under_way).encode()
@@ -134,7 +134,7 @@ _CONTENTS = (
 )
 
 
-def readme(figure: Figure, extract: Extract, missing: Mapping[str, str], under_way: int) -> str:
+def readme(figure: FigureOutcome, extract: Extract, missing: Mapping[str, str], under_way: int) -> str:
     """Plain text, with every command filled in."""
     entry = figure.entry
     text = [
@@ -145,13 +145,20 @@ def readme(figure: Figure, extract: Extract, missing: Mapping[str, str], under_w
     ]
     text += [f"Not final: {under_way} of the attempts were still under way."] if under_way else []
     text += ["", "To check it, without a cluster, a ledger or a network:", ""]
-    text += [f"    repro bundle verify {figure.name}.tar.zst", "    sha256sum --check SHA256SUMS", ""]
+    text += [f"    repro bundle verify {bundle_name(figure)}.tar.zst", "    sha256sum --check SHA256SUMS", ""]
     text += [
         "The first reads every number from the logs again, judges the claims again, and renders this page and the",
         "report again. The second, typed in this folder, compares each file with its checksum. Neither proves who made",
         "the bundle: a signature does (--allowed-signers).",
     ]
-    text += ["", "To run it again, all of it or one job by hand:", "", f"    {figure.command}", *_by_hand(extract), ""]
+    text += [
+        "",
+        "To run it again, all of it or one job by hand:",
+        "",
+        f"    {submit_command(figure)}",
+        *_by_hand(extract),
+        "",
+    ]
     text += [f"Elsewhere than on {figure.cluster}, --cluster is another profile, and paths in a script are other ones."]
     text += ["", "What is in it:", "", *(f"    {path:<18}{what}" for path, what in _CONTENTS), ""]
     text += [

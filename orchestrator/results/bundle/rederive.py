@@ -24,7 +24,7 @@ from orchestrator.reading.collect import measure
 from orchestrator.results.bundle.extract import Extract, Row, job_row, latest_rows, read_extract, read_rows, run_origin
 from orchestrator.results.bundle.masking import given_out
 from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
-from orchestrator.results.cases import results
+from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
@@ -273,7 +273,7 @@ def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derive
     if {case.workload for case in cases} != set(about.workloads):
         cases = with_workload(cases, about.workloads[0])
     rows = latest_rows(extract, derived.rows)
-    found = results(entry, cases, rows, derived.metrics, derived.losses)
+    found = case_results(entry, cases, rows, derived.metrics, derived.losses)
     gpus_per_node = int(rows[-1].configuration["gpus_per_node"])
     runs = {run["id"]: run_origin(run) for run in extract.runs}
     made = {attempt["id"]: runs[attempt["run_id"]] for attempt in extract.attempts}

@@ -20,12 +20,13 @@ from orchestrator.ledger.tables import OPEN
 from orchestrator.masking import masked
 from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.bundle.archive import Added, Archive, new_archive
-from orchestrator.results.bundle.contents import Contents, Figure, Missing, add_attempts
+from orchestrator.results.bundle.contents import Contents, Missing, add_attempts, bundle_name
 from orchestrator.results.bundle.extract import TABLES, Extract, Row, extract_of, iterations_of, line_of, row_of
 from orchestrator.results.bundle.masking import given_out
 from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
+from orchestrator.results.outcome import FigureOutcome
 
 FORMAT = 1
 ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"
@@ -41,7 +42,7 @@ class Bundled:
     missing: tuple[Missing, ...]
 
 
-def write_bundle(ledger: Ledger, figure: Figure, templates: Path, file: Path) -> Bundled:
+def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
     """The figure's bundle at `file`, whole or not at all. What cannot be read is left out, which the bundle says."""
     extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads))
     contents = Contents()
@@ -56,7 +57,7 @@ def write_bundle(ledger: Ledger, figure: Figure, templates: Path, file: Path) ->
     contents.add(REPORT, pages.report(shown, templates))
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     at: datetime = extract.last_run["created_at"]
-    with written_whole(file) as part, new_archive(part, figure.name, at) as archive:
+    with written_whole(file) as part, new_archive(part, bundle_name(figure), at) as archive:
         added = [one for path in sorted(contents.files) if (one := _added(archive, contents, path))]
         contents.missing.sort(key=lambda one: one.path)
         missing = [{"path": one.path, "why": one.why} for one in contents.missing]
@@ -85,7 +86,7 @@ def _manifest(added: Iterable[Added]) -> bytes:
     return "".join(f"{one.size_bytes}\t{one.sha256}\t{one.path}\n" for one in added).encode()
 
 
-def _add_inputs(contents: Contents, figure: Figure, extract: Extract) -> None:
+def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> None:
     """The experiment as it reads today, the profiles as they were, and with what the runs were made."""
     name = figure.entry.name
     for path, file in ((name, figure.entry.file), (f"{name.rpartition('/')[0]}/paper", None)):
@@ -134,14 +135,14 @@ class _Lines:
         return {"profile": profile_path(row)} if table == "runs" else {}
 
 
-def _add_results(contents: Contents, ledger: Ledger, figure: Figure, extract: Extract) -> None:
-    rows = [result.row for result in figure.found if result.row is not None]
-    cases = given_out(export_rows(figure.entry, figure.found, runs_of(ledger, rows)), extract.users, contents.secrets)
+def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
+    rows = [result.row for result in figure.results if result.row is not None]
+    cases = given_out(export_rows(figure.entry, figure.results, runs_of(ledger, rows)), extract.users, contents.secrets)
     contents.add("results/cases.csv", as_csv(cases).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
-def _pages(contents: Contents, figure: Figure, lines: _Lines) -> Pages:
+def _pages(contents: Contents, figure: FigureOutcome, lines: _Lines) -> Pages:
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 

@@ -15,7 +15,8 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.masking import masked
 from orchestrator.results.atomic_write import written_whole
-from orchestrator.results.report.page import Page, Reported, page_of
+from orchestrator.results.outcome import FigureOutcome
+from orchestrator.results.report.page import Page, page_of
 from orchestrator.results.report.words import visible
 
 PAGE = "index.html"
@@ -24,7 +25,7 @@ _GENERATOR_WITHIN = 300
 """Bytes from the page's start."""
 
 
-def report(ledger: Ledger, figures: Sequence[Reported], templates: Path) -> str:
+def report(ledger: Ledger, figures: Sequence[FigureOutcome], templates: Path) -> str:
     """The page about these figures; the same ledger and the same version give the same text."""
     return rendered(page_of(ledger, figures), templates)
 

@@ -21,8 +21,7 @@ from orchestrator.ledger.reports import (
     script_texts,
 )
 from orchestrator.masking import masked
-from orchestrator.results.cases import Result
-from orchestrator.results.claims import ClaimVerdict
+from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import picture
 from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
@@ -46,18 +45,7 @@ _MOST_DRAWN = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """A figure as it stands: all of its cases at a scale on a cluster, and its claims."""
-
-    entry: Entry
-    scale: str
-    cluster: str
-    found: Sequence[Result]
-    claims: Sequence[ClaimVerdict]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
+class FigureSection:
     """One figure on the page. `picture` is an <svg> element, or empty where `no_picture` says why there is none."""
 
     anchor: str
@@ -106,7 +94,7 @@ class Page:
     as_of: str
     counts: Counts
     hours: tuple[Hours, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[FigureSection, ...]
 
     @property
     def title(self) -> str:
@@ -124,19 +112,19 @@ class Page:
 class Records:
     """The jobs of a figure at a scale on a cluster, all their attempts, and the runs that made these."""
 
-    reported: Reported
+    outcome: FigureOutcome
     jobs: Sequence[JobRow]
     attempts: Sequence[AttemptOrigin]
     runs: Sequence[RunOrigin]
 
     @property
     def device(self) -> str:
-        return self.reported.found[0].case.device
+        return self.outcome.results[0].case.device
 
 
-def page_of(ledger: Ledger, reported_ones: Sequence[Reported]) -> Page:
+def page_of(ledger: Ledger, outcomes: Sequence[FigureOutcome]) -> Page:
     """Return everything that the page contains about these figures, in their order."""
-    records = [_records(ledger, reported) for reported in reported_ones]
+    records = [_records(ledger, outcome) for outcome in outcomes]
     digests = {attempt.script_sha256 for one in records for attempt in one.attempts}
     return page_from(records, script_texts(ledger, digests), latest_moment(ledger))
 
@@ -144,7 +132,7 @@ def page_of(ledger: Ledger, reported_ones: Sequence[Reported]) -> Page:
 def page_from(records: Sequence[Records], scripts: Mapping[str, str], as_of: datetime | None) -> Page:
     """Return the same from records that were read elsewhere; `scripts` are texts by digest."""
     anchors, texts = _script_anchors(records), dict(scripts)
-    figures: list[Figure] = []
+    figures: list[FigureSection] = []
     for one in records:
         figures.append(_figure(one, len(figures) + 1, anchors, texts))
         for attempt in one.attempts:  # each script is shown once
@@ -153,28 +141,28 @@ def page_from(records: Sequence[Records], scripts: Mapping[str, str], as_of: dat
     return Page(__version__, shown_moment(as_of), counts, _all_hours(records), tuple(figures))
 
 
-def _records(ledger: Ledger, reported: Reported) -> Records:
-    programs = {result.case.workload for result in reported.found}
+def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
+    programs = {result.case.workload for result in outcome.results}
     jobs = [
         row
-        for row in job_rows(ledger, experiment=reported.entry.name, with_configuration=False)
-        if (row.scale, row.cluster) == (reported.scale, reported.cluster) and row.workload in programs
+        for row in job_rows(ledger, experiment=outcome.entry.name, with_configuration=False)
+        if (row.scale, row.cluster) == (outcome.scale, outcome.cluster) and row.workload in programs
     ]
     order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda one: (order[one.job_id], one.number))
-    return Records(reported, jobs, attempts, run_origins(ledger, {attempt.run_id for attempt in attempts}))
+    return Records(outcome, jobs, attempts, run_origins(ledger, {attempt.run_id for attempt in attempts}))
 
 
-def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> Figure:
-    reported, attempts, runs = records.reported, records.attempts, records.runs
-    entry, first = reported.entry, reported.found[0]
+def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> FigureSection:
+    outcome, attempts, runs = records.outcome, records.attempts, records.runs
+    entry, first = outcome.entry, outcome.results[0]
     names = _names(records.jobs)
-    published = {result.case.name for result in reported.found if result.ended_as_published}
+    published = {result.case.name for result in outcome.results if result.ended_as_published}
     as_published = frozenset(row.job_id for row in records.jobs if row.case_name in published)
-    scale = entry.experiment.scales.get(reported.scale)
-    drawn, not_drawn = _picture(reported, number)
-    return Figure(
-        anchor=f"{_slug(f'{entry.short_name}-{reported.scale}-{reported.cluster}')}-{number}",
+    scale = entry.experiment.scales.get(outcome.scale)
+    drawn, not_drawn = _picture(outcome, number)
+    return FigureSection(
+        anchor=f"{_slug(f'{entry.short_name}-{outcome.scale}-{outcome.cluster}')}-{number}",
         name=entry.name,
         short_name=entry.short_name,
         venue=entry.paper.venue,
@@ -182,18 +170,18 @@ def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[
         title=entry.experiment.title,
         paper=entry.paper.title,
         link=_link(entry),
-        scale=reported.scale,
+        scale=outcome.scale,
         about=(scale.about if scale else None) or "",
-        cluster=reported.cluster,
+        cluster=outcome.cluster,
         gpu=first.gpu or "",
         program=f"{first.case.workload} instead of {first.instead_of}" if first.instead_of else first.case.workload,
         metric=entry.experiment.axes.y.label,
-        counts=counts_of(reported.found, reported.claims),
+        counts=counts_of(outcome.results, outcome.claims),
         hours=hours_of(attempts, records.device),
         picture=drawn,
         no_picture=not_drawn,
-        cases=case_rows(entry, reported.found),
-        claims=claim_rows(reported.claims),
+        cases=case_rows(entry, outcome.results),
+        claims=claim_rows(outcome.claims),
         failed=failed_rows(attempts, names, as_published),
         attempts=attempt_rows(attempts, names, anchors),
         runs=run_rows(runs),
@@ -210,12 +198,12 @@ def _names(jobs: Sequence[JobRow]) -> dict[str, str]:
     return {job: "; ".join(labels) for job, labels in names.items()}
 
 
-def _picture(reported: Reported, number: int) -> tuple[str, str]:
+def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
     """The drawing as an <svg> element, or why there is none."""
-    if len(reported.found) > _MOST_DRAWN:
-        return "", f"{len(reported.found):,} cases are more than fit side by side; repro plot draws them"
+    if len(outcome.results) > _MOST_DRAWN:
+        return "", f"{len(outcome.results):,} cases are more than fit side by side; repro plot draws them"
     try:
-        drawn = picture(reported.entry, reported.scale, reported.cluster, reported.found, prefix=f"plot-{number}")
+        drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.results, prefix=f"plot-{number}")
     except ReproError as error:
         return "", f"{error.problems[0]}"
     return masked(drawn), ""

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.refresh import Refreshed
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import JobRow, RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import Attempt
@@ -38,7 +37,7 @@ class MadeJobs:
     ledger: Ledger
     then: list[Callable[[], None]] = field(default_factory=list)
     asked: list[float] = field(default_factory=list)
-    answer: Refreshed = field(default_factory=Refreshed)
+    answer: RefreshResult = field(default_factory=RefreshResult)
 
     @staticmethod
     def make(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
@@ -79,7 +78,7 @@ class MadeJobs:
     def row(self, job_id: str) -> JobRow:
         return next(row for row in job_rows(self.ledger) if row.job_id == job_id)
 
-    def _refresh(self, _ledger: Ledger, at_most_every_s: float = 0.0) -> Refreshed:
+    def _refresh(self, _ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
         self.asked.append(at_most_every_s)
         if self.then:
             self.then.pop(0)()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.logs import RankLines
-from orchestrator.launch.refresh import Refreshed
+from orchestrator.ledger.attempts import RefreshResult
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
 from tests.unit.launch.stand_in import Site
@@ -181,7 +181,7 @@ def test_what_is_written_just_before_the_end_is_printed(made: MadeJobs) -> None:
         made.ends("a-id")
 
     made.then = [lambda: None, ends]
-    made.answer = Refreshed(("squeue: no answer",), None)  # which is said once, and no reason to stop
+    made.answer = RefreshResult(("squeue: no answer",), None)  # which is said once, and no reason to stop
     done = made.repro("logs", "a-id", "-f")
     assert done.stdout == "begins\nends without an end of line"
     assert done.stderr.count("note: squeue: no answer") == 1

@@ -76,7 +76,7 @@ def test_the_next_command_shows_why_a_case_failed(repro: Caller) -> None:
     ledger = new_ledger(repro.site.folder)
     figure = add_figure(ledger, shipped("figure-13"), "cpu", lambda *_: Came(columns=OUT_OF_MEMORY))
     done = repro("report", "-o", "page")
-    row = figure.found[0].row
+    row = figure.results[0].row
     assert row is not None
     assert done.returncode == 0
     assert done.stderr.splitlines()[-1] == f"next: repro logs {row.job_id}   # why {row.case_name} failed"

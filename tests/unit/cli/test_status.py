@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.job_table import Tally, duration
-from orchestrator.launch.refresh import Refreshed
+from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
 from tests.unit.cli.calling import Caller, Done, everything_in
 from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
@@ -213,13 +213,13 @@ def test_what_jobs_share_is_no_column_and_what_tells_them_apart_is(made: MadeJob
 def test_states_that_could_not_be_asked_for_are_shown_with_their_age(made: MadeJobs) -> None:
     made.submit("a")
     made.update("a-id", refreshed_at=now() - timedelta(minutes=4, seconds=5))
-    made.answer = Refreshed(("squeue: no answer",), now())
+    made.answer = RefreshResult(("squeue: no answer",), now())
     done = made.repro("status")
     assert done.returncode == 0 and "PENDING" in done.stdout
     assert done.stderr.splitlines()[:2] == ["note: squeue: no answer", "note: states are as last seen 4m ago"]
     made.update("a-id", refreshed_at=now() + timedelta(seconds=1))  # only accounting is away
     assert "as last seen" not in made.repro("status").stderr
-    made.answer = Refreshed((), now())
+    made.answer = RefreshResult((), now())
     assert "note:" not in made.repro("status").stderr
 
 
@@ -269,7 +269,7 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.submit("a", "b")
-    made.answer = Refreshed((), now())
+    made.answer = RefreshResult((), now())
     made.then = [
         lambda: made.runs("a-id", iterations(2)),
         lambda: made.writes("a-id", iterations(5)),

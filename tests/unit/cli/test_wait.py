@@ -8,8 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.cli.waiting import Following, wait_for
-from orchestrator.launch.refresh import Refreshed
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import JobRow, RefreshResult, job_rows
 from orchestrator.ledger.tables import Run, RunJob
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
@@ -214,7 +213,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:
 
 def test_a_scheduler_that_is_away_is_said_once_and_waited_for(made: MadeJobs) -> None:
     made.submit("a")
-    made.answer = Refreshed(("squeue: no answer",), None)
+    made.answer = RefreshResult(("squeue: no answer",), None)
     made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
     done = made.repro("wait")
     assert done.returncode == 0 and done.stderr.count("note: squeue: no answer") == 1

@@ -19,9 +19,9 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
 from orchestrator.ledger.tables import Attempt, Event, Metric, Run, rows_of
-from orchestrator.results.cases import results
+from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
-from orchestrator.results.report.page import Reported
+from orchestrator.results.outcome import FigureOutcome
 
 START = datetime(2026, 1, 2, 3, 4, 5)
 SCRIPT = "#!/bin/bash\n# {name}\nset -euo pipefail\nsrun python pretrain.py \\\n  --train-iters 8\n"
@@ -66,7 +66,7 @@ def add_figure(
     minute: int = 0,
     script: str = SCRIPT,
     **run: Any,
-) -> Reported:
+) -> FigureOutcome:
     """Submit every case, let it come out as it is said, and read it back."""
     cases = expand(entry, scale)
     made = _run(entry, scale, cluster, minute, run)
@@ -87,12 +87,12 @@ def add_figure(
     return reported(ledger, entry, cases, cluster)
 
 
-def reported(ledger: Ledger, entry: Entry, cases: Sequence[Case], cluster: str) -> Reported:
+def reported(ledger: Ledger, entry: Entry, cases: Sequence[Case], cluster: str) -> FigureOutcome:
     """The figure as the ledger has it now."""
     scale = cases[0].scale
     rows = [row for row in job_rows(ledger, experiment=entry.name) if (row.scale, row.cluster) == (scale, cluster)]
-    found = results(entry, cases, rows, metrics_of(ledger, [row.attempt_id for row in rows]))
-    return Reported(entry, scale, cluster, found, judge_claims(entry, scale, found, 8))
+    found = case_results(entry, cases, rows, metrics_of(ledger, [row.attempt_id for row in rows]))
+    return FigureOutcome(entry, scale, cluster, found, judge_claims(entry, scale, found, 8))
 
 
 def _run(entry: Entry, scale: str, cluster: str, minute: int, given: Mapping[str, Any]) -> NewRun:

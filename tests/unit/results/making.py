@@ -17,7 +17,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.paths import Folders
 from orchestrator.reading.verdict import OUT_OF_MEMORY
-from orchestrator.results.cases import Result, results
+from orchestrator.results.cases import Result, case_results
 from tests.unit.ledger.making import new_ledger, record
 
 ROWS = """\
@@ -108,7 +108,7 @@ def measured(
             if waits and case.name in waits:
                 metrics[number] |= _host_wait(waits[case.name], metrics[number]["iteration_ms"].value)
             logged[number] = (losses or {}).get(case.name, ())
-    return results(entry, cases, rows, metrics, logged)
+    return case_results(entry, cases, rows, metrics, logged)
 
 
 def _host_wait(percent: float, iteration_ms: float) -> dict[str, MeasuredMetric]:

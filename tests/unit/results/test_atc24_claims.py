@@ -16,7 +16,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.verdict import OUT_OF_MEMORY
-from orchestrator.results.cases import results
+from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
 from tests.unit.results.making import a_row, shipped
 
@@ -63,7 +63,7 @@ class Jobs:
             timed = {"iteration_ms": 100.0, **measured} if measured else {}
             metrics[number] = {name: MeasuredMetric(name, value, "", 0.0, 20) for name, value in timed.items()}
         losses = {row.attempt_id: self.losses.get(row.case_name, ()) for row in rows}
-        found = results(entry, cases, rows, metrics, losses)
+        found = case_results(entry, cases, rows, metrics, losses)
         return {one.claim.id: one.verdict for one in judge_claims(entry, "paper", found, gpus_per_node=8)}
 
 

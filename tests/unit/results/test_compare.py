@@ -10,7 +10,7 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.cases import Result, results
+from orchestrator.results.cases import Result, case_results
 from tests.unit.results.making import a_row, figure_13
 
 Row = tuple[str, float, dict[str, object]]
@@ -30,7 +30,7 @@ def job_that_counts(folder: Path, *rows: Row) -> str:
         number: {"iteration_ms": MeasuredMetric("iteration_ms", ms, "ms", 1.0, 6)}
         for number, (_, ms, _) in enumerate(rows, 1)
     }
-    found = results(entry, [case], made, metrics)[0].row
+    found = case_results(entry, [case], made, metrics)[0].row
     assert found is not None
     return found.job_id
 
@@ -65,7 +65,7 @@ def result_of(folder: Path, *metrics: dict[str, MeasuredMetric]) -> Result:
     case = expand(entry, "cpu")[0]
     base = replace(a_row(folder), case_name=case.name, scale="cpu")
     rows = [replace(base, job_id=f"j{n}", attempt_id=n, repeat=n) for n in range(1, len(metrics) + 1)]
-    return results(entry, [case], rows, dict(enumerate(metrics, 1)))[0]
+    return case_results(entry, [case], rows, dict(enumerate(metrics, 1)))[0]
 
 
 def timed(ms: float, **others: float) -> dict[str, MeasuredMetric]:
@@ -92,10 +92,10 @@ def test_repeats_that_failed_are_named_beside_those_that_count(tmp_path: Path) -
         replace(base, job_id="older", attempt_id=3, verdict="failed", code="older"),
     ]
     for order in (rows[::-1], [rows[2], rows[0], rows[1]]):
-        (result,) = results(entry, [case], order, {1: timed(100)})
+        (result,) = case_results(entry, [case], order, {1: timed(100)})
         assert result.row is not None and result.row.job_id == "good"
         assert [row.job_id for row in result.failed] == ["bad"]
-    (alone,) = results(entry, [case], rows[1:2], {})
+    (alone,) = case_results(entry, [case], rows[1:2], {})
     assert alone.failed == () and alone.row == rows[1]  # told once
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.selection import with_workload
-from orchestrator.results.cases import Result, results
+from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.export.rows import export_rows
 from tests.unit.results.making import a_row, claiming, shipped
@@ -26,7 +26,7 @@ def table_1(folder: Path, workload: str) -> tuple[Entry, list[Result]]:
     cases, base = with_workload(expand(entry), workload), a_row(folder)
     base = replace(base, workload=workload, configuration=base.configuration | {"gpu": "A100-SXM4-80GB"})
     rows = [replace(base, case_name=case.name, attempt_id=i) for i, case in enumerate(cases)]
-    return entry, results(entry, cases, rows, {})
+    return entry, case_results(entry, cases, rows, {})
 
 
 def test_published_numbers_and_what_fits_are_judged_of_the_papers_program_only(tmp_path: Path) -> None:

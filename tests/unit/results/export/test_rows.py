@@ -17,7 +17,7 @@ from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.statistics import metrics
-from orchestrator.results.cases import Result, published_for, results
+from orchestrator.results.cases import Result, case_results, published_for
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
 from orchestrator.results.export.rows import export_rows, ordered, runs_of
 from tests.unit.catalog.entries import entry_of
@@ -156,7 +156,7 @@ def test_repeats_have_their_interval_beside_the_mean(tmp_path: Path) -> None:
     case, base = expand(figure_13(), "cpu")[0], a_row(tmp_path)
     rows = [replace(base, case_name=case.name, attempt_id=i, job_id=f"job{i}", repeat=i) for i in (1, 2, 3)]
     values = {i: {"iteration_ms": MeasuredMetric("iteration_ms", 100.0 + i, "ms", 1.0, 5)} for i in (1, 2, 3)}
-    (row,) = export_rows(figure_13(), results(figure_13(), [case], rows, values))
+    (row,) = export_rows(figure_13(), case_results(figure_13(), [case], rows, values))
     assert (row["iteration_ms"], row["repeats"], row["repeat"], row["iterations_used"]) == (102, 3, 2, 15)
     assert row["iteration_ms_low"] < 101 and row["iteration_ms_high"] > 103  # t = 4.303, s = 1, n = 3
 

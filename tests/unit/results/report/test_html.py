@@ -26,10 +26,11 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
+from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report
-from orchestrator.results.report.page import Page, Reported, page_of
+from orchestrator.results.report.page import Page, page_of
 from orchestrator.results.report.words import Mark, shown_hours, shown_number, visible, with_spread
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import (
@@ -95,7 +96,7 @@ def made(tmp_path: Path, text: str) -> Any:
     return find_experiment(Folders(CHECKOUT, tmp_path), "made/figure-1")
 
 
-def read(ledger: Ledger, *figures: Reported) -> Read:
+def read(ledger: Ledger, *figures: FigureOutcome) -> Read:
     return Read(report(ledger, figures, TEMPLATES))
 
 
@@ -129,7 +130,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
         add_figure(ledger, shipped("figure-14"), "paper", as_the_plot_says, minute=1),
     ]
     page = page_of(ledger, figures)
-    assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.found) for figure in figures)
+    assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
     assert page.said.startswith(f"All {page.counts.cases} cases are verified. Of {page.counts.claims} claims ")
 
 
@@ -169,8 +170,8 @@ def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_m
 
     def shown(**shares: float) -> str:
         known = {name: CaseMetric(name, value, "%") for name, value in shares.items()}
-        found = [replace(one, metrics={**one.metrics, **known}) for one in figure.found]
-        return page_of(ledger, [replace(figure, found=found)]).figures[0].cases[0].shares
+        results = [replace(one, metrics={**one.metrics, **known}) for one in figure.results]
+        return page_of(ledger, [replace(figure, results=results)]).figures[0].cases[0].shares
 
     assert shown() == ""
     assert shown(percent_of_peak=62.17, mfu_percent=44.53) == "62.2 % of the peak by equation 3, MFU 44.5 %"
@@ -199,7 +200,7 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
         "deciding_rank": 5,
     }
     figure = add_figure(ledger, entry, "paper", lambda place, _: Came(columns=lost) if place == 0 else Came(100.0))
-    again(ledger, figure.found[0].row.job_id if figure.found[0].row else "")
+    again(ledger, figure.results[0].row.job_id if figure.results[0].row else "")
     page = page_of(ledger, [reported(ledger, entry, expand(entry, "paper"), "selene")])
     (failed,) = page.figures[0].failed
     assert page.counts.failed == 0 and page.counts.verified == 10

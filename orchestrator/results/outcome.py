@@ -1,0 +1,116 @@
+"""Outcome of a figure: measured cases and claim verdicts, read from a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import Entry, find_experiment, full_name
+from orchestrator.catalog.selection import parse_where, select, with_workload
+from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.tables import FAILED
+from orchestrator.paths import Folders
+from orchestrator.results.cases import Result, case_results
+from orchestrator.results.claims import ClaimVerdict, judge_claims
+from orchestrator.results.regression import in_order_of_runs, known_runs
+from orchestrator.workloads.traits import traits_of
+
+
+@dataclass(frozen=True, slots=True)
+class FigureOutcome:
+    """All cases of an experiment at a scale on a cluster, and the verdicts of its claims."""
+
+    entry: Entry
+    scale: str
+    cluster: str
+    results: Sequence[Result]
+    claims: Sequence[ClaimVerdict]
+
+    @property
+    def workloads(self) -> list[str]:
+        """Return the names of the programs that run the cases, sorted."""
+        return sorted({result.case.workload for result in self.results})
+
+    @property
+    def replaced_workload(self) -> str | None:
+        """Return the experiment's own program if another program ran instead, else None."""
+        return self.results[0].instead_of
+
+    @property
+    def program(self) -> str | None:
+        """Return `pretrain instead of megatron-2021`, or None if the experiment's own program ran."""
+        own = self.replaced_workload
+        return f"{self.results[0].case.workload} instead of {own}" if own else None
+
+    @property
+    def failures(self) -> list[JobRow]:
+        """Return the jobs that failed unexpectedly, including failed repeats of a verified case."""
+        unexpected = [result for result in self.results if not result.ended_as_published]
+        rows = [row for result in unexpected for row in (result.row, *result.failed)]
+        return [row for row in rows if row is not None and row.verdict == FAILED]
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a job or a judged claim failed."""
+        return bool(self.failures) or any(claim.verdict == "fails" for claim in self.claims)
+
+    def having(self, where: str | None) -> list[Result]:
+        """Return the results of the cases that match a `--where` filter. Claims still refer to all cases."""
+        chosen = {case.name for case in select([result.case for result in self.results], parse_where(where))}
+        return [result for result in self.results if result.case.name in chosen]
+
+
+def read_outcome(
+    ledger: Ledger,
+    folders: Folders,
+    experiment: str | None,
+    scale: str | None,
+    cluster: str | None,
+    workload: str | None = None,
+) -> FigureOutcome:
+    """Return the outcome of the latest run that matches the arguments; None matches everything.
+
+    Raises ReproError if no job matches, or if the name of the experiment or the workload is unknown.
+    """
+    name = full_name(folders, experiment) if experiment else None
+    if workload is not None:
+        traits_of(workload)
+    rows = [
+        row
+        for row in job_rows(ledger, experiment=name)
+        if scale in (None, row.scale) and cluster in (None, row.cluster)
+    ]
+    matching = [row for row in rows if workload in (None, row.workload)]
+    if not matching:
+        options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
+        what = " ".join(filter(None, [experiment or "anything", *options]))
+        hint = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
+        raise ReproError(
+            Problem(f"{what} was never submitted", hint=hint + (f" --workload {workload}" * bool(workload)))
+        )
+    last = in_order_of_runs(matching, known_runs(ledger))[-1]
+    return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last)
+
+
+def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRow) -> FigureOutcome:
+    """Return the outcome of an experiment from the jobs with the experiment, scale and cluster of the job `last`.
+
+    All cases run the experiment's own programs, or all cases run the program that replaced them in `last`.
+    """
+    cases = expand(entry, last.scale)
+    if last.workload not in {case.workload for case in cases}:
+        cases = with_workload(cases, last.workload)
+    programs = {case.workload for case in cases}
+    figure = (last.experiment, last.scale, last.cluster)
+    rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
+    rows = in_order_of_runs(rows, known_runs(ledger))
+    ids = [row.attempt_id for row in rows]
+    needs_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
+    losses = losses_of(ledger, ids) if needs_losses else None
+    results = case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
+    claims = judge_claims(entry, last.scale, results, int(last.configuration["gpus_per_node"]))
+    return FigureOutcome(entry, last.scale, last.cluster, results, claims)
