@@ -12,7 +12,7 @@ B = "sbatch: error: Batch job submission failed: "
 E = "sbatch: error: "
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
-# (stderr, the words that must be kept, a word of the mend)
+# (stderr, the words that must be kept, a word of the hint)
 MESSAGES = [
     (
         f"{E}invalid partition specified: nosuch\n{B}Invalid partition name specified",
