@@ -10,9 +10,10 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload
-from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.output import data, next_command, say
 from orchestrator.cli.overwrite import require_leave
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.text import counted
 
 VERIFY = "verify"
 

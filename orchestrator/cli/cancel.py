@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.options import Database, OnlyScale, OnlyWorkload, Targets, Where
-from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.output import data, next_command, say
 from orchestrator.errors import EXIT_FAILED, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
+from orchestrator.text import counted
 
 ASK_ABOVE = 10
 """Cancelling more jobs than this asks first."""

@@ -10,8 +10,9 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import Json, Scale
-from orchestrator.cli.output import as_json, counted, data, next_command, say, table
+from orchestrator.cli.output import as_json, data, next_command, say, table
 from orchestrator.errors import Problem, ReproError
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.catalog.case import Case

@@ -9,8 +9,9 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, OnlyWorkload, Where
-from orchestrator.cli.output import as_json, counted, filled_columns, next_command, say, table
+from orchestrator.cli.output import as_json, filled_columns, next_command, say, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.paths import Folders

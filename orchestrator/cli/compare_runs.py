@@ -11,13 +11,14 @@ import typer
 
 from orchestrator.catalog.library import find_experiment, full_name
 from orchestrator.catalog.selection import parse_where
-from orchestrator.cli.output import as_json, counted, filled_columns, next_command, say, table
+from orchestrator.cli.output import as_json, filled_columns, next_command, say, table
 from orchestrator.cli.selection import matches
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of
 from orchestrator.paths import Folders, short_name
 from orchestrator.results.regression import CaseDiff, Side, compare_sides, known_runs, rows_of_side, side_meant
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.ledger.attempts import JobRow

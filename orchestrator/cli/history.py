@@ -8,6 +8,7 @@ from orchestrator.cli.options import Database, JobName, Json
 from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
 from orchestrator.cli.session import bring_up_to_date
 from orchestrator.errors import Problem, ReproError
+from orchestrator.text import utc_stamp
 
 if TYPE_CHECKING:
     from orchestrator.ledger.reports import PastAttempt
@@ -47,22 +48,20 @@ def history(job: JobName, json: Json = False, database: Database = None) -> None
 
 
 def _as_json(attempt: PastAttempt) -> dict[str, Any]:
-    from orchestrator.cli.job_table import shown_time
     from orchestrator.ledger.tables import fields
 
     plain = {name: value for name, value in fields(attempt).items() if not name.endswith("_at")}
-    times = {name: shown_time(getattr(attempt, name)) for name in attempt.__slots__ if name.endswith("_at")}
+    times = {name: utc_stamp(getattr(attempt, name)) for name in attempt.__slots__ if name.endswith("_at")}
     metrics = {
         name: {key: value for key, value in fields(metric).items() if key != "name"}
         for name, metric in attempt.metrics.items()
     }
-    events = [{"at": shown_time(event.at), "event": event.kind, "detail": event.detail} for event in attempt.events]
+    events = [{"at": utc_stamp(event.at), "event": event.kind, "detail": event.detail} for event in attempt.events]
     return {**plain, **times, "metrics": metrics, "events": events}
 
 
 def _as_row(attempt: PastAttempt) -> dict[str, Any]:
     """The columns of the table; those that no attempt fills are left out of it."""
-    from orchestrator.cli.job_table import shown_time
 
     measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
@@ -76,9 +75,9 @@ def _as_row(attempt: PastAttempt) -> dict[str, Any]:
         "execution": attempt.execution,
         "exit_code": attempt.exit_code,
         "signal": attempt.signal,
-        "submitted": shown_time(attempt.submitted_at),
-        "started": shown_time(attempt.started_at),
-        "ended": shown_time(attempt.ended_at),
+        "submitted": utc_stamp(attempt.submitted_at),
+        "started": utc_stamp(attempt.started_at),
+        "ended": utc_stamp(attempt.ended_at),
         **{name: measured.get(name) for name in _MEASURED},
         "used": timing.count if timing else None,
         "why": attempt.verdict_reason or attempt.reason,
@@ -87,10 +86,9 @@ def _as_row(attempt: PastAttempt) -> dict[str, Any]:
 
 def _events(attempts: list[PastAttempt]) -> list[dict[str, Any]]:
     """Of all attempts together, the oldest first."""
-    from orchestrator.cli.job_table import shown_time
 
     found = [(event, attempt) for attempt in attempts for event in attempt.events]
     return [
-        {"at": shown_time(event.at), "attempt": attempt.number, "event": event.kind, "detail": event.detail}
+        {"at": utc_stamp(event.at), "attempt": attempt.number, "event": event.kind, "detail": event.detail}
         for event, attempt in sorted(found, key=lambda pair: pair[0].at)
     ]

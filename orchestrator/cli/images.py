@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from orchestrator.cli.options import Json, OnCluster
-from orchestrator.cli.output import as_json, counted, data, filled_columns, next_command, say, table
+from orchestrator.cli.output import as_json, data, filled_columns, next_command, say, table
 from orchestrator.errors import EXIT_FAILED
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.launch.image_import import Import

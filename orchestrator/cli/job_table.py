@@ -16,6 +16,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import ExperimentCount, JobRow
 from orchestrator.ledger.tables import FAILED, IN_TURN, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.paths import short_name
+from orchestrator.text import utc_stamp
 
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
@@ -135,7 +136,7 @@ def stands(ledger: Ledger, jobs: Sequence[JobRow], at: datetime) -> list[dict[st
                 "tflops_per_gpu": now.tflops_per_gpu if now else measured.value if measured else None,
                 "left_s": None if left_s is None else round(left_s),
                 "left_by": left_by,
-                "starts_at": shown_time(row.starts_at) if row.phase == WAITING else None,
+                "starts_at": utc_stamp(row.starts_at) if row.phase == WAITING else None,
                 "left": _shown_left(row, left_s, left_by, at),
                 "id": row.scheduler_id,
                 "nodes": row.nodes,
@@ -183,11 +184,6 @@ def running_progress(row: JobRow) -> tuple[Progress | None, str | None]:
     except ReproError as error:
         return None, str(error.problems[0])
     return progress(tail, row.iterations, row.configuration), None
-
-
-def shown_time(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC, to the second: `2026-01-01T12:00:00Z`."""
-    return None if moment is None else f"{moment.replace(microsecond=0).isoformat()}Z"
 
 
 def duration(seconds: float) -> str:

@@ -8,29 +8,10 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-
-class _Shown(dict[int, int]):
-    """For `str.translate`: every character as it is shown, found out once for each."""
-
-    def __missing__(self, code: int) -> int:
-        # Spaces of other widths are no text to Python, and do no harm. Signs that turn the direction of writing, or
-        # that have no width, would make a line look like another.
-        character = chr(code)
-        harmless = character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
-        self[code] = code if harmless else ord("?")
-        return self[code]
-
-
-_SHOWN = _Shown()
-
-
-def visible(text: str) -> str:
-    """`text` with `?` for everything that is not printed but obeyed, but for line ends and tabs."""
-    return text.translate(_SHOWN)
+from orchestrator.text import printable
 
 
 class VisibleLog:
@@ -52,22 +33,17 @@ class VisibleLog:
             text = text.removeprefix("\n")
         self._after_return = text.endswith("\r")
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufffd", "?")
-        return visible(text).encode()
-
-
-def visible_bytes(block: bytes) -> bytes:
-    """The same for a log that is there as a whole."""
-    return VisibleLog().feed(block, last=True)
+        return printable(text).encode()
 
 
 def say(text: str) -> None:
     """Talk: to stderr, so that stdout stays data."""
-    print(visible(text), file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def data(text: str) -> None:
     """Data: to a file or another program exactly as it is."""
-    print(visible(text) if sys.stdout.isatty() else text, flush=True)
+    print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def next_command(command: str, why: str) -> None:
@@ -94,11 +70,6 @@ def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 
-def counted(number: int, what: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def as_json(value: Any) -> None:
     data(json.dumps(value, indent=2, default=str))
 
@@ -108,4 +79,4 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-    return visible(str(value)).replace("\n", "?").replace("\t", "?")
+    return printable(str(value)).replace("\n", "?").replace("\t", "?")

@@ -10,9 +10,10 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Json, Scale, Where, WorkloadName, as_typed
-from orchestrator.cli.output import as_json, counted, next_command, say, table
+from orchestrator.cli.output import as_json, next_command, say, table
 from orchestrator.cli.time_budget import TimeBudget, as_typed_budget, budget_line
 from orchestrator.errors import Problem, ReproError
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.planning.batch_plan import Campaign, Chosen, PlannedCase

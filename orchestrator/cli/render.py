@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli.options import ExperimentName, OnCluster, Scale, Where, WorkloadName, as_typed
-from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.output import data, next_command, say
 from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster

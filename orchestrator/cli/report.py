@@ -10,9 +10,10 @@ import typer
 
 from orchestrator.cli import completion
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload
-from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.output import data, next_command, say
 from orchestrator.cli.session import bring_up_to_date
 from orchestrator.errors import Problem, ReproError
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger

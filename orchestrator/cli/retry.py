@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator.cli.options import ClusterName, Database, OnlyScale, OnlyWorkload, Targets, Where
-from orchestrator.cli.output import counted, data, next_command, say
+from orchestrator.cli.output import data, next_command, say
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.paths import short_name
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster

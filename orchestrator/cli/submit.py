@@ -20,11 +20,12 @@ from orchestrator.cli.options import (
     WorkloadName,
     as_typed,
 )
-from orchestrator.cli.output import as_json, counted, next_command, say, table
+from orchestrator.cli.output import as_json, next_command, say, table
 from orchestrator.cli.session import bring_up_to_date, named_ledger
 from orchestrator.cli.time_budget import TimeBudget, as_typed_budget
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry

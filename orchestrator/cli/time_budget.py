@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from orchestrator.cli.output import counted
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.planning.budget import Budgeted

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from orchestrator.cli.job_table import can_never_start, mend_for, running_progress, wait_reason
-from orchestrator.cli.output import counted, next_command, say
+from orchestrator.cli.output import next_command, say
 from orchestrator.cli.session import ASK_EVERY_S, look
 from orchestrator.errors import Problem
 from orchestrator.ledger.attempts import JobRow, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import IN_TURN, OPEN, RUNNING
+from orchestrator.text import counted
 
 LOCAL_POLL_S = 0.5
 SLURM_POLL_S = 3.0

@@ -17,6 +17,7 @@ from orchestrator.config.yaml import scalar
 from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
 from orchestrator.slurm.site_choice import Choice, choose
 from orchestrator.slurm.time_limits import format_time_limit
+from orchestrator.text import printable_line
 
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
 _ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
@@ -69,7 +70,7 @@ def _together(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
 
 def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
     site = choice.site
-    yield f"# yaml-language-server: $schema={_printable(schema)}"
+    yield f"# yaml-language-server: $schema={printable_line(schema)}"
     yield from _remark(
         f"What a login node of {site.cluster_name} told (Slurm {site.slurm_version}): beside each value is the command "
         "that told it, or that it is ours. What no command tells stands as <...>: write it here, or in the .local.yaml "
@@ -317,7 +318,7 @@ def _also(names: Iterable[str], but: str) -> str:
 
 def _line(key: str, value: str, said: str = "") -> Iterator[str]:
     """A field with its comment behind it, or above it where it is too long for that."""
-    field, comment = f"  {key}: {value}", f"# {_printable(said)}"
+    field, comment = f"  {key}: {value}", f"# {printable_line(said)}"
     whole = f"{field.ljust(_COMMENT_COLUMN - 2)}  {comment}"
     if not said:
         yield field
@@ -332,13 +333,8 @@ def _remark(text: str, indent: int = 2) -> Iterator[str]:
     """Comment lines."""
     start = " " * indent + "# "
     width = _LONGEST_LINE - len(start)
-    for line in textwrap.wrap(_printable(text), width, break_long_words=False, break_on_hyphens=False):
+    for line in textwrap.wrap(printable_line(text), width, break_long_words=False, break_on_hyphens=False):
         yield start + line
-
-
-def _printable(text: str) -> str:
-    """What can stand in a comment: one line without control characters, none of which ends it."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _yaml(text: str) -> str:

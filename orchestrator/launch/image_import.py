@@ -33,6 +33,7 @@ from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of
 from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.text import printable_line
 
 LONGEST = "1:00:00"
 """What an import asks for, where the site's limits allow it."""
@@ -297,6 +298,6 @@ def _last_words(log: Path) -> str:
         return ""
     words = next((line for line in reversed(lines) if line), "")
     # What comes from a log must not steer the terminal.
-    shown = "".join(c if c.isprintable() else "?" for c in words)
+    shown = printable_line(words)
     hint = CREDENTIALS_HINT if any(sign in words for sign in _ANONYMOUS) else ""
     return f": {shown}{hint}" if words else ""

@@ -11,6 +11,7 @@ from orchestrator.clusters.check_result import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.plan import INSTALL
+from orchestrator.text import counted
 
 
 def check_here(cluster: Cluster) -> list[Finding]:
@@ -44,15 +45,13 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
     few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
     place = where(("mpirun", "hostfile"))
     if len(hosts) < hardware.nodes:
-        said = f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}, hardware: nodes: says {hardware.nodes}"
+        said = f"{counted(len(hosts), 'host')}, hardware: nodes: says {hardware.nodes}"
         found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"add hosts to {mpirun.hostfile}"))
     if few:
         said = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
         found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"slots={hardware.gpus_per_node}"))
     if len(hosts) >= hardware.nodes and not few:
-        said = (
-            f"{len(hosts)} host{'' if len(hosts) == 1 else 's'}, each with slots for {hardware.gpus_per_node} processes"
-        )
+        said = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
         found.append(Finding("mpirun.hostfile", "login", "ok", said, place))
     return found
 

@@ -21,6 +21,7 @@ from orchestrator.planning.target import Target, refusals
 from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.rejections import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
+from orchestrator.text import counted
 
 _ON_SRUN = ("cpu_bind", "gpu_bind")
 _SIMILAR_OPTIONS = 0.75
@@ -91,7 +92,7 @@ def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
     check = f"sbatch --test-only {plan.case.experiment} {plan.case.name}"
     nodes = plan.resources.nodes
-    size = f"{nodes} node{'' if nodes == 1 else 's'} for {plan.resources.time_limit}"
+    size = f"{counted(nodes, 'node')} for {plan.resources.time_limit}"
     with tempfile.TemporaryDirectory(prefix="repro-check-") as base:
         script = Path(base) / "job.sh"
         try:

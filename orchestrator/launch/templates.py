@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.text import printable_line
 
 OURS = "repro"
 """The origin of what every script gets, whatever the case and the site."""
@@ -74,7 +75,7 @@ class Templates:
                 "run": self._filled_when_run,
                 "as_is": lambda line: " ".join(line.words) + self._mark(line.origin),
                 "inside": lambda text: text.replace("'", "'\\''"),  # a quoted word within a single-quoted script
-                "comment": lambda text: "".join(c if c.isprintable() else "?" for c in " ".join(str(text).split())),
+                "comment": lambda text: printable_line(" ".join(str(text).split())),
             }
         )
 

@@ -15,6 +15,11 @@ from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, Attempt, Event, Job, Run, RunJob, batched
 
 
+def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
+    """Return the hours of an attempt times its GPUs."""
+    return gpus * (ended_at - started_at).total_seconds() / 3600
+
+
 @dataclass(frozen=True, slots=True)
 class PastEvent:
     """`kind` is what happened (state, verdict, submitted, run, ...), `detail` from what to what, or why. UTC."""
@@ -129,7 +134,7 @@ class AttemptOrigin:
         """What it held GPUs for; 0 for one that never started, or has not ended yet."""
         if self.started_at is None or self.ended_at is None:
             return 0.0
-        return self.gpus * max(0.0, (self.ended_at - self.started_at).total_seconds()) / 3600
+        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
 
 
 @dataclass(frozen=True, slots=True)

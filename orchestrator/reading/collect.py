@@ -21,6 +21,7 @@ from orchestrator.ledger.measurements import (
     places,
     record_measurements,
 )
+from orchestrator.ledger.reports import gpu_hours
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs.iteration import IterationLine
@@ -252,5 +253,4 @@ def _gpu_hours(row: JobRow) -> list[MeasuredMetric]:
     """What it cost; processes on CPU cores cost none."""
     if row.started_at is None or row.ended_at is None or row.configuration.get("device") == "cpu":
         return []
-    hours = row.gpus * (row.ended_at - row.started_at).total_seconds() / 3600
-    return [MeasuredMetric("gpu_hours", hours, "h")]
+    return [MeasuredMetric("gpu_hours", gpu_hours(row.gpus, row.started_at, row.ended_at), "h")]

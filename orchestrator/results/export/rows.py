@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,13 +12,14 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
-from orchestrator.ledger.reports import RunOrigin, attempt_origins, run_origins
+from orchestrator.ledger.reports import RunOrigin, attempt_origins, gpu_hours, run_origins
 from orchestrator.ledger.tables import fields
 from orchestrator.masking import masked
 from orchestrator.megatron.layout import Layout
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, ITERATION_COLUMNS, METRICS, OF_JOB, Row
+from orchestrator.text import printable_line, utc_stamp
 
 _OF_THE_FIGURE = ("case", "model", "workload")
 """Axes whose values are names that the figure gives; another figure that shares the job may give others."""
@@ -32,9 +31,6 @@ _JOB = (
     "image_digest",
 )
 _FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
-
-# Colours and the like, as a terminal obeys them.
-_ESCAPE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 
 
 def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunOrigin] | None = None) -> list[Row]:
@@ -79,16 +75,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, datetime):
-        return f"{value.isoformat(timespec='milliseconds')}Z"  # the ledger's are UTC, without saying so
-    return _one_line(masked(value)) if isinstance(value, str) else value
-
-
-def _one_line(text: str) -> str:
-    """What is obeyed and not printed goes: line ends and tabs become spaces, the rest `?`."""
-    text = " ".join(_ESCAPE.sub("", text).splitlines()).replace("\t", " ")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else "?" for c in text)
+        return utc_stamp(value, "milliseconds")
+    return printable_line(masked(value)) if isinstance(value, str) else value
 
 
 def _row(entry: Entry, result: Result, runs: Mapping[int, RunOrigin]) -> Row:
@@ -128,7 +116,10 @@ def _spent(row: JobRow, device: str) -> Row:
     if row.started_at is None or row.ended_at is None:
         return {}
     elapsed_s = (row.ended_at - row.started_at).total_seconds()
-    return {"elapsed_s": elapsed_s, "gpu_hours": row.gpus * elapsed_s / 3600 if device == "gpu" else None}
+    return {
+        "elapsed_s": elapsed_s,
+        "gpu_hours": gpu_hours(row.gpus, row.started_at, row.ended_at) if device == "gpu" else None,
+    }
 
 
 def _numbers(entry: Entry, result: Result) -> Row:

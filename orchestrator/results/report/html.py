@@ -17,7 +17,7 @@ from orchestrator.masking import masked
 from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.report.page import Page, page_of
-from orchestrator.results.report.words import visible
+from orchestrator.text import with_symbols
 
 PAGE = "index.html"
 _GENERATOR = b'<meta name="generator" content="repro '
@@ -81,7 +81,7 @@ def _environment(templates: Path) -> jinja2.Environment:
 
 def _harmless(value: Any) -> Any:
     """What every `{{ }}` goes through before it is escaped, but for what a template has made or calls safe."""
-    return visible(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return with_symbols(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _digest(text: str) -> str:

@@ -38,7 +38,7 @@ from orchestrator.results.report.provenance import (
     run_rows,
     scripts_of,
 )
-from orchestrator.results.report.words import shown_moment
+from orchestrator.text import counted, shown_time
 
 _MOST_DRAWN = 2000
 """Cases; a picture on the page has no more points across than that, and a browser is busy with more."""
@@ -138,7 +138,7 @@ def page_from(records: Sequence[Records], scripts: Mapping[str, str], as_of: dat
         for attempt in one.attempts:  # each script is shown once
             texts.pop(attempt.script_sha256, None)
     counts = sum((figure.counts for figure in figures), Counts())
-    return Page(__version__, shown_moment(as_of), counts, _all_hours(records), tuple(figures))
+    return Page(__version__, shown_time(as_of), counts, _all_hours(records), tuple(figures))
 
 
 def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
@@ -212,7 +212,7 @@ def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
 def _said_of_cases(counts: Counts) -> str:
     """`4 of 6 cases are verified, 1 failed, 1 is missing.`"""
     every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
-    some = f"{counts.verified} of {counts.cases} case{'' if counts.cases == 1 else 's'} {_is(counts.verified)}"
+    some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
     rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
     rest += [f"{counts.failed} failed"] if counts.failed else []
     rest += [f"{counts.missing} {_is(counts.missing)} missing"] if counts.missing else []
@@ -225,7 +225,7 @@ def _said_of_claims(counts: Counts) -> str:
         return ""
     parts = [f"{_some(counts.holds)} hold{_s(counts.holds)}", f"{_some(counts.fails)} fail{_s(counts.fails)}"]
     parts += [f"{counts.not_judged} {_is(counts.not_judged)} not judged"] if counts.not_judged else []
-    return f"Of {counts.claims} claim{'' if counts.claims == 1 else 's'} {', '.join(parts)}."
+    return f"Of {counted(counts.claims, 'claim')} {', '.join(parts)}."
 
 
 def _some(number: int) -> str:

@@ -11,7 +11,8 @@ from orchestrator.ledger.reports import AttemptOrigin, RunOrigin
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.reading.failure import POLICIES, Failure
-from orchestrator.results.report.words import Mark, shown_hours, shown_moment
+from orchestrator.results.report.words import Mark, shown_hours
+from orchestrator.text import shown_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def attempt_rows(
             scheduler_id=one.scheduler_id or "",
             nodes=one.nodes or one.host,
             verdict=_verdict(one),
-            started=shown_moment(one.started_at),
+            started=shown_time(one.started_at),
             hours=shown_hours(one.gpu_hours),
             program=", ".join(filter(None, (one.workload, one.code, one.image, one.image_digest))),
             script=anchors.get(one.script_sha256, ""),
@@ -155,7 +156,7 @@ def run_rows(runs: Sequence[RunOrigin]) -> tuple[RunRow, ...]:
     return tuple(
         RunRow(
             id=run.id,
-            at=shown_moment(run.created_at),
+            at=shown_time(run.created_at),
             by=f"{run.user}@{run.host}",
             command=shlex.join(masked_words(run.command)),
             commit=(run.git_commit or "no git checkout") + (" with changes" if run.git_dirty else ""),

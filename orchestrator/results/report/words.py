@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 Kind = Literal["good", "bad", "open"]
@@ -17,28 +15,6 @@ class Mark:
 
     kind: Kind
     word: str
-
-
-class _Shown(dict[int, int | str]):
-    """For `str.translate`: every character as it is shown, found out once for each."""
-
-    def __missing__(self, code: int) -> int | str:
-        character = chr(code)
-        if character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs":
-            self[code] = code
-        elif code < 0x20 or code == 0x7F:  # Unicode has pictures of these
-            self[code] = 0x2421 if code == 0x7F else 0x2400 + code
-        else:
-            self[code] = f"⟨U+{code:04X}⟩"
-        return self[code]
-
-
-_SHOWN = _Shown()
-
-
-def visible(text: str) -> str:
-    """`text` with a sign for everything that steers what shows it, has no width, or is half a character."""
-    return text.replace("\r\n", "\n").translate(_SHOWN)
 
 
 def shown_number(value: float | None) -> str:
@@ -60,8 +36,3 @@ def with_spread(value: float | None, spread: float | None) -> str:
 def shown_hours(hours: float) -> str:
     """Two digits behind the point; what is less and not nothing says so."""
     return "< 0.01" if 0 < hours < 0.01 else f"{hours:,.2f}"
-
-
-def shown_moment(moment: datetime | None) -> str:
-    """`2026-01-01 12:00:07`; the ledger's times are UTC."""
-    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.output import VisibleLog, visible, visible_bytes
+from orchestrator.cli.output import VisibleLog
+from orchestrator.text import printable
 from tests.unit.catalog.entries import BASE, write_experiment
 from tests.unit.launch.stand_in import REPRO, Site
 
@@ -155,9 +156,13 @@ def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_pa
 WRITTEN = "µs 3×2 Ålesund 中文 \u00a0\u2007 é e\u0301 ✓ 😀\n\ttab"
 
 
+def shown_log(block: bytes) -> bytes:
+    return VisibleLog().feed(block, last=True)
+
+
 def test_what_is_written_stays_as_it_is() -> None:
-    assert visible(WRITTEN) == WRITTEN
-    assert visible_bytes(WRITTEN.encode()) == WRITTEN.encode()
+    assert printable(WRITTEN) == WRITTEN
+    assert shown_log(WRITTEN.encode()) == WRITTEN.encode()
 
 
 @pytest.mark.parametrize(
@@ -174,16 +179,16 @@ def test_what_is_written_stays_as_it_is() -> None:
 def test_what_is_no_writing_is_shown_as_a_question_mark_and_every_line_ends_the_same_way(
     block: bytes, shown: bytes
 ) -> None:
-    assert visible_bytes(block) == shown
+    assert shown_log(block) == shown
 
 
 @settings(deadline=None)
 @given(text=st.text())
 @example(text=EVIL)
 def test_no_text_keeps_what_a_terminal_obeys_and_what_is_visible_stays_so(text: str) -> None:
-    shown = visible(text)
+    shown = printable(text)
     assert len(shown) == len(text) and HARMLESS.fullmatch(shown) and "\r" not in shown
-    assert visible(shown) == shown
+    assert printable(shown) == shown
     assert all(new in (old, "?") for new, old in zip(shown, text, strict=True))
 
 
@@ -198,6 +203,6 @@ BLOCKS = st.lists(st.binary(max_size=6) | st.sampled_from([b"\r", b"\n", "é".en
 def test_a_log_looks_the_same_however_it_is_cut_into_blocks(blocks: list[bytes]) -> None:
     log, whole = VisibleLog(), b"".join(blocks)
     shown = b"".join(log.feed(block) for block in blocks) + log.feed(b"", last=True)
-    assert shown == visible_bytes(whole)
+    assert shown == shown_log(whole)
     text = codecs.decode(shown, "utf-8")
     assert HARMLESS.fullmatch(text) and "\r" not in text

@@ -31,7 +31,8 @@ from orchestrator.results.repeats import CaseMetric
 from orchestrator.results.report.cases import Counts
 from orchestrator.results.report.html import rendered, report, require_folder, write_report
 from orchestrator.results.report.page import Page, page_of
-from orchestrator.results.report.words import Mark, shown_hours, shown_number, visible, with_spread
+from orchestrator.results.report.words import Mark, shown_hours, shown_number, with_spread
+from orchestrator.text import with_symbols
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import (
     OUT_OF_MEMORY,
@@ -320,11 +321,11 @@ def test_no_text_becomes_a_tag(ledger: Ledger) -> None:
 @given(text=st.text(max_size=60))
 def test_any_text_is_read_as_it_is_shown(text: str) -> None:
     empty = Page("0", text, Counts(), (), ())
-    shown = visible(masked(text))
+    shown = with_symbols(masked(text))
     read_back = Read(rendered(empty, TEMPLATES))
     (said,) = (part for part in read_back.texts if part.startswith("As of "))
     assert said == f"As of {shown} UTC, the last entry of the ledger"
-    assert visible(shown) == shown
+    assert with_symbols(shown) == shown
     assert all(character.isprintable() or character in "\n\t" or character.isspace() for character in shown)
 
 
@@ -347,7 +348,7 @@ def test_a_secret_stands_nowhere(ledger: Ledger) -> None:
 
 def test_what_would_steer_is_seen_instead(ledger: Ledger) -> None:
     line = "\x1b[31mred\x07\x00 \u202eright to left\u200b half \udc80"
-    assert visible(line) == "␛[31mred␇␀ ⟨U+202E⟩right to left⟨U+200B⟩ half ⟨U+DC80⟩"
+    assert with_symbols(line) == "␛[31mred␇␀ ⟨U+202E⟩right to left⟨U+200B⟩ half ⟨U+DC80⟩"
     failed = OUT_OF_MEMORY | {"deciding_line": line[:-1]}
     figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(columns=failed))
     assert "␛[31mred␇␀ ⟨U+202E⟩right" in report(ledger, [figure], TEMPLATES)

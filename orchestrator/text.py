@@ -1,0 +1,74 @@
+"""Printable text, plurals and times for people and files.
+
+Text from YAML files, logs and schedulers may contain control characters and characters without width. None of these
+reaches a terminal or a page.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from datetime import datetime
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+"""A colour, a cursor movement and the like, as a terminal reads it."""
+
+
+def _is_harmless(character: str) -> bool:
+    """Return whether a character only prints; Python counts no space but U+0020 as printable."""
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+class _Translation(dict[int, int | str]):
+    """Table for `str.translate` that is filled on use; line ends and tabs stay."""
+
+    def __init__(self, replacement: Callable[[int], int | str]) -> None:
+        self._replacement = replacement
+
+    def __missing__(self, code: int) -> int | str:
+        character = chr(code)
+        self[code] = code if character in "\n\t" or _is_harmless(character) else self._replacement(code)
+        return self[code]
+
+
+def _symbol(code: int) -> int | str:
+    """Return Unicode's picture of an ASCII control character, else the number of the character."""
+    if code < 0x20 or code == 0x7F:
+        return 0x2421 if code == 0x7F else 0x2400 + code
+    return f"⟨U+{code:04X}⟩"
+
+
+_QUESTION_MARKS = _Translation(lambda _code: ord("?"))
+_SYMBOLS = _Translation(_symbol)
+
+
+def printable(text: str) -> str:
+    """Return the text for a terminal: `?` for each character that does not print, except line ends and tabs."""
+    return text.translate(_QUESTION_MARKS)
+
+
+def printable_line(text: str) -> str:
+    """Return the text as one line: no escape sequences, a space for each line end and tab, `?` as in `printable`."""
+    line = " ".join(_ESCAPE_SEQUENCE.sub("", text).splitlines()).replace("\t", " ")
+    return line if line.isprintable() else printable(line)
+
+
+def with_symbols(text: str) -> str:
+    """Return the text for a page: a visible symbol for each character that does not print."""
+    return text.replace("\r\n", "\n").translate(_SYMBOLS)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def utc_stamp(moment: datetime | None, timespec: str = "seconds") -> str | None:
+    """Return `2026-01-01T12:00:07Z` for a time of the ledger, which is in UTC without a zone; None for None."""
+    return None if moment is None else f"{moment.isoformat(timespec=timespec)}Z"
+
+
+def shown_time(moment: datetime | None) -> str:
+    """Return `2026-01-01 12:00:07` for a person, or nothing for None."""
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
