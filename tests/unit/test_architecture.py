@@ -14,12 +14,12 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 MODULES = (
-    *("errors", "folders", "job_files", "job_record", "machine_identity"),
+    *("errors", "paths", "job_dir", "machine_identity", "text"),
     *("masking", "ownership", "secret_names", "secret_spans"),
 )
 FLOORS = {
     **dict.fromkeys((*MODULES, "megatron", "pretrain"), 1),
-    **dict.fromkeys(("documents", "slurm", "ledger"), 2),
+    **dict.fromkeys(("config", "slurm", "ledger"), 2),
     **dict.fromkeys(("catalog", "clusters"), 3),
     **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
     "launch": 5,
@@ -29,13 +29,13 @@ FLOORS = {
 SAME_FLOOR = {
     ("planning", "workloads"),
     ("results", "reading"),
-    ("job_files", "errors"),
+    ("results", "workloads"),
+    ("job_dir", "errors"),
     ("ownership", "errors"),
-    *(("folders", room) for room in ("errors", "ownership")),
+    *(("paths", room) for room in ("errors", "ownership", "job_dir")),
     ("masking", "secret_names"),
     ("masking", "secret_spans"),
     ("secret_spans", "secret_names"),
-    *((room, "job_files") for room in ("folders", "job_record")),
 }
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 
