@@ -21,6 +21,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import ledger_url, now, open_ledger
 from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
@@ -81,11 +82,8 @@ def fill(database: Path) -> None:
     ledger = open_ledger(ledger_url(str(database), database.parent))
     assert ledger is not None
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})
-    configuration = {"point": {"pp": 1}, "gpus_per_node": 4}
-    jobs = [
-        NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, configuration, 4, 8, "local")
-        for i in range(JOBS)
-    ]
+    spec = JobSpec(point={"pp": 1}, gpus_per_node=4)
+    jobs = [NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, spec, 4, 8, "local") for i in range(JOBS)]
     record_run(
         ledger,
         run,

@@ -143,11 +143,11 @@ def _done(folders: Folders, database: str | None) -> dict[str, Done]:
     ledger = existing_ledger(folders, database)
     if ledger is None:
         return {}
-    from orchestrator.ledger.attempts import job_rows
+    from orchestrator.ledger.attempts import job_summaries
     from orchestrator.ledger.tables import VERIFIED
 
     done: dict[str, Done] = {}
-    for row in job_rows(ledger, with_configuration=False):
+    for row in job_summaries(ledger):
         jobs = done.setdefault(row.experiment, {}).setdefault((row.scale, row.cluster, row.workload), {})
         jobs[row.job_id] = row.verdict == VERIFIED
     return done

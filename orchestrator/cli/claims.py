@@ -57,9 +57,9 @@ def claims(
 
 
 def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
-    from orchestrator.ledger.attempts import job_rows
+    from orchestrator.ledger.attempts import job_summaries
 
-    rows = job_rows(ledger, with_configuration=False)
+    rows = job_summaries(ledger)
     asked = [
         row.experiment
         for row in rows

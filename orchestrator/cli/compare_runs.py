@@ -21,8 +21,8 @@ from orchestrator.results.regression import CaseDiff, Side, compare_sides, known
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
 
 _ONLY_WHERE_THEY_DIFFER = ("experiment", "scale", "metric")
 

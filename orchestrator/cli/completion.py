@@ -134,13 +134,13 @@ def _experiment_names() -> list[str]:
 
 
 def _job_ids() -> list[str]:
-    from orchestrator.ledger.attempts import job_rows
+    from orchestrator.ledger.attempts import job_summaries
     from orchestrator.ledger.database import ledger_url, open_ledger
     from orchestrator.paths import find_folders
 
     url = ledger_url(None, find_folders().home)
     ledger = open_ledger(url, create=False, listener=lambda _: None)  # nothing is printed beside a typed line
-    return [row.job_id for row in job_rows(ledger, with_configuration=False)] if ledger else []
+    return [row.job_id for row in job_summaries(ledger)] if ledger else []
 
 
 def _named(context: typer.Context) -> list[str]:

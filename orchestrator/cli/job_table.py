@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import table
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.attempts import ExperimentCount, JobRow
+from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.attempts import ExperimentCount
+from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, IN_TURN, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
@@ -71,15 +73,15 @@ def bar_marks() -> tuple[str, str]:
     return ("█", "░") if sys.stderr.isatty() else ("#", ".")
 
 
-def tallies(jobs: Iterable[JobRow]) -> list[Tally]:
+def tallies(jobs: Iterable[JobSummary]) -> list[Tally]:
     """One for each experiment, scale and cluster, in the order in which they come; a job counts once."""
-    groups: dict[str, dict[str, JobRow]] = {}
+    groups: dict[str, dict[str, JobSummary]] = {}
     for row in jobs:
         groups.setdefault(f"{short_name(row.experiment)} {row.scale} {row.cluster}", {})[row.job_id] = row
     return [_tally(name, list(rows.values())) for name, rows in groups.items()]
 
 
-def _tally(name: str, rows: Sequence[JobRow]) -> Tally:
+def _tally(name: str, rows: Sequence[JobSummary]) -> Tally:
     phases, verdicts = Counter(row.phase for row in rows), Counter(row.verdict for row in rows)
     failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
     waiting = phases[WAITING] + phases[SUBMITTING]
@@ -104,18 +106,20 @@ def total(counts: Sequence[ExperimentCount], failures: Iterable[Mapping[str, int
     )
 
 
-def stands(ledger: Ledger, jobs: Sequence[JobRow], at: datetime) -> list[dict[str, Any]]:
+def stands(ledger: Ledger, jobs: Sequence[JobSummary], at: datetime) -> list[dict[str, Any]]:
     """A row for each job, as plain values; of the logs only the ends of those that run are read.
 
     `tflops_per_gpu` is what was measured in a job that has ended, and what is reached now in one that runs. `at` is
     now, in UTC without a zone.
     """
+    from orchestrator.ledger.attempts import job_specs
     from orchestrator.ledger.measurements import metrics_of
 
     metrics = metrics_of(ledger, [row.attempt_id for row in jobs if row.phase != RUNNING])
+    specs = job_specs(ledger, [row.job_id for row in jobs if row.phase == RUNNING])
     rows = []
     for row in jobs:
-        now, trouble = running_progress(row) if row.phase == RUNNING else (None, None)
+        now, trouble = running_progress(row, specs[row.job_id]) if row.job_id in specs else (None, None)
         own = metrics.get(row.attempt_id, {})
         measured = own.get("tflops_per_gpu")
         left_s, left_by = _left(row, now, at)
@@ -152,7 +156,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     table(labelled, [name for name in _COLUMNS if _is_shown(name, rows)])
 
 
-def wait_reason(row: JobRow) -> WaitReason | None:
+def wait_reason(row: JobSummary) -> WaitReason | None:
     """Slurm's reason for not starting a job, explained; None for other jobs, and for those it was not given yet."""
     if row.phase != WAITING or row.scheduler != "slurm" or row.state == IN_TURN or not row.reason:
         return None
@@ -161,20 +165,20 @@ def wait_reason(row: JobRow) -> WaitReason | None:
     return explain_reason(row.reason)
 
 
-def can_never_start(row: JobRow) -> bool:
+def can_never_start(row: JobSummary) -> bool:
     """Whether it waits for what no patience brings: a person must free it or change it."""
     reason = wait_reason(row)
     return reason is not None and reason.kind in ("held", "never")
 
 
-def mend_for(reason: WaitReason, *rows: JobRow) -> str | None:
+def mend_for(reason: WaitReason, *rows: JobSummary) -> str | None:
     """What to do about it, with the job's own id in it where it is about one job."""
     if reason.hint is None or len(rows) != 1:
         return reason.hint
     return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
 
 
-def running_progress(row: JobRow) -> tuple[Progress | None, str | None]:
+def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
     """How far the end of a job's log says that it is; or why that could not be read."""
     from orchestrator.job_dir import tail_bytes
     from orchestrator.reading.progress import TAIL_BYTES, progress
@@ -183,7 +187,7 @@ def running_progress(row: JobRow) -> tuple[Progress | None, str | None]:
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
     except ReproError as error:
         return None, str(error.problems[0])
-    return progress(tail, row.iterations, row.configuration), None
+    return progress(tail, row.iterations, spec), None
 
 
 def duration(seconds: float) -> str:
@@ -198,7 +202,7 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
 
 
-def _left(row: JobRow, now: Progress | None, at: datetime) -> tuple[float | None, str | None]:
+def _left(row: JobSummary, now: Progress | None, at: datetime) -> tuple[float | None, str | None]:
     """Seconds until a running job has ended, and by what: its pace, or the limit where that comes first."""
     pace = now.left_s if now else None
     limit = max(0.0, (row.ends_at - at).total_seconds()) if row.ends_at and row.phase == RUNNING else None
@@ -207,7 +211,7 @@ def _left(row: JobRow, now: Progress | None, at: datetime) -> tuple[float | None
     return pace, None if pace is None else "pace"
 
 
-def _shown_left(row: JobRow, left_s: float | None, left_by: str | None, at: datetime) -> str | None:
+def _shown_left(row: JobSummary, left_s: float | None, left_by: str | None, at: datetime) -> str | None:
     if left_s is not None:
         return duration(left_s) + (f" ({left_by})" if left_by == "time limit" else "")
     if row.phase == WAITING and row.starts_at is not None:
@@ -221,7 +225,7 @@ def _on_the_clock(moment: datetime, at: datetime) -> str:
     return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%m-%d %H:%M}"
 
 
-def _why(row: JobRow, now: Progress | None, at: datetime) -> str | None:
+def _why(row: JobSummary, now: Progress | None, at: datetime) -> str | None:
     if row.verdict_reason:
         return row.verdict_reason
     if row.unseen_since is not None and row.phase in (WAITING, RUNNING):

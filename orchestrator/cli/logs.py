@@ -21,8 +21,8 @@ from orchestrator.job_dir import open_job_file, read_job_file
 from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
     from orchestrator.paths import Folders
 
 READ_EVERY_S = 0.5
@@ -222,7 +222,7 @@ def _folder_of(ledger: Ledger, row: JobRow, number: int) -> Path:
 
 def _ranks_per_task(folder: Path, row: JobRow) -> int:
     """How many ranks share a label of srun: all of a node where its script has one task for each node."""
-    per_node = int(row.configuration.get("resources", {}).get("tasks_per_node", 1))
+    per_node = row.spec.resources.tasks_per_node if row.spec.resources else 1
     script = read_job_file(folder, "job.sh") or b""
     asked = re.search(rb"^#SBATCH --ntasks-per-node=([0-9]{1,4})", script, re.MULTILINE)
     return max(1, per_node // max(1, int(asked[1]))) if asked else 1

@@ -91,13 +91,13 @@ def _outcomes(
 def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
     """The experiments with such a job, each paper's together."""
     from orchestrator.cli.selection import require_known
-    from orchestrator.ledger.attempts import job_rows
+    from orchestrator.ledger.attempts import job_summaries
 
     require_known(workload)
     return sorted(
         {
             row.experiment
-            for row in job_rows(ledger, with_configuration=False)
+            for row in job_summaries(ledger)
             if scale in (None, row.scale) and cluster in (None, row.cluster) and workload in (None, row.workload)
         }
     )

@@ -18,8 +18,8 @@ from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
     from orchestrator.paths import Folders
     from orchestrator.planning.plan import Plan
     from orchestrator.reading.failure import Failure

@@ -25,8 +25,9 @@ from orchestrator.cli.time_budget import budget_line
 from orchestrator.clusters.resolve import Cluster, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import Chosen
 from orchestrator.planning.budget import within_budget
@@ -247,8 +248,7 @@ def chosen_rows(
 
 def matches(row: JobRow, wanted: Mapping[str, Value]) -> bool:
     """Whether the job has these values; one recorded before settings were kept has those that name it."""
-    settings = row.configuration.get("settings") or row.configuration["point"]
-    return all(settings.get(axis) == value for axis, value in wanted.items())
+    return all(row.spec.value(axis) == value for axis, value in wanted.items())
 
 
 def _by_id(ledger: Ledger, target: str) -> list[JobRow]:

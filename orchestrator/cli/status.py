@@ -21,8 +21,9 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.attempts import JobRow, RefreshResult
+    from orchestrator.ledger.attempts import RefreshResult
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobSummary
     from orchestrator.paths import Folders
 
 MOST_ROWS = 60
@@ -145,22 +146,21 @@ def _counted(ledger: Ledger, counts: list[Any], looked: RefreshResult) -> View:
 
 def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: RefreshResult) -> View:
     from orchestrator.cli.job_table import bar_marks, stands, tallies
-    from orchestrator.ledger.attempts import job_rows
+    from orchestrator.ledger.attempts import job_rows, job_summaries
     from orchestrator.ledger.database import now
-    from orchestrator.ledger.tables import OPEN, RUNNING
+    from orchestrator.ledger.tables import OPEN
 
     named = _full_name(folders, shown.experiment)
-    jobs = job_rows(ledger, experiment=named, with_configuration=shown.where is not None)
-    jobs = [row for row in jobs if shown.scale in (None, row.scale) and shown.workload in (None, row.workload)]
-    if shown.where is not None:
+    jobs: list[JobSummary]
+    if shown.where is None:
+        jobs = job_summaries(ledger, experiment=named)
+    else:
         from orchestrator.catalog.selection import parse_where
         from orchestrator.cli.selection import matches
 
         wanted = parse_where(shown.where)
-        jobs = [row for row in jobs if matches(row, wanted)]
-    elif any(row.phase == RUNNING for row in jobs):  # their pace is reckoned from what they run
-        whole = {(row.run_id, row.attempt_id): row for row in job_rows(ledger, experiment=named, only_open=True)}
-        jobs = [whole.get((row.run_id, row.attempt_id), row) for row in jobs]
+        jobs = [row for row in job_rows(ledger, experiment=named) if matches(row, wanted)]
+    jobs = [row for row in jobs if shown.scale in (None, row.scale) and shown.workload in (None, row.workload)]
     marks = bar_marks()
     return View(
         stands(ledger, jobs, now()),
@@ -196,7 +196,7 @@ def _notes(ledger: Ledger, looked: RefreshResult) -> list[str]:
     return notes
 
 
-def _next(jobs: list[JobRow]) -> tuple[str, str]:
+def _next(jobs: list[JobSummary]) -> tuple[str, str]:
     from orchestrator.ledger.tables import FAILED, OPEN
 
     failed = next((row for row in jobs if row.verdict == FAILED), None)

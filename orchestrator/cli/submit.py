@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry
     from orchestrator.clusters.resolve import Cluster
     from orchestrator.launch.submit import Request, Submitted
-    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
     from orchestrator.paths import Folders
     from orchestrator.planning.plan import Plan
 

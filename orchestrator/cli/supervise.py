@@ -15,8 +15,9 @@ from orchestrator.launch.cancel import stop_if_due
 from orchestrator.launch.policy import RerunPolicy, may_mend_itself
 from orchestrator.launch.submit import Request
 from orchestrator.launch.submit import submit as submit_plans
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 

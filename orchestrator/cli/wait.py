@@ -13,8 +13,8 @@ from orchestrator.errors import EXIT_FAILED
 from orchestrator.paths import short_name
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.attempts import JobRow
     from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
     from orchestrator.paths import Folders
 
 

@@ -11,8 +11,9 @@ from orchestrator.cli.job_table import can_never_start, mend_for, running_progre
 from orchestrator.cli.output import next_command, say
 from orchestrator.cli.session import ASK_EVERY_S, look
 from orchestrator.errors import Problem
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import IN_TURN, OPEN, RUNNING
 from orchestrator.text import counted
 
@@ -164,7 +165,7 @@ def _running(rows: Sequence[JobRow]) -> list[JobRow]:
 
 def _iteration(row: JobRow) -> int:
     """Of a running job, as the end of its log says it."""
-    now, _ = running_progress(row)
+    now, _ = running_progress(row, row.spec)
     return now.iteration if now else row.iteration or 0
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.job_spec import Resources
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.planning.plan import Plan, Resources
+from orchestrator.planning.plan import Plan
 from orchestrator.workloads.program import Program
 
 WARM_UP_TIME = "0:30:00"

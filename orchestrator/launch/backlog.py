@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from orchestrator.errors import ReproError
 from orchestrator.launch.policy import sender_is_alive
 from orchestrator.launch.sbatch import Reporter, send
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import in_turn
 from orchestrator.ledger.tables import IN_TURN, OPEN
 

@@ -13,8 +13,9 @@ from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
 from orchestrator.launch.submission_records import sent_of_run
-from orchestrator.ledger.attempts import JobRow, lost_attempts, record_asked
+from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, record_never_submitted, unsettled
 from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, SUBMITTING, WAITING
 from orchestrator.ownership import NotOwn, require_own_folder, user_name

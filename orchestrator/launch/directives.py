@@ -8,9 +8,10 @@ from pathlib import Path
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Resources
 from orchestrator.launch.templates import OURS, Line
 from orchestrator.paths import short_name
-from orchestrator.planning.plan import Plan, Resources
+from orchestrator.planning.plan import Plan
 
 
 def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:

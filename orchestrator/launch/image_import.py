@@ -21,6 +21,7 @@ from orchestrator.clusters.staged_images import image_uri, import_record, import
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.job_dir import private_folder, read_record
+from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.preflight import require_scheduler
@@ -28,7 +29,6 @@ from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Resources
 from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of

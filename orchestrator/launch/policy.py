@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.launch.local import began_at
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import Disposition, Latest
 from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, VERIFIED
 from orchestrator.machine_identity import Location, place_of, start_ticks

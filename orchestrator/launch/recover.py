@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import JobRecord, read_record, tail_bytes
@@ -16,8 +15,8 @@ from orchestrator.launch.local import find_process, is_alive
 from orchestrator.launch.policy import sender_is_alive
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
 from orchestrator.launch.submission_records import COMMENT, SentJob, SentRecord, sent_of_run
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids
 from orchestrator.ledger.submissions import (
     InterruptedSubmission,
@@ -234,11 +233,30 @@ def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None
 
 def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
     """The verdict from the log, as it would be in the ledger."""
-    known: dict[str, Any] = {name: getattr(job, name) for name in job.__slots__}
-    known |= {"job_id": job.id, "attempt_id": 0, "folder": str(folder), "token": "", "host": end.host}
-    known |= {"phase": ENDED, "state": "COMPLETED" if end.exit_code == 0 else "FAILED", "exit_code": end.exit_code}
+    row = JobRow(
+        experiment="",
+        scale="",
+        cluster=job.cluster,
+        case_name=job.case_name,
+        job_id=job.id,
+        run_id="",
+        workload=job.workload,
+        code=job.code,
+        gpus=job.gpus,
+        iterations=job.iterations,
+        spec=job.spec,
+        attempt_id=0,
+        number=0,
+        scheduler=job.scheduler,
+        host=end.host,
+        token="",
+        state="COMPLETED" if end.exit_code == 0 else "FAILED",
+        phase=ENDED,
+        exit_code=end.exit_code,
+        folder=str(folder),
+        created_at=end.at,
+    )
     try:
-        values: dict[str, Any] = {field.name: known.get(field.name) for field in fields(JobRow)}
-        return measure(JobRow(**values)).verdict == VERIFIED
+        return measure(row).verdict == VERIFIED
     except ReproError:
         return False

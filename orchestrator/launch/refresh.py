@@ -18,16 +18,16 @@ from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.ledger.attempts import (
-    JobRow,
     Observation,
     RefreshResult,
     asked_to_end,
-    job_rows,
     may_ask,
     record_complaints,
     record_observations,
+    refreshable_jobs,
 )
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
@@ -70,12 +70,12 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     return RefreshResult((*settled.complaints, *complaints, *said), asked_at)
 
 
-def _under_way(ledger: Ledger) -> list[JobRow]:
+def _under_way(ledger: Ledger) -> list[JobSummary]:
     """Return the jobs to ask about; lost ones too, as the scheduler may list them again."""
-    return job_rows(ledger, only_open=True, with_lost=True, with_configuration=False)
+    return refreshable_jobs(ledger)
 
 
-def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
+def _refresh_here(ledger: Ledger, rows: Sequence[JobSummary]) -> list[str]:
     here = [row for row in rows if is_here(row.machine, row.host)]
     seen, complaints = _each(here, _observe_local)
     record_observations(ledger, seen, [row.attempt_id for row in here])
@@ -84,13 +84,13 @@ def _refresh_here(ledger: Ledger, rows: Sequence[JobRow]) -> list[str]:
     return complaints
 
 
-def _name_of_place(row: JobRow) -> str:
+def _name_of_place(row: JobSummary) -> str:
     own_name = row.host == socket.gethostname()
     return f"{row.host}, in another container or on another machine of that name" if own_name else row.host
 
 
 def _each(
-    rows: Sequence[JobRow], observe: Callable[[JobRow], Observation | None]
+    rows: Sequence[JobSummary], observe: Callable[[JobSummary], Observation | None]
 ) -> tuple[dict[int, Observation], list[str]]:
     """What is seen of each. A file that may not be read, or is none, is a complaint, and hinders no other job."""
     seen: dict[int, Observation] = {}
@@ -106,7 +106,7 @@ def _each(
     return seen, list(complaints)
 
 
-def _observe_local(row: JobRow) -> Observation:
+def _observe_local(row: JobSummary) -> Observation:
     assert row.scheduler_id is not None
     rebooted = place_of(row.machine, row.host) is Location.REBOOTED
     state = LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
@@ -122,7 +122,7 @@ def _observe_local(row: JobRow) -> Observation:
     )
 
 
-def _refresh_slurm(ledger: Ledger, rows: Sequence[JobRow], cluster: str) -> list[str]:
+def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
     asked = [row for row in rows if row.slurm_cluster in (None, cluster)]
     others = [row for row in rows if row not in asked]
     seen, said = _each(others, _from_end_record)
@@ -141,9 +141,9 @@ def _refresh_slurm(ledger: Ledger, rows: Sequence[JobRow], cluster: str) -> list
     return list(dict.fromkeys(said))
 
 
-def _with_different_ids(rows: Sequence[JobRow]) -> list[list[JobRow]]:
+def _with_different_ids(rows: Sequence[JobSummary]) -> list[list[JobSummary]]:
     """Divide the rows so that no group has a job id twice: Slurm gives ids out again after it lost its state."""
-    groups: list[dict[str, JobRow]] = []
+    groups: list[dict[str, JobSummary]] = []
     for row in rows:
         job_id = str(row.scheduler_id)
         group = next((group for group in groups if job_id not in group), None)
@@ -153,7 +153,7 @@ def _with_different_ids(rows: Sequence[JobRow]) -> list[list[JobRow]]:
     return [list(group.values()) for group in groups]
 
 
-def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Observation], list[str]]:
+def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int, Observation], list[str]]:
     """Ask once about these jobs. If no source lists a job, its own end record decides; if it has none and no source has
     listed it for long, it is lost.
     """
@@ -163,7 +163,7 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Ob
     unseen: dict[int, int | None] = {}
     foreign: set[str] = set()
 
-    def observe(row: JobRow) -> Observation | None:
+    def observe(row: JobSummary) -> Observation | None:
         record = answer.records.get(str(row.scheduler_id))
         if record is not None:
             return _from_record(record, row, row.attempt_id in asked)
@@ -188,7 +188,7 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobRow]) -> tuple[dict[int, Ob
     return seen, [*answer.complaints, *complaints]
 
 
-def _may_conclude(row: JobRow) -> bool:
+def _may_conclude(row: JobSummary) -> bool:
     """Whether this process sees every job of the attempt's user, and asks the cluster that the attempt is bound to."""
     if row.slurm_cluster is None and row.host != socket.gethostname():  # recorded before attempts were bound
         return False
@@ -200,7 +200,7 @@ def sees_jobs_of(user: str | None) -> bool:
     return user in (None, user_name()) or os.geteuid() == 0
 
 
-def _log_bytes(row: JobRow) -> int | None:
+def _log_bytes(row: JobSummary) -> int | None:
     """Return the size of a job's log; None if there is no log."""
     try:
         return (Path(row.folder) / "log.txt").lstat().st_size
@@ -208,7 +208,7 @@ def _log_bytes(row: JobRow) -> int | None:
         return None
 
 
-def is_record_of(record: JobRecord, rows: Mapping[str, JobRow]) -> bool:
+def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
     """Whether a record is that of the row with its id: its comment has the row's token.
 
     Accounting may have kept no comment: then user and time of the submission decide.
@@ -227,7 +227,7 @@ def is_record_of(record: JobRecord, rows: Mapping[str, JobRow]) -> bool:
     return submitted is None or began <= submitted <= ended
 
 
-def _from_record(record: JobRecord, row: JobRow, is_asked_to_end: bool) -> Observation:
+def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
     # An unknown word of a newer Slurm is no end: the job counts as it did, its state is shown as it is.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
@@ -262,7 +262,7 @@ def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
     return f"by {by}, not by repro" if by and by != user_name() else "not by repro"
 
 
-def _from_end_record(row: JobRow) -> Observation | None:
+def _from_end_record(row: JobSummary) -> Observation | None:
     folder = Path(row.folder)
     end, start = read_record(folder / "end"), read_record(folder / "start")
     if end is None or end.scheduler_id != row.scheduler_id:
@@ -279,7 +279,7 @@ def _from_end_record(row: JobRow) -> Observation | None:
     )
 
 
-def _lost(row: JobRow) -> Observation:
+def _lost(row: JobSummary) -> Observation:
     since = f"{row.unseen_since or now():%Y-%m-%d %H:%M} UTC"
     return Observation(
         state=LOST,

@@ -22,8 +22,9 @@ from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmS
 from orchestrator.launch.own_scripts import OwnScript, read_own_script
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submission_records import COMMENT, write_sent
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
     PendingAttempt,

@@ -21,6 +21,7 @@ from typing import Any
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder
+from orchestrator.job_spec import ComputedProducts, JobSpec
 from orchestrator.launch.auxiliary_jobs import task_per_gpu, warm_ups
 from orchestrator.launch.batches import (
     Batch,
@@ -299,7 +300,7 @@ def _run(run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders,
 def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
     known = {plan.case.name: plan for plan in plans}  # repeats of a case are configured alike
     secret = profile_secrets(cluster)
-    configured = {name: masked_tree(configuration(plan, cluster), known=secret) for name, plan in known.items()}
+    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in known.items()}
     return [
         NewJob(
             id=plan.identity,
@@ -309,7 +310,7 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
             code=plan.program.code,
             image=plan.program.image,
             image_digest=plan.program.image_digest,
-            configuration=configured[plan.case.name],
+            spec=JobSpec.from_json(specs[plan.case.name]),
             gpus=plan.case.layout.gpus,
             iterations=plan.case.training.iterations,
             scheduler="slurm" if cluster.is_slurm else "local",
@@ -319,29 +320,29 @@ def _jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
     ]
 
 
-def configuration(plan: Plan, cluster: Cluster) -> dict[str, Any]:
-    """Everything a reader of the results needs to compute with, as plain values."""
+def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
+    """Return the configuration that the ledger stores with the job."""
     case, hardware = plan.case, cluster.hardware
     traits, arguments = traits_of(case.workload), plan.program.arguments
-    return {
-        "point": dict(case.point),
-        "settings": case.settings,
-        "device": case.device,
-        "model": dataclasses.asdict(case.model),
-        "layout": dataclasses.asdict(case.layout),
-        "training": dataclasses.asdict(case.training),
-        "resources": dataclasses.asdict(plan.resources),
-        "arguments": list(arguments),
-        "computes": {
-            "causal_attention": traits.causal_attention(case.training, arguments),
-            "skips_last_product": traits.skips_last_product,
-        },
-        "data": plan.program.data,
-        "image_path": plan.program.image_path,
-        "gpus_per_node": hardware.gpus_per_node,
-        "gpu": hardware.gpu if case.device == "gpu" else None,
-        "peak_tflops": hardware.peak(case.training.dtype) if case.device == "gpu" else None,
-    }
+    return JobSpec(
+        point=dict(case.point),
+        settings=case.settings,
+        device=case.device,
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        resources=plan.resources,
+        arguments=tuple(arguments),
+        computes=ComputedProducts(
+            causal_attention=traits.causal_attention(case.training, arguments),
+            skips_last_product=traits.skips_last_product,
+        ),
+        data=plan.program.data,
+        image_path=plan.program.image_path,
+        gpus_per_node=hardware.gpus_per_node,
+        gpu=hardware.gpu if case.device == "gpu" else None,
+        peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
+    )
 
 
 def _run_id() -> str:

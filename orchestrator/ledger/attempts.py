@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JOB_ROWS, JOB_SUMMARIES, JobRow, JobSummary, RowReader
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -31,72 +33,12 @@ from orchestrator.ledger.tables import (
     note,
 )
 
+S = TypeVar("S", bound=JobSummary)
+
 CANCEL_ASKED = "cancel asked"
 """Kind of event."""
 LOST_IS_REVISED_FOR = timedelta(days=30)
 """How long the scheduler is asked about a lost job, in case it lists the job again."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """A job of an experiment with its latest attempt: what status, logs, refresh and collect work on."""
-
-    experiment: str
-    scale: str
-    cluster: str
-    case_name: str
-    job_id: str
-    run_id: str
-    workload: str
-    image: str | None
-    image_digest: str | None
-    gpus: int
-    iterations: int
-    configuration: dict[str, Any]
-    attempt_id: int
-    number: int
-    scheduler: str
-    host: str
-    token: str
-    array_index: int | None
-    scheduler_id: str | None
-    state: str
-    phase: str
-    reason: str | None
-    nodes: str | None
-    exit_code: int | None
-    signal: int | None
-    folder: str
-    created_at: datetime
-    submitted_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    refreshed_at: datetime | None
-    iteration: int | None
-    verdict: str | None
-    verdict_reason: str | None
-    failure: str | None
-    starts_at: datetime | None
-    ends_at: datetime | None
-    seen_via: str | None
-    unseen_since: datetime | None
-    user: str | None
-    is_requeued: bool | None
-    code: str
-    repeat: int
-    profile_file: str | None
-    deciding_line: str | None
-    deciding_rank: int | None
-    execution: str | None
-    pid: int | None
-    pid_start_ticks: int | None
-    machine: str | None
-    slurm_cluster: str | None
-
-    @property
-    def label(self) -> str:
-        """The case, and which repeat of it: `pp=8,gbs=32 #2`."""
-        return self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,38 +170,65 @@ def job_rows(
     run_id: str | None = None,
     job_prefix: str | None = None,
     only_open: bool = False,
-    with_lost: bool = False,
     unjudged: bool = False,
-    with_configuration: bool = True,
 ) -> list[JobRow]:
-    """Jobs with their latest attempts, oldest run first; what experiments, scales or cases share has a row in each.
+    """Return jobs with their latest attempts, oldest run first. A job that cases share has a row for each case.
 
-    `with_lost` adds recently lost jobs to `only_open`. `unjudged` are those that have ended and have no verdict yet, or
-    run. Without its configuration, of which there is much, a row has an empty one.
+    `only_open` selects attempts that have not ended, `unjudged` those that run or have ended without a verdict.
     """
+    wanted = _selection(experiment=experiment, run_id=run_id, job_prefix=job_prefix)
+    wanted += [Attempt.phase.in_(OPEN)] if only_open else []
+    wanted += [Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None)] if unjudged else []
+    return _latest(ledger, JOB_ROWS, wanted)
+
+
+def job_summaries(ledger: Ledger, *, experiment: str | None = None) -> list[JobSummary]:
+    """Return the same rows as `job_rows` without the configurations, which are most of a row's size."""
+    return _latest(ledger, JOB_SUMMARIES, _selection(experiment=experiment))
+
+
+def refreshable_jobs(ledger: Ledger) -> list[JobSummary]:
+    """Return the jobs whose state the scheduler may change: attempts that have not ended, and recently lost ones."""
+    return _latest(ledger, JOB_SUMMARIES, [sa.or_(Attempt.phase.in_(OPEN), _is_recently_lost())])
+
+
+def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
+    """Return the configurations of these jobs by job id."""
+    specs: dict[str, JobSpec] = {}
+    with ledger.reading() as session:
+        for ids in batched(sorted(set(job_ids))):
+            rows = session.execute(sa.select(Job.id, Job.configuration).where(Job.id.in_(ids)))
+            specs |= {job_id: JobSpec.from_json(stored) for job_id, stored in rows}
+    return specs
+
+
+def _selection(
+    *, experiment: str | None = None, run_id: str | None = None, job_prefix: str | None = None
+) -> list[sa.ColumnElement[bool]]:
+    wanted = []
+    if experiment is not None:
+        wanted.append(Run.experiment == experiment)
+    if run_id is not None:
+        wanted.append(Run.id == run_id)
+    if job_prefix is not None:
+        wanted.append(Job.id.startswith(job_prefix, autoescape=True))
+    return wanted
+
+
+def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElement[bool]]) -> list[S]:
     newest = sa.select(sa.func.max(Attempt.number)).where(Attempt.job_id == Job.id).correlate(Job).scalar_subquery()
     query = (
-        sa.select(*(_ROW_COLUMNS if with_configuration else _WITHOUT_CONFIGURATION))
+        sa.select(*reader.columns)
         .select_from(RunJob)
         .join(Run, Run.id == RunJob.run_id)
         .join(Job, Job.id == RunJob.job_id)
         .join(Attempt, sa.and_(Attempt.job_id == Job.id, Attempt.number == newest))
+        .where(*wanted)
         .order_by(Run.created_at, RunJob.position)
     )
-    if experiment is not None:
-        query = query.where(Run.experiment == experiment)
-    if run_id is not None:
-        query = query.where(Run.id == run_id)
-    if job_prefix is not None:
-        query = query.where(Job.id.startswith(job_prefix, autoescape=True))
-    if only_open:
-        query = query.where(sa.or_(Attempt.phase.in_(OPEN), _is_recently_lost() if with_lost else sa.false()))
-    if unjudged:
-        query = query.where(Attempt.phase.in_((RUNNING, ENDED)), Attempt.verdict.is_(None))
     with ledger.reading() as session:
-        rows = list(_rows(ledger, session.execute(query)))
-    latest = {(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}
-    return list(latest.values())
+        rows = reader.rows(session.execute(query), ledger.run_folders())
+        return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
 
 
 def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) -> list[int]:
@@ -274,7 +243,7 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
     # SQLite is kept from looking through all jobs of the run: a job's own runs are few.
     of_run = sa.func.coalesce(RunJob.run_id, "") == Attempt.run_id
     query = (
-        sa.select(*_ROW_COLUMNS)
+        sa.select(*JOB_ROWS.columns)
         .select_from(Attempt)
         .join(Job, Job.id == Attempt.job_id)
         .join(Run, Run.id == Attempt.run_id)
@@ -284,7 +253,7 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
     found: dict[int, JobRow] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
-            rows = _rows(ledger, session.execute(query.where(Attempt.id.in_(ids))))
+            rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.run_folders())
             found |= {row.attempt_id: row for row in rows}
     return list(found.values())
 
@@ -301,15 +270,6 @@ def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
 
 def _is_recently_lost() -> sa.ColumnElement[bool]:
     return sa.and_(Attempt.state == LOST, Attempt.ended_at > now() - LOST_IS_REVISED_FOR)
-
-
-def _rows(ledger: Ledger, found: Iterable[Sequence[Any]]) -> Iterator[JobRow]:
-    """The rows, each with the folder where it is now."""
-    folders = ledger.run_folders()
-    for row in found:
-        values = list(row)
-        values[_FOLDER] = folders.current(values[_FOLDER])
-        yield JobRow(*values)
 
 
 def anything_to_refresh(ledger: Ledger) -> bool:
@@ -366,21 +326,3 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
     )
     with ledger.reading() as session:
         return [ExperimentCount(*row) for row in session.execute(query)]
-
-
-_ROW_COLUMNS = (
-    *(Run.experiment, Run.scale, Run.cluster, RunJob.case_name, Job.id, Run.id, Job.workload, Job.image),
-    *(Job.image_digest, Job.gpus, Job.iterations, Job.configuration, Attempt.id, Attempt.number, Attempt.scheduler),
-    *(Attempt.host, Attempt.token),
-    *(Attempt.array_index, Attempt.scheduler_id, Attempt.state, Attempt.phase, Attempt.reason, Attempt.nodes),
-    *(Attempt.exit_code, Attempt.signal, Attempt.folder, Attempt.created_at, Attempt.submitted_at),
-    *(Attempt.started_at, Attempt.ended_at, Attempt.refreshed_at, Attempt.iteration, Attempt.verdict),
-    *(Attempt.verdict_reason, Attempt.failure, Attempt.starts_at, Attempt.ends_at, Attempt.seen_via),
-    *(Attempt.unseen_since, Attempt.user, Attempt.is_requeued, Job.code, Job.repeat, Run.profile_file),
-    *(Attempt.deciding_line, Attempt.deciding_rank, Attempt.execution, Attempt.pid, Attempt.pid_start_ticks),
-    *(Attempt.machine, Attempt.slurm_cluster),
-)
-_FOLDER = JobRow.__slots__.index("folder")
-_WITHOUT_CONFIGURATION = tuple(
-    sa.literal({}, sa.JSON()) if column is Job.configuration else column for column in _ROW_COLUMNS
-)

@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Run, RunJob, batched, fields, rows_of
@@ -50,7 +51,7 @@ class NewJob:
     workload: str
     code: str
     image: str | None
-    configuration: dict[str, Any]
+    spec: JobSpec
     gpus: int
     iterations: int
     scheduler: str
@@ -233,7 +234,11 @@ def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
     for ids in batched([job.id for job in jobs]):
         known |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
     new = [
-        {"created_at": now(), **{k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler")}}
+        {
+            "created_at": now(),
+            "configuration": job.spec.to_json(),
+            **{k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler", "spec")},
+        }
         for job in {job.id: job for job in jobs}.values()
         if job.id not in known
     ]

@@ -14,6 +14,7 @@ from orchestrator.catalog.selection import with_workload
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.identity import identity
@@ -22,20 +23,6 @@ from orchestrator.workloads.program import Program, image_of, is_offered, progra
 from orchestrator.workloads.traits import traits_of
 
 INSTALL = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a job asks the scheduler for. `gpus_per_node` is 0 where processes run on CPU cores."""
-
-    nodes: int
-    tasks_per_node: int
-    gpus_per_node: int
-    time_limit: str
-
-    @property
-    def tasks(self) -> int:
-        return self.nodes * self.tasks_per_node
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError
 from orchestrator.job_dir import read_record
-from orchestrator.ledger.attempts import JobRow, rows_of_attempts, unjudged_attempts
+from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     FileRead,
@@ -22,6 +22,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.reports import gpu_hours
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs.iteration import IterationLine
@@ -136,11 +137,11 @@ def measured(row: JobRow, followed: Followed, stored: Sequence[MeasuredIteration
     Of the iterations only those that are new, or that count otherwise than before.
     """
     lines = _lines(row, followed, stored)
-    marked = _marked(lines, row.configuration["training"]["warmup_iterations"], bool(followed.facts.odd_lines))
+    marked = _marked(lines, row.spec.warmup_iterations, bool(followed.facts.odd_lines))
     before = {line.iteration: line for line in stored}
     reached = [line.iteration for line in lines[-1:]] + ([row.iteration] if followed.keeps and row.iteration else [])
     judgement = judge(LogReport(lines, followed.facts), expected_of(row), _ending(row), lambda: _cause(row))
-    numbers = metrics(marked, row.configuration, followed.facts) if judgement else []
+    numbers = metrics(marked, row.spec, followed.facts) if judgement else []
     if judgement and judgement.verdict == VERIFIED and not numbers:
         judgement = Judgement(FAILED, "no iteration is left after the warm-up", Failure.INCOMPLETE)
     cause = judgement.cause if judgement else None
@@ -241,7 +242,7 @@ def _cause(row: JobRow) -> Cause | None:
 
 
 def _sampled(row: JobRow) -> list[MeasuredMetric]:
-    return sampled_metrics(Path(row.folder), row.configuration["training"]["warmup_iterations"])
+    return sampled_metrics(Path(row.folder), row.spec.warmup_iterations)
 
 
 def _together(*several: Sequence[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
@@ -251,6 +252,6 @@ def _together(*several: Sequence[MeasuredMetric]) -> tuple[MeasuredMetric, ...]:
 
 def _gpu_hours(row: JobRow) -> list[MeasuredMetric]:
     """What it cost; processes on CPU cores cost none."""
-    if row.started_at is None or row.ended_at is None or row.configuration.get("device") == "cpu":
+    if row.started_at is None or row.ended_at is None or row.spec.device == "cpu":
         return []
     return [MeasuredMetric("gpu_hours", gpu_hours(row.gpus, row.started_at, row.ended_at), "h")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules.rule_context import read_flags
@@ -91,35 +91,33 @@ class Mismatch:
 
 def expected_of(row: JobRow) -> Expected:
     """What was planned, as the ledger has it. What an older repro recorded may lack some of it."""
-    planned = row.configuration
-    layout, training = _known(Layout, planned.get("layout")), planned.get("training") or {}
-    model = _known(ModelShape, planned.get("model"))
-    flags = read_flags(planned.get("arguments") or ())
-    tensor, context = layout.get("tensor_parallel", 1), layout.get("context_parallel")
-    data = row.gpus // (tensor * layout.get("pipeline_parallel", 1) * context) if context else None
-    if data and context and row.workload in _COUNTS_CONTEXT_AS_DATA:
-        data *= context
+    layout, model, training = row.spec.layout, row.spec.model, row.spec.training
+    flags = read_flags(row.spec.arguments)
+    tensor = layout.tensor_parallel if layout else 1
+    data = row.gpus // layout.model_parallel if layout else None
+    if data and layout and row.workload in _COUNTS_CONTEXT_AS_DATA:
+        data *= layout.context_parallel
     vocabulary = _vocabulary(flags, tensor)
     return Expected(
         gpus=row.gpus,
         tensor_parallel=tensor,
-        pipeline_parallel=layout.get("pipeline_parallel", 1),
+        pipeline_parallel=layout.pipeline_parallel if layout else 1,
         iterations=row.iterations,
-        warmup_iterations=training.get("warmup_iterations", 0),
-        context_parallel=context,
+        warmup_iterations=row.spec.warmup_iterations,
+        context_parallel=layout.context_parallel if layout else None,
         data_parallel=data,
-        virtual_stages=layout.get("virtual_stages"),
-        layers=model.get("layers"),
-        hidden=model.get("hidden"),
-        heads=model.get("heads"),
-        seq=model.get("seq"),
-        micro_batch_size=layout.get("micro_batch_size"),
-        global_batch_size=layout.get("global_batch_size"),
+        virtual_stages=layout.virtual_stages if layout else None,
+        layers=model.layers if model else None,
+        hidden=model.hidden if model else None,
+        heads=model.heads if model else None,
+        seq=model.seq if model else None,
+        micro_batch_size=layout.micro_batch_size if layout else None,
+        global_batch_size=layout.global_batch_size if layout else None,
         padded_vocabulary=vocabulary,
-        dtype=training.get("dtype"),
+        dtype=training.dtype if training else None,
         parameters=_parameters(row.workload, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
-        device=planned.get("device"),
+        device=row.spec.device,
     )
 
 
@@ -206,28 +204,20 @@ def _vocabulary(flags: Mapping[str, tuple[str, ...]], tensor_parallel: int) -> i
 
 def _parameters(
     workload: str,
-    model: Mapping[str, Any],
-    layout: Mapping[str, Any],
+    model: ModelShape | None,
+    layout: Layout | None,
     flags: Mapping[str, tuple[str, ...]],
     vocabulary: int | None,
 ) -> tuple[int | None, ...]:
     """By pipeline stage. Of our own program alone: it prints no arguments, and its count is known to the last one,
     unless a case types itself what shapes its layers.
     """
-    is_llama = model.get("family") == "llama"
+    if model is None or layout is None:
+        return ()
+    is_llama = model.family == "llama"
     if workload != "pretrain" or vocabulary is None or _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
         return ()
-    try:
-        shape, spread = ModelShape(**model), Layout(**layout)
-    except TypeError:  # not all of them are recorded
-        return ()
-    return tuple(parameters_of_rank(shape, spread, stage, vocabulary) for stage in range(spread.pipeline_parallel))
-
-
-def _known(kind: type[Any], recorded: Any) -> dict[str, Any]:
-    """What is recorded of the fields that there are."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in (recorded or {}).items() if name in names and value is not None}
+    return tuple(parameters_of_rank(model, layout, stage, vocabulary) for stage in range(layout.pipeline_parallel))
 
 
 def _dtype(settings: Mapping[str, str]) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.megatron.logs.iteration import IterationLines, counting, drop_implausible
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.reading.statistics import measured_iterations, metrics
@@ -28,7 +28,7 @@ class Progress:
     left_s: float | None = None
 
 
-def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Progress | None:
+def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
     """What the end of a log says of a job of so many iterations; None where it has no interval line.
 
     Unlike in the metrics of a finished job the warm-up counts: it is what is running now.
@@ -39,7 +39,7 @@ def progress(tail: bytes, iterations: int, configuration: dict[str, Any]) -> Pro
         return None
     last = lines[-1].iteration
     recent = [line for line in measured_iterations(lines, warmup_iterations=0) if line.used][-RECENT:]
-    now = {metric.name: metric.value for metric in metrics(recent, configuration)}
+    now = {metric.name: metric.value for metric in metrics(recent, spec)}
     if not now:
         return Progress(last)
     left_s = max(0, iterations - last) * now["iteration_ms"] / 1e3

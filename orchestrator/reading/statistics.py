@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.megatron.flops import (
     computed_flops_per_iteration,
@@ -15,7 +16,7 @@ from orchestrator.megatron.flops import (
     tflops_per_gpu,
 )
 from orchestrator.megatron.logs.iteration import LONGEST_MS, IterationLine
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
+from orchestrator.megatron.model import padded_vocabulary
 
 if TYPE_CHECKING:
     from orchestrator.reading.facts import LogFacts
@@ -68,7 +69,7 @@ def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:
 
 
 def metrics(
-    iterations: Sequence[MeasuredIteration], configuration: dict[str, Any], facts: LogFacts | None = None
+    iterations: Sequence[MeasuredIteration], spec: JobSpec, facts: LogFacts | None = None
 ) -> list[MeasuredMetric]:
     """Metrics of the used lines; none when no line is used.
 
@@ -78,27 +79,28 @@ def metrics(
     used = [line for line in iterations if line.used]
     if not used:
         return []
-    timing = _timing(sorted(line.elapsed_ms for line in used), configuration)
+    timing = _timing(sorted(line.elapsed_ms for line in used), spec)
     found = [*timing, *_host_wait(used), *_reported(used)]
-    return [*found, *(_from_facts(facts, configuration) if facts is not None else ())]
+    return [*found, *(_from_facts(facts, spec) if facts is not None else ())]
 
 
-def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Iterator[MeasuredMetric]:
+def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetric]:
     """Yield the time of an iteration and the rates that follow from it.
 
     TFLOP/s per GPU are SC21's eq. 3 over the elapsed time (without recomputation: its appendix' count), not what
     Megatron prints, which counts other FLOPs in each version. Eq. 3 counts products that some programs do not compute:
     beside its share of the peak stand the share that was computed, where the job's record has `computes`, and the MFU.
     """
-    model = ModelShape(**configuration["model"])
-    layout, training = configuration["layout"], configuration["training"]
-    gpus, batch, peak = layout["gpus"], layout["global_batch_size"], configuration.get("peak_tflops")
+    model, layout, training = spec.model, spec.layout, spec.training
+    if model is None or layout is None or training is None:
+        return
+    gpus, batch, peak = layout.gpus, layout.global_batch_size, spec.peak_tflops
     median, spread, count = statistics.median(elapsed_ms), _half_iqr(elapsed_ms), len(elapsed_ms)
 
     def rate(name: str, value: float, unit: str) -> MeasuredMetric:
         return MeasuredMetric(name, value, unit, value * spread / median, count)
 
-    flops = flops_per_iteration(model, batch, training["recompute"] == "full")
+    flops = flops_per_iteration(model, batch, training.recompute == "full")
     tflops = tflops_per_gpu(flops, median, gpus)
     sequences_per_s = batch / (median / 1e3)
     tokens_per_s = sequences_per_s * model.seq
@@ -111,8 +113,14 @@ def _timing(elapsed_ms: Sequence[float], configuration: dict[str, Any]) -> Itera
     if not peak:
         return
     yield rate("percent_of_peak", 100 * tflops / peak, "%")
-    if computes := configuration.get("computes"):
-        computed = computed_flops_per_iteration(model, batch, training["recompute"], **computes)
+    if spec.computes:
+        computed = computed_flops_per_iteration(
+            model,
+            batch,
+            training.recompute,
+            causal_attention=spec.computes.causal_attention,
+            skips_last_product=spec.computes.skips_last_product,
+        )
         yield rate("percent_of_peak_computed", 100 * tflops_per_gpu(computed, median, gpus) / peak, "%")
     yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
 
@@ -141,7 +149,7 @@ def _reported(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
             yield MeasuredMetric(name, statistics.median(values), unit, _half_iqr(values), len(values))
 
 
-def _from_facts(facts: LogFacts, configuration: dict[str, Any]) -> Iterator[MeasuredMetric]:
+def _from_facts(facts: LogFacts, spec: JobSpec) -> Iterator[MeasuredMetric]:
     sizes = {
         "max_memory_allocated_bytes": facts.max_allocated_bytes,
         "max_memory_reserved_bytes": facts.max_reserved_bytes,
@@ -152,22 +160,24 @@ def _from_facts(facts: LogFacts, configuration: dict[str, Any]) -> Iterator[Meas
             yield MeasuredMetric(name, float(size), "B")
     if facts.device_used_bytes:
         yield MeasuredMetric("gpu_memory_used_gb", facts.device_used_bytes / 1e9, "GB")
-    parameters = _parameters(facts, configuration)
+    parameters = _parameters(facts, spec)
     if parameters:
         yield MeasuredMetric("parameters_billion", parameters / 1e9, "10^9")
 
 
-def _parameters(facts: LogFacts, configuration: dict[str, Any]) -> int | None:
+def _parameters(facts: LogFacts, spec: JobSpec) -> int | None:
     """The sum of what the ranks print; None unless all of them did.
 
     An output layer that shares the embedding has its own copy of it on the last stage, which is not counted again.
     What all tensor-parallel ranks hold alike (norms, some biases, learned positions) is counted on each of them, under
     1 % in the papers' models. Of experts that are spread over data-parallel ranks only a part is printed.
     """
-    layout, model = configuration["layout"], ModelShape(**configuration["model"])
-    tensor, pipeline = layout["tensor_parallel"], layout["pipeline_parallel"]
+    layout, model = spec.layout, spec.model
+    if layout is None or model is None:
+        return None
+    tensor, pipeline = layout.tensor_parallel, layout.pipeline_parallel
     wanted = {(t, p) for t in range(tensor) for p in range(pipeline)}
-    if facts.parameters.keys() != wanted or layout.get("expert_parallel", 1) > 1:
+    if facts.parameters.keys() != wanted or layout.expert_parallel > 1:
         return None
     total = sum(facts.parameters.values())
     untied = facts.settings.get("untie_embeddings_and_output_weights")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED
 from orchestrator.megatron.logs.root_cause import Cause
 from orchestrator.megatron.logs.root_cause_kinds import TIME_LIMIT, WHAT_RAN, memory_short

@@ -10,8 +10,8 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.selection import instead_of
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import VERIFIED
 from orchestrator.reading.verdict import ran_out_of_memory
 from orchestrator.results.repeats import CaseMetric, together
@@ -98,7 +98,7 @@ def case_results(
     by_name: dict[str, list[JobRow]] = {}
     for one in rows:
         by_name.setdefault(one.case_name, []).append(one)
-    gpu = next(filter(None, (row.configuration.get("gpu") for row in rows)), None)
+    gpu = next(filter(None, (row.spec.gpu for row in rows)), None)
     own = instead_of(entry, cases[0]) if cases else None
     found: list[Result] = []
     for case in cases:

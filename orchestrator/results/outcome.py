@@ -9,9 +9,10 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, full_name
 from orchestrator.catalog.selection import parse_where, select, with_workload
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
@@ -112,5 +113,5 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     needs_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
     losses = losses_of(ledger, ids) if needs_losses else None
     results = case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
-    claims = judge_claims(entry, last.scale, results, int(last.configuration["gpus_per_node"]))
+    claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0)
     return FigureOutcome(entry, last.scale, last.cluster, results, claims)

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED, Attempt, Run, RunJob, batched
 from orchestrator.results import cases
 from orchestrator.results.evidence import SMALLER_IS_BETTER

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
 
 MOST_NOISE = 0.05
@@ -84,8 +84,8 @@ def together(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, Measured
     count beside those that are.
     """
     last = rows[-1]
-    same = (last.configuration, last.code, last.image, last.image_digest)
-    alike = [row for row in rows if (row.configuration, row.code, row.image, row.image_digest) == same]
+    same = (last.spec, last.code, last.image, last.image_digest)
+    alike = [row for row in rows if (row.spec, row.code, row.image, row.image_digest) == same]
     measured = [row for row in alike if row.verdict == VERIFIED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})

@@ -14,7 +14,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 MODULES = (
-    *("errors", "paths", "job_dir", "machine_identity", "text"),
+    *("errors", "paths", "job_spec", "job_dir", "machine_identity", "text"),
     *("masking", "ownership", "secret_names", "secret_spans"),
 )
 FLOORS = {
@@ -27,6 +27,7 @@ FLOORS = {
 }
 # Within a floor one direction only: a plan has a program, results are read first; not the other way round.
 SAME_FLOOR = {
+    ("job_spec", "megatron"),
     ("planning", "workloads"),
     ("results", "reading"),
     ("results", "workloads"),

@@ -20,10 +20,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import RunOrigin
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
 from orchestrator.results.bundle.masking import given_out
 
@@ -240,8 +241,8 @@ def job_row(run: Row, case_name: str, job: Row, attempt: Row, base: Path) -> Job
     known: Row = {**job, **attempt, "job_id": job["id"], "attempt_id": attempt["id"], "case_name": case_name}
     known |= {name: run[name] for name in ("experiment", "scale", "cluster", "profile_file")}
     known |= {"run_id": run["id"], "folder": str(base / attempt["folder"]), "host": "", "token": ""}
-    fields: Row = {field.name: known.get(field.name) for field in dataclasses.fields(JobRow)}
-    return JobRow(**fields)
+    known["spec"] = JobSpec.from_json(job["configuration"])
+    return JobRow(**{field.name: known[field.name] for field in dataclasses.fields(JobRow) if field.name in known})
 
 
 def run_origin(run: Row) -> RunOrigin:

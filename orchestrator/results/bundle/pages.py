@@ -12,9 +12,9 @@ import orchestrator
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.selection import with_workload
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import AttemptOrigin
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN
 from orchestrator.results.bundle.contents import SCRIPT, bundle_name, submit_command
 from orchestrator.results.bundle.extract import Extract, finite_losses, job_row, latest_rows, run_origin
@@ -48,7 +48,7 @@ class Pages:
             cases = with_workload(cases, self.workloads[0])
         rows = self._latest()
         found = case_results(self.entry, cases, rows, self._metrics(), finite_losses(self.iterations))
-        claims = judge_claims(self.entry, self.scale, found, int(rows[-1].configuration["gpus_per_node"]))
+        claims = judge_claims(self.entry, self.scale, found, rows[-1].spec.gpus_per_node or 0)
         return FigureOutcome(self.entry, self.scale, rows[-1].cluster, found, claims)
 
     def report(self, figure: FigureOutcome, templates: Path) -> bytes:

@@ -17,8 +17,8 @@ from orchestrator.catalog.library import read_experiment
 from orchestrator.catalog.selection import with_workload
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import single_name
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.reading.collect import measure
 from orchestrator.results.bundle.extract import Extract, Row, job_row, latest_rows, read_extract, read_rows, run_origin
@@ -164,7 +164,7 @@ def _attempt_again(
     if _is_of_older(attempt, lines):
         measured = _as_older(measured, attempt, metrics)
         derived.older += 1
-    elif "computes" not in row.configuration:
+    elif row.spec.computes is None:
         measured = _before_computes(measured, metrics)
     derived.read += 1
     derived.iterations += len(measured.iterations)
@@ -274,7 +274,7 @@ def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derive
         cases = with_workload(cases, about.workloads[0])
     rows = latest_rows(extract, derived.rows)
     found = case_results(entry, cases, rows, derived.metrics, derived.losses)
-    gpus_per_node = int(rows[-1].configuration["gpus_per_node"])
+    gpus_per_node = rows[-1].spec.gpus_per_node or 0
     runs = {run["id"]: run_origin(run) for run in extract.runs}
     made = {attempt["id"]: runs[attempt["run_id"]] for attempt in extract.attempts}
     claims = claim_rows(judge_claims(entry, about.scale, found, gpus_per_node))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
 from orchestrator.ledger.reports import RunOrigin, attempt_origins, gpu_hours, run_origins
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import fields
 from orchestrator.masking import masked
-from orchestrator.megatron.layout import Layout
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
 from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, ITERATION_COLUMNS, METRICS, OF_JOB, Row
@@ -95,16 +93,13 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, RunOrigin]) -> Row:
 
 def _what_ran(result: Result) -> Row:
     """As recorded with the job, which an experiment that was edited since may no longer say; else as planned."""
-    case, row = result.case, result.row
-    parts = {name: dataclasses.asdict(getattr(case, name)) for name in ("model", "layout", "training")}
-    ran: dict[str, Any] = {**parts, "settings": case.settings, "device": case.device}
-    if row is not None and "settings" in row.configuration:
-        ran = row.configuration
-    settings = ran["settings"] | {axis: case.settings.get(axis) for axis in _OF_THE_FIGURE}
-    known = {AXIS_COLUMNS[axis]: value for axis, value in settings.items() if axis in AXIS_COLUMNS}
-    known |= {name: ran["training"].get(name) for name in _TRAINING}
-    known |= {"family": ran["model"].get("family"), "microbatches": Layout(**ran["layout"]).microbatches}
-    return known | {"device": ran["device"], "workload": case.workload}
+    case, spec = result.case, result.row.spec if result.row else None
+    ran = spec if spec is not None and spec.settings else case
+    settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_THE_FIGURE}}
+    known: Row = {AXIS_COLUMNS[axis]: value for axis, value in settings.items() if axis in AXIS_COLUMNS}
+    known |= {name: getattr(ran.training, name, None) for name in _TRAINING}
+    known |= {"family": ran.model and ran.model.family, "microbatches": ran.layout and ran.layout.microbatches}
+    return known | {"device": ran.device, "workload": case.workload}
 
 
 def of_job(row: JobRow, names: Sequence[str]) -> Row:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict

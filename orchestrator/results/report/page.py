@@ -10,7 +10,7 @@ from datetime import datetime
 from orchestrator import __version__
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import ReproError
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import (
     AttemptOrigin,
@@ -20,6 +20,7 @@ from orchestrator.ledger.reports import (
     run_origins,
     script_texts,
 )
+from orchestrator.ledger.rows import JobSummary
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import picture
@@ -113,7 +114,7 @@ class Records:
     """The jobs of a figure at a scale on a cluster, all their attempts, and the runs that made these."""
 
     outcome: FigureOutcome
-    jobs: Sequence[JobRow]
+    jobs: Sequence[JobSummary]
     attempts: Sequence[AttemptOrigin]
     runs: Sequence[RunOrigin]
 
@@ -145,7 +146,7 @@ def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
     programs = {result.case.workload for result in outcome.results}
     jobs = [
         row
-        for row in job_rows(ledger, experiment=outcome.entry.name, with_configuration=False)
+        for row in job_summaries(ledger, experiment=outcome.entry.name)
         if (row.scale, row.cluster) == (outcome.scale, outcome.cluster) and row.workload in programs
     ]
     order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
@@ -190,7 +191,7 @@ def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[
     )
 
 
-def _names(jobs: Sequence[JobRow]) -> dict[str, str]:
+def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
     """Job -> its case, and which repeat of it; cases may share a job."""
     names: dict[str, dict[str, None]] = {}
     for row in jobs:

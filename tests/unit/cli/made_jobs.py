@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.ledger.attempts import JobRow, RefreshResult, job_rows
+from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import Attempt
 from tests.unit.cli.calling import Caller

@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import Disposition, record_run
 from orchestrator.ledger.tables import Attempt, Run
 from tests.unit.launch.stand_in import Site
@@ -69,7 +71,7 @@ class MeasuredRuns:
             }
             identity = f"{abs(hash((cluster, entry.name, scale, name, code, repeat))):016x}"[:12]
             job = replace(new_job(name), id=identity, cluster=cluster, workload=cases[name].workload, code=code)
-            jobs.append(replace(job, configuration=configuration, repeat=repeat))
+            jobs.append(replace(job, spec=JobSpec.from_json(configuration), repeat=repeat))
         record_run(self.ledger, made, jobs, lambda _job, _latest: Disposition.MISSING, attempts())
         self._end(made.id, FIRST_DAY + timedelta(days=day), numbers)
         measured = [

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.logs import RankLines
+from orchestrator.job_spec import Resources
 from orchestrator.ledger.attempts import RefreshResult
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
@@ -128,7 +130,7 @@ def test_a_task_for_each_node_is_known_by_the_script_it_has(made: MadeJobs) -> N
     made.submit("a")
     made.runs("a-id", b"1: torchrun says\n0: [default1]: a\n0: [rank1]: b\n")
     with made.ledger.writing() as session:
-        given = json.dumps(made.row("a-id").configuration | {"resources": {"tasks_per_node": 4}})
+        given = json.dumps(made.row("a-id").spec.to_json() | {"resources": asdict(Resources(1, 4, 4, "1:00"))})
         session.connection().exec_driver_sql("update jobs set configuration = ?", (given,))
     (made.folder("a-id") / "job.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=1\n")
     assert made.repro("logs", "a-id", "--rank", "1").stdout == "0: [default1]: a\n0: [rank1]: b\n"

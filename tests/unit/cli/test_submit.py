@@ -17,7 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.job_dir import read_record
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.reading.logs import log_blocks
 from tests.unit.cli.calling import Caller, Done

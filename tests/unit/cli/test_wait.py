@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.cli.waiting import Following, wait_for
-from orchestrator.ledger.attempts import JobRow, RefreshResult, job_rows
+from orchestrator.ledger.attempts import RefreshResult, job_rows
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, RunJob
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations

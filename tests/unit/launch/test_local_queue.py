@@ -17,8 +17,9 @@ from orchestrator.launch.local import local_state
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.sbatch import mark_cancelled
 from orchestrator.launch.submit import submit
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import OPEN
 from orchestrator.planning.plan import repeated
 from orchestrator.reading.collect import collect

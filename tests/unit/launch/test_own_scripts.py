@@ -21,8 +21,9 @@ from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.own_scripts import OwnScript
 from orchestrator.launch.sbatch import Reporter, send
 from orchestrator.launch.submit import submit
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import in_turn
 from orchestrator.ledger.tables import IN_TURN, NEVER_SUBMITTED, Attempt
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import LOST_AFTER, refresh
-from orchestrator.ledger.attempts import JobRow, job_rows, may_ask
+from orchestrator.ledger.attempts import job_rows, may_ask
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
 from orchestrator.machine_identity import seconds_since_boot, this_machine_identity

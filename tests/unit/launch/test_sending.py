@@ -13,12 +13,14 @@ import sqlalchemy as sa
 from orchestrator.catalog.case import Expectation
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError, Unreachable
+from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Request, Submitted, submit
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
     PendingAttempt,
@@ -96,8 +98,8 @@ def test_jobs_that_ask_for_the_same_are_one_submission_throttled_by_the_profile(
     rows = sender.rows()
     assert [row.scheduler_id for row in rows] == [f"100_{n}" for n in range(6)]
     assert states(rows) == ["PENDING"] * 6 and {f"repro:{row.token}" for row in rows} == set(sender.slurm.taken())
-    assert [row.configuration["point"]["gbs"] for row in rows] == [4, 4, 4, 16, 16, 16]
-    assert rows[0].configuration["computes"] == {"causal_attention": True, "skips_last_product": True}
+    assert [row.spec.point["gbs"] for row in rows] == [4, 4, 4, 16, 16, 16]
+    assert rows[0].spec.computes == ComputedProducts(causal_attention=True, skips_last_product=True)
 
 
 def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_array(sender: Sender) -> None:

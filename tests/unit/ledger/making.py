@@ -11,6 +11,7 @@ from alembic import command
 from alembic.config import Config
 
 import orchestrator.ledger.migrations
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, record_run
 from orchestrator.ledger.submissions import Submitter, claim, in_turn
@@ -22,11 +23,16 @@ CONFIGURATION = {
     "point": {"pp": 1, "gbs": 4},
     "device": "cpu",
     "model": {"layers": 4, "hidden": 256, "heads": 8, "seq": 64, "vocab": 1024},
-    "layout": {"gpus": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "global_batch_size": 4},
+    "layout": {"gpus": 4, "tensor_parallel": 2, "pipeline_parallel": 2, "micro_batch_size": 1, "global_batch_size": 4},
     "training": {"recompute": "full", "warmup_iterations": 2},
     "gpus_per_node": 4,
     "peak_tflops": None,
 }
+
+
+def job_spec(**changes: object) -> JobSpec:
+    """The configuration above with other parts, as the ledger reads it."""
+    return JobSpec.from_json(CONFIGURATION | changes)
 
 
 def new_ledger(folder: Path) -> Ledger:
@@ -65,7 +71,7 @@ def new_job(name: str, scheduler: str = "local") -> NewJob:
         workload="pretrain",
         code="code",
         image=None,
-        configuration=CONFIGURATION,
+        spec=job_spec(),
         gpus=4,
         iterations=8,
         scheduler=scheduler,

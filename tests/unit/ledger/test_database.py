@@ -32,7 +32,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
-from tests.unit.ledger.making import CONFIGURATION, new_ledger, new_run, opened, record
+from tests.unit.ledger.making import job_spec, new_ledger, new_run, opened, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -84,7 +84,7 @@ def test_what_is_stored_comes_back_the_same_from_either_database(ledger: Ledger)
     seen = Observation("COMPLETED", ENDED, started_at=datetime(2026, 7, 26, 23, 59, 59, 999999), exit_code=-9)
     record_observations(ledger, {row.attempt_id: seen}, [])
     (row,) = job_rows(ledger)
-    assert (row.case_name, row.configuration) == ("π=3,'\"%_\\", CONFIGURATION)
+    assert (row.case_name, row.spec.to_json()) == ("π=3,'\"%_\\", job_spec().to_json())
     assert (row.started_at, row.exit_code) == (seen.started_at, -9)
     assert metrics_of(ledger, [row.attempt_id])[row.attempt_id] == {metric.name: metric for metric in metrics}
     assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(2**31 - 1, 1e-17)]}

@@ -15,6 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from orchestrator.errors import ReproError
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.measurements import iterations_of, losses_of, metrics_of
@@ -81,7 +82,7 @@ def check_migrated(ledger: Ledger) -> None:
     rows = {row.case_name: row for row in job_rows(ledger, experiment="sc21/figure-13")}
     verified, queued = rows["a"], rows["b"]
     assert (verified.job_id, verified.verdict, verified.scheduler_id) == ("a-id", VERIFIED, "17_0")
-    assert (verified.iteration, verified.exit_code, verified.configuration) == (20, 0, {"gpus_per_node": 8})
+    assert (verified.iteration, verified.exit_code, verified.spec) == (20, 0, JobSpec(gpus_per_node=8))
     assert (queued.state, queued.phase, queued.repeat) == ("PENDING", "waiting", 1)
     assert losses_of(ledger, [verified.attempt_id]) == {verified.attempt_id: [(10, 10.25), (20, 9.875)]}
     assert metrics_of(ledger, [verified.attempt_id])[verified.attempt_id]["iteration_ms"].value == 800.1

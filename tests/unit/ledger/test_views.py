@@ -15,8 +15,8 @@ from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, 
 from orchestrator.ledger.runs import NewJob, record_run
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
 from tests.unit.ledger.making import (
-    CONFIGURATION,
     attempts,
+    job_spec,
     make_old_ledger,
     new_job,
     new_run,
@@ -106,7 +106,7 @@ def test_the_execution_mode_and_the_host_wait_are_in_the_views(ledger: Ledger) -
 
 
 def on_gpus(name: str) -> NewJob:
-    return replace(new_job(name), gpus=8, configuration=CONFIGURATION | {"device": "gpu"})
+    return replace(new_job(name), gpus=8, spec=job_spec(device="gpu"))
 
 
 def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:

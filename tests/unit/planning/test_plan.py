@@ -15,8 +15,9 @@ from orchestrator.catalog.selection import select
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
+from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan, Resources, choose_scale, plan_cases, resources_of
+from orchestrator.planning.plan import Plan, choose_scale, plan_cases, resources_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.job_dir import open_job_file
 from orchestrator.ledger import attempts, measurements
-from orchestrator.ledger.attempts import JobRow, Observation, job_rows, record_observations
+from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredIteration,
@@ -29,6 +29,7 @@ from orchestrator.ledger.measurements import (
     iterations_of,
     metrics_of,
 )
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import incremental, logs

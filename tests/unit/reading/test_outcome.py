@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.logs.iteration import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
@@ -28,6 +28,7 @@ from orchestrator.reading.verdict import (
     judge,
     ran_out_of_memory,
 )
+from tests.unit.ledger.making import job_spec
 from tests.unit.results.making import a_row
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)
@@ -420,7 +421,7 @@ def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path
 def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(log(8))
     training = {"recompute": "full", "warmup_iterations": 8}
-    measured = measure(replace(row, configuration=row.configuration | {"training": training}))
+    measured = measure(replace(row, spec=job_spec(training=training)))
     assert (measured.verdict, measured.verdict_reason) == ("failed", "no iteration is left after the warm-up")
 
 

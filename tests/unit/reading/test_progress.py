@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.reading.progress import TAIL_BYTES, Progress, progress
-from tests.unit.ledger.making import CONFIGURATION
+from tests.unit.ledger.making import job_spec
 
 LINE = (
     " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples: {:12d} | elapsed time per iteration (ms):"
@@ -23,14 +23,14 @@ def log(*elapsed_ms: float, first: int = 1, iterations: int = 100, loss: str = "
 
 
 def read(text: bytes, iterations: int = 100) -> Progress:
-    found = progress(text, iterations, CONFIGURATION)
+    found = progress(text, iterations, job_spec())
     assert found is not None
     return found
 
 
 def test_a_log_without_an_interval_says_nothing() -> None:
     for text in (b"", b"compiling kernels\n", log(100)[:80]):
-        assert progress(text, 100, CONFIGURATION) is None
+        assert progress(text, 100, job_spec()) is None
 
 
 def test_the_first_interval_says_how_far_and_not_how_fast() -> None:

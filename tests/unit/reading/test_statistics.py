@@ -15,7 +15,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.statistics import measured_iterations, metrics
-from tests.unit.ledger.making import CONFIGURATION
+from tests.unit.ledger.making import job_spec
 
 
 def lines(*elapsed_ms: float, first: int = 1, step: int = 1, loss: float = 6.9) -> list[IterationLine]:
@@ -23,7 +23,7 @@ def lines(*elapsed_ms: float, first: int = 1, step: int = 1, loss: float = 6.9) 
 
 
 def computed(*elapsed_ms: float, warmup: int = 2, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(measured_iterations(lines(*elapsed_ms), warmup), CONFIGURATION | configuration)
+    found = metrics(measured_iterations(lines(*elapsed_ms), warmup), job_spec(**configuration))
     return {metric.name: metric for metric in found}
 
 
@@ -53,7 +53,7 @@ def test_a_time_that_no_rate_follows_from_does_not_count() -> None:
 def waiting(*waits_ms: float | None) -> dict[str, MeasuredMetric]:
     """The metrics of iterations of 200 ms with these host waits, of which the first two lines do not count."""
     read = [replace(lines(200.0, first=n)[0], host_wait_ms=wait) for n, wait in enumerate(waits_ms, 1)]
-    return {metric.name: metric for metric in metrics(measured_iterations(read, 2), CONFIGURATION)}
+    return {metric.name: metric for metric in metrics(measured_iterations(read, 2), job_spec())}
 
 
 def test_the_host_wait_is_the_median_of_the_lines_that_count_and_its_share_is_of_the_median_time() -> None:
@@ -118,7 +118,7 @@ def test_tokens_and_the_rate_of_all_gpus_follow_with_the_spread_of_the_time() ->
 
 LLAMA_7B: dict[str, Any] = {
     "model": {"layers": 32, "hidden": 4096, "heads": 32, "seq": 12288, "vocab": 32004, "ffn": 11008, "family": "llama"},
-    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "global_batch_size": 16},
+    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "micro_batch_size": 1, "global_batch_size": 16},
 }
 
 
@@ -143,7 +143,7 @@ def test_no_share_of_an_unknown_peak_is_given() -> None:
 # SC21 table 1, 1.7B, as `pretrain` ran it on one H200: 786.075 ms.
 SC21_1_7B: dict[str, Any] = {
     "model": {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200},
-    "layout": {"gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 16},
+    "layout": {"gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "micro_batch_size": 1, "global_batch_size": 16},
     "peak_tflops": 989,
 }
 SKIPS = {"causal_attention": True, "skips_last_product": True}
@@ -212,7 +212,7 @@ def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowh
         IterationLine(number, 100, 100.0, 6.9, 1.0, 0, 0, reported_tflops_per_gpu=rate, power_w=300.0)
         for number, rate in enumerate(printed, 1)
     ]
-    found = {metric.name: metric for metric in metrics(measured_iterations(read, 0), CONFIGURATION)}
+    found = {metric.name: metric for metric in metrics(measured_iterations(read, 0), job_spec())}
     # of 98, 100 and 104; the first line does not count, and NaN and -5 are no rates
     assert found["reported_tflops_per_gpu"] == MeasuredMetric("reported_tflops_per_gpu", 100.0, "TFLOP/s", 1.5, 3)
     assert found["gpu_power_w"].value == 300.0 and "reported_tokens_per_s_per_gpu" not in found
@@ -220,7 +220,7 @@ def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowh
 
 
 def with_facts(facts: LogFacts, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(measured_iterations(lines(9, 9, 100), 0), CONFIGURATION | configuration, facts)
+    found = metrics(measured_iterations(lines(9, 9, 100), 0), job_spec(**configuration), facts)
     return {metric.name: metric for metric in found}
 
 
@@ -242,7 +242,7 @@ def test_memory_is_what_the_log_counts_in_bytes_and_what_was_not_printed_is_not_
 # SC21 table 1's smallest model in four ranks: by equation 2 it has 1,651,968,000 parameters but for the final norm.
 SMALL = {
     "model": {"layers": 24, "hidden": 2304, "heads": 24, "seq": 2048, "vocab": 51200},
-    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "global_batch_size": 4},
+    "layout": {"gpus": 4, "tensor_parallel": 1, "pipeline_parallel": 4, "micro_batch_size": 1, "global_batch_size": 4},
 }
 LAYER = 12 * 2304**2 + 13 * 2304
 STAGES = (6 * LAYER + (51200 + 2048) * 2304, 6 * LAYER, 6 * LAYER, 6 * LAYER + 51200 * 2304 + 2 * 2304)

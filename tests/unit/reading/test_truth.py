@@ -12,7 +12,8 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.iteration import IterationLines
 from orchestrator.megatron.logs.setup import WorldLine
 from orchestrator.megatron.rules.rule_context import Setting, read_flags
@@ -202,7 +203,11 @@ def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
         "training": asdict(case.training),
         "arguments": arguments,
     }
-    planned: dict[str, Any] = {"workload": case.workload, "configuration": configuration, "gpus": case.layout.gpus}
+    planned: dict[str, Any] = {
+        "workload": case.workload,
+        "spec": JobSpec.from_json(configuration),
+        "gpus": case.layout.gpus,
+    }
     return replace(row, iterations=case.training.iterations, **planned)
 
 

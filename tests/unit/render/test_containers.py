@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.errors import ReproError
 from orchestrator.job_dir import read_record
-from orchestrator.planning.plan import Plan, Resources
+from orchestrator.job_spec import Resources
+from orchestrator.planning.plan import Plan
 from tests.unit.render.standing import RUNTIMES, Stage, saying, sited, with_words
 
 IMAGES = ("registry.example/nvidia/x:1", "registry.example#nvidia/x:1", "docker://registry.example/nvidia/x:1")

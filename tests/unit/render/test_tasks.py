@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.job_dir import read_record
+from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directives, srun_options
-from orchestrator.planning.plan import Plan, Resources
+from orchestrator.planning.plan import Plan
 from orchestrator.workloads.base import TORCHRUN
 from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
@@ -124,7 +125,7 @@ def _job(case: Case, number: int, cluster: str, gpu: str, minute: int) -> NewJob
         image="pytorch-20.12-py3.sqsh",
         gpus=case.layout.gpus,
         iterations=8,
-        configuration={"device": case.device, "gpus_per_node": 8, "gpu": gpu},
+        spec=JobSpec(device=case.device, gpus_per_node=8, gpu=gpu),
         scheduler="slurm",
     )
 

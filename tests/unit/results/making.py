@@ -12,8 +12,9 @@ from pydantic import TypeAdapter
 from orchestrator.catalog.claims import Claim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.paths import Folders
 from orchestrator.reading.verdict import OUT_OF_MEMORY
@@ -93,7 +94,7 @@ def measured(
     the host, in percent, `modes` the execution modes, both by name.
     """
     base, cases = a_row(folder), expand(entry, scale)
-    base = replace(base, configuration=base.configuration | {"gpu": gpu})
+    base = replace(base, spec=replace(base.spec, gpu=gpu))
     rows: list[JobRow] = []
     metrics: dict[int, dict[str, MeasuredMetric]] = {}
     logged: dict[int, Sequence[tuple[int, float]]] = {}

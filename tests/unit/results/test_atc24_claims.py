@@ -13,8 +13,8 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.attempts import JobRow
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
@@ -54,7 +54,7 @@ class Jobs:
                 case_name=case.name,
                 job_id=f"job{number}",
                 attempt_id=number,
-                configuration=base.configuration | {"gpu": self.gpu},
+                spec=replace(base.spec, gpu=self.gpu),
             )
             measured = self.by_case[case.name]
             if not measured:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.ledger.attempts import JobRow
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.ledger.rows import JobRow
 from orchestrator.results.cases import Result, case_results
 from tests.unit.results.making import a_row, figure_13
 
@@ -51,7 +52,7 @@ def test_a_repeat_that_failed_does_not_count_beside_one_that_did_not(tmp_path: P
     assert job_that_counts(tmp_path / "b", ("1", 1.0, {"verdict": "failed"}), ("2", 1.0, {"verdict": "failed"})) == "2"
 
 
-@pytest.mark.parametrize("otherwise", [{"code": "newer"}, {"image": "newer"}, {"configuration": {"newer": 1}}])
+@pytest.mark.parametrize("otherwise", [{"code": "newer"}, {"image": "newer"}, {"spec": JobSpec(gpu="newer")}])
 def test_what_ran_something_else_is_no_repeat_and_the_last_counts(otherwise: dict[str, object], tmp_path: Path) -> None:
     rows: tuple[Row, ...] = (("old", 10.0, {}), ("older", 11.0, {}), ("new", 99.0, otherwise))
     assert job_that_counts(tmp_path, *rows) == "new"

@@ -24,7 +24,7 @@ def table_1(folder: Path, workload: str) -> tuple[Entry, list[Result]]:
     )
     folder.mkdir(exist_ok=True)
     cases, base = with_workload(expand(entry), workload), a_row(folder)
-    base = replace(base, workload=workload, configuration=base.configuration | {"gpu": "A100-SXM4-80GB"})
+    base = replace(base, workload=workload, spec=replace(base.spec, gpu="A100-SXM4-80GB"))
     rows = [replace(base, case_name=case.name, attempt_id=i) for i, case in enumerate(cases)]
     return entry, case_results(entry, cases, rows, {})
 

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger.attempts import JobRow, job_rows
+from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredIteration, Measurement, record_measurements
+from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run, rows_of
 from orchestrator.results.bundle.extract import (
     TABLES,

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.expand import expand
+from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
 from orchestrator.reading.facts import LogFacts
@@ -111,7 +112,7 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
         theoretical_memory_bytes=4,
     )
     computes = {"causal_attention": True, "skips_last_product": True}
-    printed = metrics([line], {**parts, "peak_tflops": 312.0, "computes": computes}, facts)
+    printed = metrics([line], JobSpec.from_json({**parts, "peak_tflops": 312.0, "computes": computes}), facts)
     units = {one.name: one.unit for one in [*printed, *sampled_metrics(tmp_path)]}
     assert units == {name: METRICS[name][0] for name in units}
     assert METRICS.keys() - units == {"training_days"}  # nobody measures it; a paper's figure may show it
@@ -135,7 +136,7 @@ def test_a_job_is_told_by_what_it_was_recorded_with_and_not_by_todays_file(found
     parts["training"]["dtype"], parts["layout"]["global_batch_size"] = "bf16", 40
     settings = case.settings | {"layers": 99, "workload": "another figure's"}
     recorded = {**parts, "device": "gpu", "settings": settings}
-    (row,) = export_rows(figure_13(), [changed(found[0], configuration=recorded)])
+    (row,) = export_rows(figure_13(), [changed(found[0], spec=JobSpec.from_json(recorded))])
     assert (row["layers"], row["dtype"], row["device"], row["microbatches"]) == (99, "bf16", "gpu", 40)
     assert row["workload"] == "pretrain"
 

@@ -1,0 +1,104 @@
+"""Configuration of a job, as the ledger stores it in JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
+
+Setting = bool | int | float | str
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Resources that a job requests from the scheduler. `gpus_per_node` is 0 where processes run on CPU cores."""
+
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    time_limit: str
+
+    @property
+    def tasks(self) -> int:
+        return self.nodes * self.tasks_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedProducts:
+    """Products that a program leaves out of the ones that SC21's eq. 3 counts."""
+
+    causal_attention: bool
+    skips_last_product: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """Configuration of a job: every value that a reader of its results computes with.
+
+    `point` has the case's values on the axes that name it, `settings` on every axis. `computes` is None for jobs that
+    were recorded before it existed, `settings` is empty for them. A part that was stored incompletely is None.
+    `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
+    """
+
+    point: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    device: str | None = None
+    model: ModelShape | None = None
+    layout: Layout | None = None
+    training: Training | None = None
+    resources: Resources | None = None
+    arguments: tuple[str, ...] = ()
+    computes: ComputedProducts | None = None
+    data: str | None = None
+    image_path: str | None = None
+    gpus_per_node: int | None = None
+    gpu: str | None = None
+    peak_tflops: float | None = None
+
+    @property
+    def warmup_iterations(self) -> int:
+        return self.training.warmup_iterations if self.training else 0
+
+    def value(self, axis: str) -> Setting | None:
+        """Return the job's value on an axis. Jobs without `settings` have only the values that name the case."""
+        return (self.settings or self.point).get(axis)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object that the ledger stores, with its keys in order."""
+        stored = dataclasses.asdict(self) | {"arguments": list(self.arguments)}
+        return {name: value for name, value in stored.items() if name != "computes" or value is not None}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
+        """Read a stored configuration. Fields that an older version did not store get their defaults."""
+        values = {name: stored[name] for name in _PLAIN if stored.get(name) is not None}
+        parts: dict[str, Any] = {name: _part(part_type, stored.get(name)) for name, part_type in _PARTS.items()}
+        return cls(**values, **parts, arguments=tuple(stored.get("arguments") or ()))
+
+
+_PARTS: Mapping[str, type[Any]] = {
+    "model": ModelShape,
+    "layout": Layout,
+    "training": Training,
+    "resources": Resources,
+    "computes": ComputedProducts,
+}
+_PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name not in (*_PARTS, "arguments"))
+_FIELDS = {part_type: frozenset(field.name for field in dataclasses.fields(part_type)) for part_type in _PARTS.values()}
+
+
+def _part(part_type: type[T], stored: object) -> T | None:
+    """Make a flat dataclass from the fields that were stored; None where a field without a default is missing."""
+    if not isinstance(stored, Mapping):
+        return None
+    known = _FIELDS[part_type]
+    try:
+        return part_type(**{name: value for name, value in stored.items() if name in known})
+    except TypeError:
+        return None

@@ -1,0 +1,137 @@
+"""Rows of the ledger as frozen dataclasses, read from the columns that have the names of their fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import InstrumentedAttribute
+
+from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.run_folders import RunFolders
+from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, Table
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One submission of a job, without its script and its `sbatch` options. `tables.Attempt` describes the columns."""
+
+    attempt_id: int
+    job_id: str
+    run_id: str
+    number: int
+    scheduler: str
+    host: str
+    user: str | None = None
+    pid: int | None = None
+    pid_start_ticks: int | None = None
+    machine: str | None = None
+    slurm_cluster: str | None = None
+    is_requeued: bool | None = None
+    token: str
+    array_index: int | None = None
+    scheduler_id: str | None = None
+    state: str
+    phase: str
+    reason: str | None = None
+    nodes: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    folder: str
+    created_at: datetime
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    refreshed_at: datetime | None = None
+    unseen_since: datetime | None = None
+    seen_via: str | None = None
+    iteration: int | None = None
+    verdict: str | None = None
+    verdict_reason: str | None = None
+    failure: str | None = None
+    deciding_line: str | None = None
+    deciding_rank: int | None = None
+    execution: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary(AttemptRow):
+    """A job of an experiment with its latest attempt, without the job's configuration.
+
+    `run_id` is the run that asked for the job. An earlier run may have made the attempt.
+    """
+
+    experiment: str
+    scale: str
+    cluster: str
+    case_name: str
+    workload: str
+    code: str
+    image: str | None = None
+    image_digest: str | None = None
+    gpus: int
+    iterations: int
+    repeat: int = 1
+    profile_file: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the case's name with the number of the repeat: `pp=8,gbs=32 #2`."""
+        return self.case_name if self.repeat == 1 else f"{self.case_name} #{self.repeat}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow(JobSummary):
+    """A job of an experiment with its latest attempt and its configuration."""
+
+    spec: JobSpec
+
+
+class RowReader(Generic[R]):
+    """Reader of rows of one type: a query selects `columns`, and `rows` makes a dataclass of each result.
+
+    A field is read from the column with its name in the first of `tables` that has one, unless `columns` names another.
+    """
+
+    def __init__(
+        self, row_type: type[R], tables: Sequence[type[Table]], **columns: InstrumentedAttribute[Any] | sa.Label[Any]
+    ) -> None:
+        assert dataclasses.is_dataclass(row_type)
+        self._row_type = row_type
+        self._names = tuple(field.name for field in dataclasses.fields(row_type))
+        self.columns = tuple(columns.get(name) or _column(tables, name) for name in self._names)
+
+    def rows(self, results: Iterable[Sequence[Any]], folders: RunFolders | None = None) -> Iterator[R]:
+        """Yield a row for each result; with `folders`, its folder is where it is now."""
+        names = self._names
+        conversions = [(name, _CONVERSIONS[name]) for name in names if name in _CONVERSIONS]
+        if folders is not None:
+            conversions.append(("folder", folders.current))
+        for result in results:
+            values = dict(zip(names, result, strict=True))
+            for name, convert in conversions:
+                values[name] = convert(values[name])
+            yield self._row_type(**values)
+
+
+def _column(tables: Sequence[type[Table]], name: str) -> InstrumentedAttribute[Any]:
+    column: InstrumentedAttribute[Any] = next(getattr(table, name) for table in tables if hasattr(table, name))
+    return column
+
+
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "spec": JobSpec.from_json,
+    "options": lambda options: tuple(options or ()),
+}
+
+JOB_TABLES = (Attempt, Run, RunJob, Job)
+JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id)
+JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=Job.configuration)
