@@ -30,8 +30,8 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.machine import Machine
+from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Training
@@ -179,7 +179,7 @@ def host_bound() -> list[Row]:
 
 def _machine(gpu: str, gpus: int) -> Hardware:
     """Return what nvidia-smi gives of a machine; its NVLink comes from the planner's table of GPUs."""
-    return Machine(cpus=16, gpus=gpus, gpu=gpu, gpu_memory_gb=150).hardware().facts()
+    return Machine(cpus=16, gpus=gpus, gpu=gpu, gpu_memory_gb=150).hardware()
 
 
 def _of_tables(quad: bool) -> Iterator[Measured]:
@@ -239,7 +239,7 @@ def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float)
     """The program trains with its tokenizer's vocabulary, padded."""
     assert entry.paper.machine is not None
     model = replace(case.model, vocab=padded_vocabulary(tokenizer, case.layout.tensor_parallel))
-    machine = entry.paper.machine.facts()
+    machine = entry.paper.machine
     odd = index % 2 == 0
     return Row(case.name, odd, model, case.layout, case.training, machine, case.workload, actual_ms)
 

@@ -22,14 +22,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.clusters.machine import PEAKS
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.hardware import GPUS
 from orchestrator.megatron.model import ModelShape
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.layout import Layout
 from orchestrator.pretrain.place import find_place, set_environment
 
-H200_PEAK_TFLOPS = PEAKS["H200"]["bf16"]
+H200_PEAK_TFLOPS = GPUS["H200"].peak_tflops["bf16"]
 COMMON = (
     "--seq-length 2048 --vocab-size 51200 --train-iters 1 --hidden-dropout 0 --attention-dropout 0 --bf16"
     " --use-distributed-optimizer"

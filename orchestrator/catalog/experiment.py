@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from orchestrator.catalog.axes import AXES, AxisRules, AxisValues, Settings
 from orchestrator.catalog.claims import Claim, HowStated, Metric
-from orchestrator.config.model import Count, HardwareFields, NonNegative, Positive, Strict, Text, TimeLimit
+from orchestrator.config.model import Count, Hardware, NonNegative, Positive, Strict, Text, TimeLimit
 from orchestrator.errors import did_you_mean
 from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute
@@ -231,6 +231,6 @@ class Paper(Strict):
     code: dict[str, CodeFields] = {}
     images: dict[str, Text] = {}
     hardware: Text | None = None
-    machine: HardwareFields | None = None
+    machine: Hardware | None = None
     models: dict[str, ModelFields] = {}
     notes: list[Text] = []

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from orchestrator.clusters.machine import PEAKS
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
+from orchestrator.megatron.hardware import GPUS
 from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
 from orchestrator.slurm.site_choice import Choice, choose
 from orchestrator.slurm.time_limits import format_time_limit
 from orchestrator.text import printable_line
 
+_GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]
 _NODES, _PARTITIONS, _CONFIG = "scontrol show node", "scontrol show partition", "scontrol show config"
 _ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
 
@@ -108,8 +109,8 @@ def _gpus(kind: NodeKind) -> Iterator[str]:
     else:
         yield "  # gpu_memory_gb: <memory of one GPU in GB, from its data sheet>"
     if facts:
-        peaks = ", ".join(f"{dtype}: {peak:g}" for dtype, peak in PEAKS[facts.name].items())
-        others = [f"; {name} has other peaks" for name in PEAKS if name.startswith(f"{facts.name} ")]
+        peaks = ", ".join(f"{dtype}: {peak:g}" for dtype, peak in GPUS[facts.name].peak_tflops.items())
+        others = [f"; {name} has other peaks" for name in GPUS if name.startswith(f"{facts.name} ")]
         yield from _line("peak_tflops", f"{{{peaks}}}", f"dense, NVIDIA's data sheet of {facts.name}{''.join(others)}")
     else:
         yield "  # peak_tflops: <dense peaks from the GPU's data sheet, {bf16: ..., fp16: ..., fp32: ...}>"
@@ -264,7 +265,7 @@ class _GpuFacts:
 
 
 def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
-    """The one GPU of PEAKS that the GRES type names, or, where it has no type, a feature; None for anything unsure."""
+    """The one GPU of GPUS that the GRES type names, or, where it has no type, a feature; None for anything unsure."""
     if kind.gpu is None:
         return None
     texts = [kind.gpu.kind] if kind.gpu.kind else sorted(kind.features)
@@ -284,7 +285,7 @@ def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
 
 
 def _known_gpu(text: str) -> str | None:
-    return next((name for name in PEAKS if re.search(rf"\b{_words(name)}\b", _words(text))), None)
+    return next((name for name in _GPU_NAMES if re.search(rf"\b{_words(name)}\b", _words(text))), None)
 
 
 def _words(text: str) -> str:

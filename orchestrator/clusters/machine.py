@@ -8,22 +8,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.config.model import HardwareFields
-
-# Dense peaks in TFLOP/s from the vendor's data sheets (they often print the doubled, sparse number). The first name
-# that is part of what the driver calls the GPU decides.
-PEAKS: Mapping[str, Mapping[str, float]] = {
-    "GH200": {"bf16": 989, "fp16": 989, "fp32": 67},
-    "H200": {"bf16": 989, "fp16": 989, "fp32": 67},
-    "H100 PCIe": {"bf16": 756, "fp16": 756, "fp32": 51},
-    "H100": {"bf16": 989, "fp16": 989, "fp32": 67},
-    "A100": {"bf16": 312, "fp16": 312, "fp32": 19.5},
-    "A800": {"bf16": 312, "fp16": 312, "fp32": 19.5},
-    "V100": {"fp16": 125, "fp32": 15.7},
-}
+from orchestrator.config.model import Hardware
+from orchestrator.megatron.hardware import gpu_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +32,16 @@ class Machine:
         """Places for processes on CPU cores; four even on a small machine, which then takes its time."""
         return max(4, self.cpus)
 
-    def hardware(self) -> HardwareFields:
+    def hardware(self) -> Hardware:
         """This machine as a cluster of one node; without GPUs its places are CPU processes."""
-        peaks = next((peaks for name, peaks in PEAKS.items() if self.gpu and name in self.gpu), {})
-        return HardwareFields.model_validate(
+        facts = gpu_facts(self.gpu)
+        return Hardware.model_validate(
             {
                 "nodes": 1,
                 "gpus_per_node": self.gpus or self.processes,
                 "gpu": self.gpu,
                 "gpu_memory_gb": self.gpu_memory_gb,
-                "peak_tflops": dict(peaks),
+                "peak_tflops": dict(facts.peak_tflops) if facts else {},
             }
         )
 

@@ -11,7 +11,7 @@ from orchestrator.clusters.conditions import BY_KIND, SetupLine, VariableFields,
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.slurm_options import MpirunFields, SlurmFields
 from orchestrator.clusters.workload_sites import WorkloadSites
-from orchestrator.config.model import Count, HardwareFields, Positive, Strict, Text
+from orchestrator.config.model import Count, Hardware, Positive, Strict, Text
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
 # them would fail, or reach the program as something else.
@@ -96,7 +96,7 @@ class ClusterProfile(Strict):
     extends: Text | None = None
     about: Text
     scheduler: Literal["slurm", "local", "mpirun"]
-    hardware: HardwareFields | None = None
+    hardware: Hardware | None = None
     network: NetworkFields | None = None
     site: SiteFields = SiteFields()
     slurm: SlurmFields | None = None

@@ -13,7 +13,7 @@ from orchestrator.clusters.container import read_image
 from orchestrator.clusters.layers import Layered, dotted, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
-from orchestrator.config.model import HardwareFields, placeholders, read_model
+from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ownership import name_of_user, why_not_own_path
@@ -48,7 +48,7 @@ class Cluster:
 
     name: str
     profile: ClusterProfile
-    hardware: HardwareFields
+    hardware: Hardware
     machine: Machine | None
     layered: Layered
     unfilled: tuple[Unfilled, ...]
@@ -228,7 +228,7 @@ def _extended(folders: Folders, file: Path) -> tuple[str | None, str]:
     return (base, str(document.place(("extends",)))) if isinstance(base, str) else (None, "")
 
 
-def _with_network(hardware: HardwareFields, network: NetworkFields | None) -> HardwareFields:
+def _with_network(hardware: Hardware, network: NetworkFields | None) -> Hardware:
     """The adapters' rates as the GB/s that each GPU has of them, where the profile does not say that itself."""
     if hardware.network_gb_s or network is None or not (network.adapters_per_node and network.adapter_gbit_s):
         return hardware

@@ -11,7 +11,6 @@ from pydantic.fields import FieldInfo
 
 from orchestrator.config.yaml import Document, KeyPath
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.megatron.hardware import Hardware
 
 
 class Strict(BaseModel):
@@ -153,10 +152,11 @@ def _without_echoes(problems: list[Problem]) -> list[Problem]:
     return list(dict.fromkeys(problems))
 
 
-class HardwareFields(Strict):
-    """What the nodes are. `peak_tflops` is dense, by dtype; a dtype that is not listed the GPU does not have.
+class Hardware(Strict):
+    """Nodes of one kind. Memory is in units of 10^9 bytes.
 
-    Bandwidths are per GPU and direction, in GB/s: `nvlink_gb_s` inside a node, `network_gb_s` between nodes.
+    `peak_tflops` is the dense peak by dtype; the GPU does not support a dtype that is not listed. Bandwidths are per
+    GPU and direction, in GB/s: `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is unknown.
     """
 
     nodes: Count
@@ -168,10 +168,5 @@ class HardwareFields(Strict):
     network_gb_s: Positive | None = None
 
     def peak(self, dtype: str) -> float | None:
-        """Dense peak in TFLOP/s; None when nobody said."""
+        """Return the dense peak in TFLOP/s; None if it is unknown."""
         return next((peak for name, peak in self.peak_tflops.items() if name == dtype), None)
-
-    def facts(self) -> Hardware:
-        """The same as the plain value that formulas take."""
-        values = self.model_dump()
-        return Hardware(**values | {"peak_tflops": {str(dtype): peak for dtype, peak in self.peak_tflops.items()}})

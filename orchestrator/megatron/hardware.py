@@ -1,21 +1,48 @@
-"""The facts of a machine that a plan is costed with."""
+"""Data sheet values of GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
+
+Fit = Literal["A100", "H800", "GH100"]
+"""Which constants a prediction uses: SC21's program on A100, ATC'24's on H800, or `pretrain` on the chip GH100."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
-    """One kind of node. Memory in units of 10^9 bytes; `peak_tflops` is dense, by dtype; bandwidths are per GPU and
-    direction in GB/s (10^9 bytes): `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is not known.
+class GpuFacts:
+    """Nominal values from the vendor's data sheet.
+
+    `peak_tflops` is the dense peak by dtype (data sheets often print the doubled, sparse number). Bandwidths are in
+    GB/s, links per direction; `host_gb_s` is PCI Express x16 of generation 3, 4 or 5. `fit` names the constants of a
+    program that was not fitted on this GPU.
     """
 
-    nodes: int
-    gpus_per_node: int
-    gpu: str | None = None
-    gpu_memory_gb: float | None = None
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
-    nvlink_gb_s: float | None = None
-    network_gb_s: float | None = None
+    peak_tflops: Mapping[str, float]
+    memory_gb_s: float
+    nvlink_gb_s: float
+    host_gb_s: float
+    fit: Fit
+
+
+_A100: Mapping[str, float] = {"bf16": 312, "fp16": 312, "fp32": 19.5}
+_GH100: Mapping[str, float] = {"bf16": 989, "fp16": 989, "fp32": 67}
+
+GPUS: Mapping[str, GpuFacts] = {
+    "GH200": GpuFacts(_GH100, 4800, 450, 64, "H800"),
+    "H200": GpuFacts(_GH100, 4800, 450, 64, "H800"),
+    "H100 PCIe": GpuFacts({"bf16": 756, "fp16": 756, "fp32": 51}, 3350, 450, 64, "H800"),
+    "H100": GpuFacts(_GH100, 3350, 450, 64, "H800"),
+    "H800": GpuFacts({}, 3350, 200, 64, "H800"),
+    "A100": GpuFacts(_A100, 2039, 300, 32, "A100"),
+    "A800": GpuFacts(_A100, 2039, 200, 32, "A100"),
+    "V100": GpuFacts({"fp16": 125, "fp32": 15.7}, 900, 150, 16, "A100"),
+}
+"""Facts by a part of the GPU's name; the first key that the name contains applies. The bandwidths of GH200 and of
+H100 PCIe are those of H200 and H100."""
+
+
+def gpu_facts(gpu: str | None) -> GpuFacts | None:
+    """Return the facts of a GPU by the name that its driver uses; None if the table has no such GPU."""
+    return next((facts for part, facts in GPUS.items() if part in (gpu or "")), None)

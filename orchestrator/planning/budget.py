@@ -125,7 +125,7 @@ def trained_for(case: Case, iterations: int) -> Case:
 
 def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]:
     """Every job once, by what it runs, and the largest uncertainty of their times."""
-    hardware = target.hardware.facts()
+    hardware = target.hardware
     runs: dict[str, Run] = {}
     uncertainty = 0.0
     for case in cases:

@@ -39,7 +39,7 @@ def cost_of(case: Case, target: Target) -> Cost:
     nodes = target.nodes_of(case)
     if case.device == "cpu":
         return Cost(nodes, None, None, None, None, None, None)
-    hardware = target.hardware.facts()
+    hardware = target.hardware
     memory = memory_of(case)
     share = traits_of(case.workload).usable_share
     usable = None if hardware.gpu_memory_gb is None else hardware.gpu_memory_gb * 1e9 * share

@@ -11,7 +11,7 @@ from orchestrator.clusters.container import read_image
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
-from orchestrator.config.model import HardwareFields
+from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import Setting, broken_rules, layout_warnings
 from orchestrator.workloads.program import Program
@@ -24,7 +24,7 @@ class Target:
     """A machine's facts under the name a person knows it by; `machine` is this one, where it is that."""
 
     name: str
-    hardware: HardwareFields
+    hardware: Hardware
     machine: Machine | None = None
     profile: ClusterProfile | None = None
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
-from orchestrator.megatron.hardware import Hardware
+from orchestrator.config.model import Hardware
+from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
 from orchestrator.workloads.traits import traits_of
-
-Fit = Literal["A100", "H800", "GH100"]
-"""Which constants a prediction uses: SC21's program on A100, ATC'24's on H800, or `pretrain` on the chip GH100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +51,6 @@ figure 9 (21 of 41); with these as they are, of the other four over the odd rows
 of 26) and on four (8 of 15).
 """
 
-
-@dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """Nominal bandwidths from the vendor's data sheets in GB/s, links per direction; `host_gb_s` is PCI Express x16 of
-    generation 3, 4 and 5. `fit` says whose share of the peak is used by programs that were not fitted on this GPU.
-    """
-
-    memory_gb_s: float
-    nvlink_gb_s: float
-    host_gb_s: float
-    fit: Fit
-
-
-GPUS = {
-    "V100": GpuFacts(900, 150, 16, "A100"),
-    "A100": GpuFacts(2039, 300, 32, "A100"),
-    "A800": GpuFacts(2039, 200, 32, "A100"),
-    "H100": GpuFacts(3350, 450, 64, "H800"),
-    "H200": GpuFacts(4800, 450, 64, "H800"),
-    "H800": GpuFacts(3350, 200, 64, "H800"),
-}
-"""By a part of the GPU's name."""
 
 FLASH_SHARE: dict[Fit, dict[int, tuple[float, float]]] = {
     "A100": {128: (0.73, 0.63)},
@@ -215,11 +190,6 @@ def start_up_s(program: str) -> float:
     return PRETRAIN_START_UP_S if program == "pretrain" else ASSUMED_START_UP_S
 
 
-def gpu_facts(gpu: str | None) -> GpuFacts | None:
-    """Of a GPU by its name, None where it is not in the table."""
-    return next((facts for part, facts in GPUS.items() if part in (gpu or "")), None)
-
-
 def is_fitted(gpu: str | None, program: str) -> bool:
     """Return whether constants were fitted on this kind of GPU and program."""
     return _fit_in(CALIBRATED, gpu, program) is not None
@@ -308,11 +278,11 @@ def with_half_of_what_is_assumed(hardware: Hardware) -> Hardware:
     """
     facts = gpu_facts(hardware.gpu)
     nvlink = None if facts is None else facts.nvlink_gb_s / (2 if _is_card(hardware.gpu) else 1)
-    return replace(
-        hardware,
-        nvlink_gb_s=hardware.nvlink_gb_s or nvlink or ASSUMED_NVLINK_GB_S / 2,
-        network_gb_s=hardware.network_gb_s or ASSUMED_NETWORK_GB_S / 2,
-    )
+    links = {
+        "nvlink_gb_s": hardware.nvlink_gb_s or nvlink or ASSUMED_NVLINK_GB_S / 2,
+        "network_gb_s": hardware.network_gb_s or ASSUMED_NETWORK_GB_S / 2,
+    }
+    return hardware.model_copy(update=links)
 
 
 def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bool) -> float:

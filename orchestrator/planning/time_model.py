@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from orchestrator.megatron.hardware import Hardware
+from orchestrator.config.model import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
@@ -61,7 +61,7 @@ def _predicted(
     constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> Duration | None:
     """Return the prediction with the uncertainty that it has where all bandwidths are known."""
-    peak = hardware.peak_tflops.get(training.dtype)
+    peak = hardware.peak(training.dtype)
     if peak is None:
         return None
     fit = time_constants.fit_of(hardware.gpu, program)

@@ -187,7 +187,7 @@ def test_smaller_scales_are_the_rows_of_one_node_with_smaller_batches_or_models(
 def test_the_machine_is_the_papers_which_has_no_bf16() -> None:
     paper = shipped("alpa-gpt").paper
     assert paper.machine is not None
-    machine = paper.machine.facts()
+    machine = paper.machine
     assert (machine.nodes, machine.gpus_per_node, machine.gpu_memory_gb) == (8, 8, 16)
     assert machine.peak_tflops == {"fp16": 125, "fp32": 15.7}
     assert (machine.nvlink_gb_s, machine.network_gb_s) == (150, 25 / 8 / 8)

@@ -220,7 +220,7 @@ def test_nine_pairs_of_throughput_and_mfu_are_published() -> None:
 def test_the_machine_is_the_papers_and_its_peak_the_one_that_the_mfu_divide_by() -> None:
     paper = shipped("atc-demo").paper
     assert paper.machine is not None
-    machine = paper.machine.facts()
+    machine = paper.machine
     assert (machine.nodes, machine.gpus_per_node, machine.gpu, machine.gpu_memory_gb) == (32, 8, "H800", 80)
     assert (machine.peak_tflops, machine.nvlink_gb_s, machine.network_gb_s) == ({"bf16": 989.4}, 200, 12.5)
     assert {name: code.commit[:7] for name, code in paper.code.items()} == {

@@ -10,9 +10,10 @@ import pytest
 
 from orchestrator.clusters.container import Runtime
 from orchestrator.clusters.layers import leaves
-from orchestrator.clusters.machine import PEAKS, parse_nvidia_smi
+from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import read_document
+from orchestrator.megatron.hardware import gpu_facts
 from tests.slurm.configuration import Shape, slurm_conf
 from tests.slurm.portable import gpu_type
 from tests.unit.clusters.sites import (
@@ -136,8 +137,8 @@ def test_peaks_are_the_dense_ones_of_the_data_sheet(name: str, tmp_path: Path) -
     if name in ("leonardo", "kwai-h800"):  # a part of its own; and what the published MFU divide by
         assert dict(hardware.peak_tflops) == ({} if name == "leonardo" else {"bf16": 989.4, "fp16": 989.4})
     else:
-        peaks = next(peaks for known, peaks in PEAKS.items() if known in gpu)
-        assert dict(hardware.peak_tflops) == dict(peaks)
+        facts = gpu_facts(gpu)
+        assert facts is not None and dict(hardware.peak_tflops) == dict(facts.peak_tflops)
 
 
 NVLINK = {"V100": 150, "A100": 300, "H100": 450, "H200": 450, "GH200": 450, "H800": 200}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
-from orchestrator.config.model import HardwareFields
+from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
 from orchestrator.megatron.logs.iteration_lines import IterationLine
 from orchestrator.megatron.training import Training
@@ -163,7 +163,7 @@ def test_where_even_the_least_does_not_fit_it_is_said_what_that_takes_and_which_
 def test_without_a_prediction_there_is_no_budget(tmp_path: Path) -> None:
     line = refusal(expand(shipped(), "cpu"), Target("here", Machine(4).hardware(), Machine(4)), 600)
     assert line.startswith("--time-budget: figure-13 at scale cpu runs on CPU cores, whose time is not predicted; ")
-    unknown = HardwareFields.model_validate({"nodes": 1, "gpus_per_node": 8, "gpu": "X"})
+    unknown = Hardware.model_validate({"nodes": 1, "gpus_per_node": 8, "gpu": "X"})
     line = refusal(expand(entry_of(tmp_path, BASE)), Target("site", unknown), 600)
     assert "no time is predicted on site, whose GPUs' peak in fp32 nobody has said" in line
     assert "peak_tflops: {fp32: ...}" in line

@@ -11,7 +11,7 @@ from orchestrator.catalog.case import Expectation
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
-from orchestrator.config.model import HardwareFields
+from orchestrator.config.model import Hardware
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import Campaign, Chosen, plan_campaign
 from orchestrator.planning.cost import cost_of, fit_of, memory_of
@@ -19,7 +19,7 @@ from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
-A100S = HardwareFields.model_validate(
+A100S = Hardware.model_validate(
     {"nodes": 8, "gpus_per_node": 8, "gpu": "A100", "gpu_memory_gb": 80, "peak_tflops": {"fp16": 312, "bf16": 312}}
 )
 
@@ -51,7 +51,7 @@ def test_a_job_that_two_figures_share_is_counted_and_paid_once() -> None:
 
 
 def test_every_scale_of_every_experiment_is_valid_where_it_is_meant_to_run() -> None:
-    gpus = HardwareFields.model_validate(A100S.model_dump() | {"nodes": 1, "gpus_per_node": 4})
+    gpus = Hardware.model_validate(A100S.model_dump() | {"nodes": 1, "gpus_per_node": 4})
     processes = Machine(2)
     for paper in ("sc21", "atc24", "alpa", "tutorials"):
         for entry in find_entries(FOLDERS, paper):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
-from orchestrator.megatron.hardware import Hardware
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rules import Setting, broken_rules
@@ -30,12 +30,35 @@ from orchestrator.planning.time_constants import (
 from orchestrator.planning.time_model import Duration, predict
 from tests.unit.catalog.entries import CHECKOUT
 
-A100 = Hardware(384, 8, "A100-SXM4-80GB", 80, {"fp16": 312, "bf16": 312}, 300, 25)
-A800 = Hardware(1, 8, "A800", 80, {"bf16": 312}, 200, 12.5)
-H800 = Hardware(32, 8, "H800", 80, {"bf16": 989.4}, 200, 12.5)
-H200 = Hardware(1, 8, "NVIDIA H200", 141, {"bf16": 989}, 450, 50)
-H100 = Hardware(1, 8, "NVIDIA H100 80GB HBM3", 80, {"bf16": 989}, 450, 50)
-NO_NAME = replace(H800, gpu=None)
+
+def machine_of(
+    nodes: int,
+    gpus: int,
+    gpu: str,
+    memory_gb: int,
+    peaks: dict[str, float],
+    nvlink_gb_s: float | None = None,
+    network_gb_s: float | None = None,
+) -> Hardware:
+    return Hardware.model_validate(
+        {
+            "nodes": nodes,
+            "gpus_per_node": gpus,
+            "gpu": gpu,
+            "gpu_memory_gb": memory_gb,
+            "peak_tflops": peaks,
+            "nvlink_gb_s": nvlink_gb_s,
+            "network_gb_s": network_gb_s,
+        }
+    )
+
+
+A100 = machine_of(384, 8, "A100-SXM4-80GB", 80, {"fp16": 312, "bf16": 312}, 300, 25)
+A800 = machine_of(1, 8, "A800", 80, {"bf16": 312}, 200, 12.5)
+H800 = machine_of(32, 8, "H800", 80, {"bf16": 989.4}, 200, 12.5)
+H200 = machine_of(1, 8, "NVIDIA H200", 141, {"bf16": 989}, 450, 50)
+H100 = machine_of(1, 8, "NVIDIA H100 80GB HBM3", 80, {"bf16": 989}, 450, 50)
+NO_NAME = H800.model_copy(update={"gpu": None})
 """A GPU on which no program was fitted: all programs have the same constants there."""
 FP16 = Training("fp16", recompute="full")
 GPT_175B = ModelShape(96, 12288, 96, 2048, 51200)
@@ -243,7 +266,7 @@ def test_recomputing_norms_and_activations_costs_something_and_less_than_all() -
 
 def test_offloading_is_free_until_the_link_to_the_host_is_slower_than_compute() -> None:
     training = Training("bf16", recompute="ours")
-    slow_link = replace(H800, gpu="V100")  # PCI Express 3 beside a fast peak
+    slow_link = H800.model_copy(update={"gpu": "V100"})  # PCI Express 3 beside a fast peak
     for hardware, free in ((H800, True), (slow_link, False)):
         kept = duration(LLAMA_175B, TABLE_8_OURS, training, hardware, "megatron-kwai").compute_ms
         moved = duration(LLAMA_175B, TABLE_8_OURS, replace(training, offload=1.0), hardware, "megatron-kwai").compute_ms
@@ -282,18 +305,18 @@ def test_context_parallelism_sends_keys_and_values_and_fewer_with_shared_ones() 
         (H800, "megatron-kwai", True, 0.08),
         (H800, "megatron-jan-2024", False, 0.1),
         (H200, "pretrain", True, 0.08),
-        (replace(H200, gpu="H200-SXM-141GB"), "pretrain", True, 0.08),
+        (H200.model_copy(update={"gpu": "H200-SXM-141GB"}), "pretrain", True, 0.08),
         (H200, "megatron-core", False, OTHER_UNCERTAINTY),
         (H100, "pretrain", False, SAME_CHIP_UNCERTAINTY),
         (H800, "pretrain", False, SAME_CHIP_UNCERTAINTY),
         (H100, "megatron-core", False, OTHER_UNCERTAINTY),
-        (replace(H100, gpu="NVIDIA H100 PCIe"), "pretrain", False, OTHER_UNCERTAINTY),
-        (replace(H100, gpu="NVIDIA H100 NVL"), "pretrain", False, OTHER_UNCERTAINTY),
-        (replace(A100, gpu="NVIDIA A100 80GB PCIe"), "megatron-2021", False, SAME_GPU_UNCERTAINTY),
-        (replace(H200, gpu="NVIDIA H200 NVL"), "pretrain", False, OTHER_UNCERTAINTY),
-        (replace(H200, gpu="NVIDIA GH200 480GB"), "pretrain", False, OTHER_UNCERTAINTY),
-        (replace(A100, gpu="V100-SXM2-16GB"), "megatron-alpa", False, OTHER_UNCERTAINTY),
-        (replace(A100, gpu=None), "pretrain", False, OTHER_UNCERTAINTY),
+        (H100.model_copy(update={"gpu": "NVIDIA H100 PCIe"}), "pretrain", False, OTHER_UNCERTAINTY),
+        (H100.model_copy(update={"gpu": "NVIDIA H100 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
+        (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, SAME_GPU_UNCERTAINTY),
+        (H200.model_copy(update={"gpu": "NVIDIA H200 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
+        (H200.model_copy(update={"gpu": "NVIDIA GH200 480GB"}), "pretrain", False, OTHER_UNCERTAINTY),
+        (A100.model_copy(update={"gpu": "V100-SXM2-16GB"}), "megatron-alpa", False, OTHER_UNCERTAINTY),
+        (A100.model_copy(update={"gpu": None}), "pretrain", False, OTHER_UNCERTAINTY),
     ],
 )
 def test_what_was_not_fitted_is_said_to_be_less_certain(
@@ -457,9 +480,15 @@ def test_an_unknown_peak_is_no_prediction() -> None:
 @pytest.mark.parametrize(
     ("known", "unknown"),
     [
-        (A100, replace(A100, network_gb_s=None)),
-        (replace(A100, gpu="NVIDIA A100 80GB PCIe"), replace(A100, gpu="NVIDIA A100 80GB PCIe", nvlink_gb_s=None)),
-        (replace(A100, gpu="a new GPU"), replace(A100, gpu="a new GPU", nvlink_gb_s=None)),
+        (A100, A100.model_copy(update={"network_gb_s": None})),
+        (
+            A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}),
+            A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe", "nvlink_gb_s": None}),
+        ),
+        (
+            A100.model_copy(update={"gpu": "a new GPU"}),
+            A100.model_copy(update={"gpu": "a new GPU", "nvlink_gb_s": None}),
+        ),
     ],
 )
 def test_an_unknown_bandwidth_makes_a_prediction_less_certain(known: Hardware, unknown: Hardware) -> None:
@@ -471,7 +500,7 @@ def test_an_unknown_bandwidth_makes_a_prediction_less_certain(known: Hardware, u
 
 def test_a_job_on_one_node_is_as_certain_without_a_known_network() -> None:
     for gpu, certain in (("NVIDIA H200", CALIBRATED_UNCERTAINTY), ("NVIDIA H100 80GB HBM3", SAME_CHIP_UNCERTAINTY)):
-        machine = Hardware(1, 8, gpu, 141, {"bf16": 989})
+        machine = machine_of(1, 8, gpu, 141, {"bf16": 989})
         found = duration(GPT_6B, Layout(8, 4, 1, 1, 32), BF16, machine, "pretrain")
         assert found.tensor_parallel_ms > 0 and found.data_parallel_ms > 0
         assert found.uncertainty == certain
@@ -490,7 +519,15 @@ MODELS = st.builds(
 PROGRAMS = st.sampled_from(
     ("megatron-2021", "megatron-kwai", "megatron-jan-2024", "megatron-alpa", "megatron-core", "pretrain")
 )
-HARDWARE = st.sampled_from((A100, H800, H200, replace(A100, gpu="V100"), Hardware(64, 4, peak_tflops={"bf16": 2250})))
+HARDWARE = st.sampled_from(
+    (
+        A100,
+        H800,
+        H200,
+        A100.model_copy(update={"gpu": "V100"}),
+        Hardware(nodes=64, gpus_per_node=4, peak_tflops={"bf16": 2250}),
+    )
+)
 TRAININGS = st.builds(
     Training,
     dtype=st.just("bf16"),
@@ -516,7 +553,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 def test_every_valid_layout_has_a_finite_time_that_its_parts_add_up_to(
     model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> None:
-    hardware = replace(hardware, peak_tflops={"bf16": 312})
+    hardware = hardware.model_copy(update={"peak_tflops": {"bf16": 312}})
     found = duration(model, layout, training, hardware, program)
     parts = astuple(found)[3:]
     assert all(math.isfinite(part) and part >= 0 for part in parts) and found.compute_ms > 0
@@ -537,7 +574,7 @@ def test_more_microbatches_never_take_less_time(
 def test_a_slower_link_never_takes_less_time(
     model: ModelShape, layout: Layout, training: Training, program: str, link: str, share: float
 ) -> None:
-    slower = Hardware(**{f: getattr(H800, f) for f in H800.__slots__} | {link: getattr(H800, link) * share})
+    slower = H800.model_copy(update={link: getattr(H800, link) * share})
     fast = duration(model, layout, training, H800, program).iteration_ms
     assert duration(model, layout, training, slower, program).iteration_ms >= fast
 
