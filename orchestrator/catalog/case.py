@@ -32,6 +32,7 @@ class Case:
 
     `point` has its value on every axis that names it, `settings` on every axis there is. `arguments` are given to the
     program beside those that follow from model, layout and training. `published` are the source's numbers for it.
+    `instead_of` is the experiment's own workload where `--workload` replaces it.
     """
 
     experiment: str
@@ -48,6 +49,7 @@ class Case:
     expected: Expectation | None = None
     published: tuple[PublishedPoint, ...] = ()
     note: str | None = None
+    instead_of: str | None = field(default=None, compare=False)
     settings: dict[str, Value] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from orchestrator.catalog.axes import AXES, Value, read_value
 from orchestrator.catalog.case import Case, shown_value
-from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.paths import short_name
 
@@ -66,23 +64,23 @@ def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
         what = f"--workload {workload}: {figure} compares programs ({', '.join(own)}), which would become one"
         raise ReproError(Problem(what, hint="leave --workload out"))
     return [
-        replace(case, workload=workload, expected=None, settings=case.settings | {"workload": workload})
+        replace(
+            case,
+            workload=workload,
+            expected=None,
+            instead_of=case.instead_of or own[0],
+            settings=case.settings | {"workload": workload},
+        )
         for case in cases
     ]
 
 
-def instead_of(entry: Entry, case: Case) -> str | None:
-    """The program that the experiment itself names at the case's scale; None where the case has it."""
-    own = [other.workload for other in expand(entry, case.scale)]
-    return None if case.workload in own else own[0]
-
-
-def replacement_notes(entry: Entry, cases: Sequence[Case]) -> list[str]:
-    """What a person should know before another program runs the cases; nothing where their own does."""
-    own, workload = instead_of(entry, cases[0]), cases[0].workload
+def replacement_notes(cases: Sequence[Case]) -> list[str]:
+    """Return what a user should know before another workload than the experiment's own runs the cases."""
+    own, workload = cases[0].instead_of, cases[0].workload
     if own is None:
         return []
-    notes = [f"{entry.short_name} with {workload} instead of {own}"]
+    notes = [f"{short_name(cases[0].experiment)} with {workload} instead of {own}"]
     passed = dict.fromkeys(" ".join(case.arguments) for case in cases if case.arguments)
     if passed:
         notes.append(f"written for {own} and passed to {workload} as they are: {'; '.join(passed)}")

@@ -96,7 +96,7 @@ def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = No
 def _listed(entry: Entry, done: Done) -> dict[str, Any]:
     from orchestrator.catalog.expand import case_count, expand, scale_fields
     from orchestrator.catalog.experiment import PAPER, scale_names
-    from orchestrator.planning.batch_plan import Chosen, plan_campaign
+    from orchestrator.planning.batch_plan import CaseSelection, plan_batch
     from orchestrator.planning.target import Target
 
     has_hours = entry.paper.machine is not None and not entry.experiment.reference_only
@@ -104,7 +104,8 @@ def _listed(entry: Entry, done: Done) -> dict[str, Any]:
     scales = scale_names(entry.experiment)
     gpus = {scale: _values_at(entry, scale, "gpus") for scale in scales}
     workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
-    hours = plan_campaign([Chosen(entry, tuple(published), Target.of_paper(entry))]).gpu_hours if published else None
+    selections = [CaseSelection(entry, tuple(published), Target.of_paper(entry))] if published else []
+    hours = plan_batch(selections).gpu_hours if published else None
     smallest, largest = min(gpus[PAPER]), max(gpus[PAPER])
     return {
         "experiment": entry.name,

@@ -216,12 +216,11 @@ def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]
 
 def _cases(cluster: Cluster, folders: Folders, experiment: str, scale: str | None) -> tuple[Entry, list[Case]]:
     """The experiment's cases at the scale that is asked for, or that `submit` would choose."""
-    from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
-    from orchestrator.planning.plan import choose_scale
+    from orchestrator.planning.plan import cases_at
 
     entry = find_experiment(folders, experiment)
-    return entry, expand(entry, choose_scale(entry, cluster, scale))
+    return entry, cases_at(entry, cluster, scale)
 
 
 def _row(cluster: Cluster) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.planning.batch_plan import Campaign, Chosen, PlannedCase
+    from orchestrator.planning.batch_plan import BatchPlan, CaseSelection, PlannedCase
     from orchestrator.planning.budget import Budgeted
 
 Names = Annotated[
@@ -51,29 +51,30 @@ def plan(
     """Say for each case whether it is valid, fits in memory, how long it takes and what it costs; queue nothing."""
     from orchestrator.cli.selection import choose
     from orchestrator.paths import find_folders
-    from orchestrator.planning.batch_plan import plan_campaign
+    from orchestrator.planning.batch_plan import plan_batch
 
     chosen, notes = choose(find_folders(), names, cluster, scale, where, workload)
-    campaign, budgeted = plan_campaign(chosen), None
+    batch, budgeted = plan_batch(chosen), None
     if time_budget is not None:
-        campaign, budgeted = _within_budget(chosen, campaign, time_budget)
-    rows = {planned.label: _row(planned, len(chosen) > 1) for planned in campaign.planned if not planned.refused}
+        batch, budgeted = _within_budget(chosen, batch, time_budget)
+    rows = {planned.label: _row(planned, len(chosen) > 1) for planned in batch.planned if not planned.checked.refusals}
     if budgeted is not None:
         _add_runs(rows, budgeted)
     if solve_alpha:
-        _add_alpha(rows, campaign)
+        _add_alpha(rows, batch)
     if exact:
-        notes += _add_exact(rows, campaign)
-    refused = [str(problem) for problem in campaign.refusals]
-    warnings = _warnings(campaign)
+        notes += _add_exact(rows, batch)
+    refused = [str(problem) for problem in batch.refusals]
+    warnings = _warnings(batch)
     if json:
+        parts = {planned.label: _parts_ms(planned) for planned in batch.planned}
         as_json(
             {
-                "cases": list(rows.values()),
+                "cases": [row | parts[label] for label, row in rows.items()],
                 "refused": refused,
                 "warnings": warnings,
                 "notes": notes,
-                "totals": _totals(campaign, budgeted),
+                "totals": _totals(batch, budgeted),
             }
         )
     elif rows:
@@ -86,8 +87,8 @@ def plan(
     for line in refused:
         say(f"repro: {line}")
     if rows:
-        say(_caution(campaign))
-    say(_summary(campaign))
+        say(_caution(batch))
+    say(_summary(batch))
     if budgeted is not None:
         say(budget_line(budgeted))
     if refused:
@@ -95,7 +96,7 @@ def plan(
     _print_next(chosen[0], cluster, f"{as_typed(workload)}{as_typed_budget(time_budget, where)}")
 
 
-def _print_next(some: Chosen, cluster: str | None, asked: str) -> None:
+def _print_next(some: CaseSelection, cluster: str | None, asked: str) -> None:
     """`asked` are options that the command has in common with this one."""
     name, scales = some.entry.short_name, list(some.entry.experiment.scales)
     if cluster is not None:
@@ -109,22 +110,24 @@ def _print_next(some: Chosen, cluster: str | None, asked: str) -> None:
         next_command(f"repro plan {name} --cluster selene{asked}", "the same cases on another machine")
 
 
-def _within_budget(chosen: Sequence[Chosen], campaign: Campaign, time_budget: str) -> tuple[Campaign, Budgeted | None]:
+def _within_budget(
+    chosen: Sequence[CaseSelection], batch: BatchPlan, time_budget: str
+) -> tuple[BatchPlan, Budgeted | None]:
     """The plan of the same cases with as many iterations as fit; those that are refused stay as they are."""
-    from orchestrator.planning.batch_plan import plan_campaign
+    from orchestrator.planning.batch_plan import plan_batch
     from orchestrator.planning.budget import read_budget, within_budget
 
     budget_s = read_budget(time_budget)
     if len(chosen) > 1:
         hint = f"for example repro plan {chosen[0].entry.short_name} --time-budget {time_budget}"
         raise ReproError(Problem(f"--time-budget is for one experiment, and here are {len(chosen)}", hint=hint))
-    running = [planned.case for planned in campaign.planned if not planned.refused]
+    running = [planned.case for planned in batch.planned if not planned.checked.refusals]
     if not running:
-        return campaign, None
+        return batch, None
     found = within_budget(running, chosen[0].target, budget_s)
     fitting = {case.name: case for case in found.cases}
     cases = tuple(fitting.get(case.name, case) for case in chosen[0].cases)
-    return plan_campaign([replace(chosen[0], cases=cases)]), found
+    return plan_batch([replace(chosen[0], cases=cases)]), found
 
 
 def _add_runs(rows: Mapping[str, dict[str, Any]], budgeted: Budgeted) -> None:
@@ -133,12 +136,12 @@ def _add_runs(rows: Mapping[str, dict[str, Any]], budgeted: Budgeted) -> None:
         row["iterations"], row["run_s"] = case.training.iterations, round(run_s, 1)
 
 
-def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
+def _add_alpha(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> None:
     """The alpha of each case that offloads, or could, beside the published one."""
     from orchestrator.megatron.memory_atc24 import solve_offload
 
     found = False
-    for planned in campaign.planned:
+    for planned in batch.planned:
         case = planned.case
         solvable = case.model.family == "llama" and case.training.recompute in ("none", "ours")
         if planned.label in rows:
@@ -151,7 +154,7 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> None:
         raise ReproError(Problem("--solve-alpha: no case here keeps activations that ATC'24 would offload", hint=hint))
 
 
-def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[str]:
+def _add_exact(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> list[str]:
     """The real model's bytes beside the closed form's; returns what could not be planned and where the two disagree."""
     from orchestrator.planning.cost import fit_of
     from orchestrator.planning.exact import ExactCase, absent_packages, plan_exactly
@@ -160,7 +163,7 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[s
     absent = absent_packages()
     if absent:
         raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=INSTALL))
-    jobs = [job for job in campaign.jobs if job.case.device == "gpu"]
+    jobs = [job for job in batch.jobs if job.case.device == "gpu"]
     if not jobs:
         hint = "leave --exact out: cases on CPU cores have no GPU memory to plan"
         raise ReproError(Problem("--exact: no case here runs on GPUs", hint=hint))
@@ -175,12 +178,13 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[s
             continue
         row["exact_gb"], row["exact_stage"] = round(found.total_bytes / 1e9, 1), found.stage
         row["exact_parameters_b"] = round(found.parameters / 1e9, 3)
-        assert job.cost is not None and job.cost.memory is not None
-        if job.cost.usable_bytes is not None:
-            row["fit"] = fit_of(job.case, found.total_bytes, job.cost.usable_bytes)
-        if row["fit"] != job.cost.fit:
-            notes.append(f"{job.label}: {row['fit']} by the real model, {job.cost.fit} by the closed form")
-        apart = job.cost.memory.total_bytes / found.total_bytes - 1
+        cost = job.checked.cost
+        assert cost is not None and cost.memory is not None
+        if cost.usable_bytes is not None:
+            row["fit"] = fit_of(job.case, found.total_bytes, cost.usable_bytes)
+        if row["fit"] != cost.fit:
+            notes.append(f"{job.label}: {row['fit']} by the real model, {cost.fit} by the closed form")
+        apart = cost.memory.total_bytes / found.total_bytes - 1
         if abs(apart) > DISAGREE:
             notes.append(f"{job.label}: the closed form is {apart:+.1%} off the real model")
     for row in rows.values():
@@ -190,7 +194,7 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], campaign: Campaign) -> list[s
 
 
 def _row(planned: PlannedCase, several: bool) -> dict[str, Any]:
-    case, cost = planned.case, planned.cost
+    case, cost = planned.case, planned.checked.cost
     assert cost is not None
     memory, duration = cost.memory, cost.duration
     return {
@@ -208,21 +212,29 @@ def _row(planned: PlannedCase, several: bool) -> dict[str, Any]:
         "iteration_s": duration and round(duration.iteration_ms / 1e3, 3),
         "uncertainty": duration and round(duration.uncertainty, 3),
         "job_min": cost.job_s and round(cost.job_s / 60, 1),
-        "time_limit": planned.time_limit,
+        "time_limit": planned.checked.resources.time_limit,
         "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),
         "same_job_as": planned.same_as,
     }
+
+
+def _parts_ms(planned: PlannedCase) -> dict[str, float | None]:
+    """Return the parts of the predicted time of an iteration, for --json; None where no time is predicted."""
+    from orchestrator.planning.time_model import DURATION_PARTS
+
+    duration = planned.checked.cost and planned.checked.cost.duration
+    return {part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS}
 
 
 def _pinned_gb(pinned_bytes: float) -> float | None:
     return round(pinned_bytes / 1e9, 1) if pinned_bytes else None
 
 
-def _warnings(campaign: Campaign) -> list[str]:
+def _warnings(batch: BatchPlan) -> list[str]:
     """Each warning once, with the cases it is about."""
     about: dict[str, list[str]] = {}
-    for planned in campaign.planned:
-        for text in planned.warnings:
+    for planned in batch.planned:
+        for text in planned.checked.warnings:
             about.setdefault(text, []).append(planned.label)
     return [f"{text}: {_some(labels)}" for text, labels in about.items()]
 
@@ -231,22 +243,22 @@ def _some(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
-def _totals(campaign: Campaign, budgeted: Budgeted | None = None) -> dict[str, Any]:
-    jobs = campaign.jobs
+def _totals(batch: BatchPlan, budgeted: Budgeted | None = None) -> dict[str, Any]:
+    jobs = batch.jobs
     of_budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
     return {
-        "cases": len(campaign.planned),
-        "refused": len(campaign.refused),
+        "cases": len(batch.planned),
+        "refused": len(batch.refused),
         "jobs": len(jobs),
-        "gpu_hours": round(campaign.gpu_hours, 2),
+        "gpu_hours": round(batch.gpu_hours, 2),
         "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
         **of_budget,
     }
 
 
-def _caution(campaign: Campaign) -> str:
+def _caution(batch: BatchPlan) -> str:
     """What the numbers are, and which of them nobody has held against a measurement."""
-    costs = [planned.cost for planned in campaign.planned if planned.cost is not None]
+    costs = [planned.checked.cost for planned in batch.planned if planned.checked.cost is not None]
     memory = sum(cost.memory is not None and not cost.memory.calibrated for cost in costs)
     time = sum(cost.duration is not None and not cost.duration.calibrated for cost in costs)
     if not memory and not time:
@@ -255,12 +267,12 @@ def _caution(campaign: Campaign) -> str:
     return f"memory and time are predictions; of {counted(len(costs), 'case')} {unheld}"
 
 
-def _summary(campaign: Campaign) -> str:
-    totals, targets = _totals(campaign), dict.fromkeys(planned.target.name for planned in campaign.planned)
+def _summary(batch: BatchPlan) -> str:
+    totals, targets = _totals(batch), dict.fromkeys(planned.checked.cluster for planned in batch.planned)
     text = f"{counted(totals['cases'], 'case')} on {' and '.join(targets)}"
     if totals["refused"]:
         text += f", {totals['refused']} refused"
     text += f": {counted(totals['jobs'], 'job')}"
-    if campaign.gpu_hours:
-        text += f", {campaign.gpu_hours:.4g} GPU-hours as predicted, {totals['most_gpus']} GPUs at most"
+    if batch.gpu_hours:
+        text += f", {batch.gpu_hours:.4g} GPU-hours as predicted, {totals['most_gpus']} GPUs at most"
     return text

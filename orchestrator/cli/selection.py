@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from orchestrator.catalog.axes import Value
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import (
     Entry,
     experiment_names,
@@ -29,9 +28,9 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import Chosen
+from orchestrator.planning.batch_plan import CaseSelection
 from orchestrator.planning.budget import within_budget
-from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
+from orchestrator.planning.plan import Plan, cases_at, plan_cases, run_with
 from orchestrator.planning.target import Target
 from orchestrator.workloads.traits import traits_of
 
@@ -88,7 +87,7 @@ def choose(
     scale: str | None,
     where: str | None,
     workload: str | None = None,
-) -> tuple[list[Chosen], list[str]]:
+) -> tuple[list[CaseSelection], list[str]]:
     """What is to be planned, and what a person should know of the choice."""
     choice = read_choice(folders, names, cluster, where, workload)
     profile = choice.cluster
@@ -106,7 +105,7 @@ def choose(
         if replaced(folders, entry)
     ]
     chosen = _with_cases(runnable, profile, scale, choice.wanted, workload)
-    notes += [note for some in chosen for note in replacement_notes(some.entry, some.cases)]
+    notes += [note for some in chosen for note in replacement_notes(some.cases)]
     _require_facts(chosen, profile)
     if profile is not None and profile.unfilled:
         notes.append(
@@ -121,21 +120,21 @@ def _with_cases(
     scale: str | None,
     wanted: Mapping[str, Value],
     workload: str | None,
-) -> list[Chosen]:
+) -> list[CaseSelection]:
     """Of several experiments, those that have such a scale and such cases; ReproError where none has."""
-    chosen: list[Chosen] = []
+    chosen: list[CaseSelection] = []
     problems: list[Problem] = []
     refused: list[Problem] = []
     for entry in entries:
         try:
-            size = scale or (choose_scale(entry, profile, None, workload) if profile else PAPER)
-            cases = select(_run_with(expand(entry, size), workload, refused), wanted)
+            cases = select(_run_with(cases_at(entry, profile, scale, workload), workload, refused), wanted)
         except ReproError as error:
             problems.extend(error.problems)
             if len(entries) == 1 or not (scale or wanted):
                 raise
             continue
-        chosen.append(Chosen(entry, tuple(cases), Target.of_cluster(profile) if profile else Target.of_paper(entry)))
+        target = Target.of_cluster(profile) if profile else Target.of_paper(entry)
+        chosen.append(CaseSelection(entry, tuple(cases), target))
     if refused or not chosen:
         raise ReproError(*dict.fromkeys(refused or problems))
     return chosen
@@ -150,7 +149,7 @@ def _run_with(own: list[Case], workload: str | None, refused: list[Problem]) -> 
         return own
 
 
-def _require_facts(chosen: Sequence[Chosen], profile: Cluster | None) -> None:
+def _require_facts(chosen: Sequence[CaseSelection], profile: Cluster | None) -> None:
     """A plan for GPUs needs to know them; a guess would be worse than a refusal."""
     if profile is None or not any(case.device == "gpu" for some in chosen for case in some.cases):
         return
@@ -177,10 +176,9 @@ def planned(
     choice = read_choice(folders, [experiment], cluster, where, workload, lambda at, name: [find_experiment(at, name)])
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    own = expand(entry, choose_scale(entry, profile, scale, workload))
-    cases = select(run_with(own, workload), choice.wanted)
+    cases = select(run_with(cases_at(entry, profile, scale, workload), workload), choice.wanted)
     plans = plan_cases(entry, cases, profile, folders)
-    for note in (*layer_notes(folders, profile), *replacement_notes(entry, cases)):
+    for note in (*layer_notes(folders, profile), *replacement_notes(cases)):
         say(f"note: {note}")
     if budget_s is not None:
         found = within_budget(cases, Target.of_cluster(profile), budget_s)

@@ -30,7 +30,8 @@ def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_li
         training=Training(iterations=1),
         time_limit=time_limit,
     )
-    return Plan(name, case, cluster.name, program, Resources(1, tasks, gpus, time_limit), ())
+    resources = Resources(1, tasks, gpus, time_limit)
+    return Plan(case=case, cluster=cluster.name, resources=resources, identity=name, program=program)
 
 
 def task_per_gpu(cluster: Cluster) -> Cluster:

@@ -16,8 +16,8 @@ from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan, plan_cases, refusal_problems
-from orchestrator.planning.target import Target, refusals
+from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_problems
+from orchestrator.planning.target import Target
 from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.rejections import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
@@ -43,11 +43,11 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     Nothing is submitted. What planning refuses is a finding, too: a fault where it leaves no case.
     """
     target = Target.of_cluster(cluster)
-    asked = [(case, refusals(case, target)) for case in cases]
-    fitting = [case for case, reasons in asked if not reasons]
+    checked = [check_case(case, target) for case in cases]
+    fitting = [plan.case for plan in checked if not plan.refusals]
     result: Result = "not checked" if fitting else "wrong"
     other = f"another --scale, of {', '.join(scale_names(entry.experiment))}" if not fitting else None
-    found = [Finding("plan", "login", result, one.what, hint=other) for one in refusal_problems(entry, asked)]
+    found = [Finding("plan", "login", result, one.what, hint=other) for one in refusal_problems(entry, checked)]
     plans: list[Plan] = []
     for workload in dict.fromkeys(case.workload for case in fitting):
         try:

@@ -18,7 +18,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.training import Training
 from orchestrator.paths import short_name
 from orchestrator.planning.cost import run_s
-from orchestrator.planning.identity import what_runs
+from orchestrator.planning.plan import what_runs
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
 from orchestrator.slurm.time_limits import time_limit_s

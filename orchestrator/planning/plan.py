@@ -1,9 +1,17 @@
-"""A case bound to a cluster: how many nodes, which program, and every reason why it cannot run there."""
+"""Plans of jobs: a case checked against a machine and costed, then bound to its program on a cluster.
+
+`identity` is the hash of what a job runs, so that a second submission finds the job again. It covers only values that
+differ from a default: a field that is added later, with a default, changes no existing identity. Values that only
+affect how a result is read or queued (warm-up, time limit, names) are left out.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
@@ -15,10 +23,14 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import Resources
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders, short_name
+from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.exact import absent_packages
-from orchestrator.planning.identity import identity
 from orchestrator.planning.target import Target, fit_refusals, refusals, start_refusals, start_warnings, warnings
+from orchestrator.slurm.time_limits import time_limit_s
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
 
@@ -26,25 +38,36 @@ INSTALL = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked case, not yet submitted. `identity` finds the same job again; `repeat` counts from 1."""
+class CheckedCase:
+    """A case checked against a machine and costed. `cluster` is the name of the machine, `cost` None if refused."""
 
-    identity: str
     case: Case
     cluster: str
-    program: Program
     resources: Resources
-    warnings: tuple[str, ...]
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(CheckedCase):
+    """A checked and costed case with its program on a cluster, not yet submitted.
+
+    `identity` finds the same job again; `repeat` counts from 1.
+    """
+
+    identity: str
+    program: Program
     repeat: int = 1
 
     @property
     def label(self) -> str:
-        """The case, and which repeat of it: `pp=8,gbs=32 #2`."""
+        """Name of the case and number of its repeat: `pp=8,gbs=32 #2`."""
         return self.case.name if self.repeat == 1 else f"{self.case.name} #{self.repeat}"
 
     @property
     def slug(self) -> str:
-        """The same for file names."""
+        """Label for file names."""
         return self.case.slug if self.repeat == 1 else f"{self.case.slug}.repeat-{self.repeat}"
 
 
@@ -70,71 +93,104 @@ def run_with(cases: list[Case], workload: str | None) -> list[Case]:
     return found
 
 
-def choose_scale(entry: Entry, cluster: Cluster, asked: str | None, workload: str | None = None) -> str:
-    """The scale a person asked for, else the largest whose GPUs and memory the cluster has.
+def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload: str | None = None) -> list[Case]:
+    """Return the experiment's own cases at a scale: the given one, else the largest that fits the cluster.
 
-    With `workload` it is the largest that this program can run instead of the experiment's own.
+    With `workload` it is the largest scale that this program can run. The published scale is the choice for a cluster
+    with Slurm and where there is no cluster.
     """
-    if asked is not None:
-        return asked
-    if cluster.machine is None:
-        return PAPER
+    if scale is not None or cluster is None or cluster.machine is None:
+        return expand(entry, scale or PAPER)
     target = Target.of_cluster(cluster)
-    for scale in scale_names(entry.experiment):
-        own = expand(entry, scale)
+    for name in scale_names(entry.experiment):
+        own = expand(entry, name)
         try:
             cases = run_with(own, workload)
-        except ReproError:  # this scale compares programs, or has no GPUs: another may do
+        except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
             continue
         fits = not any(list(fit_refusals(case, target)) for case in cases)
         if fits and all(is_offered(case.workload, cluster) for case in cases):
-            return scale
+            return own
     names = ", ".join(scale_names(entry.experiment))
     program = f" with {workload}" if workload else ""
     raise ReproError(Problem(f"no scale of {entry.short_name} ({names}) fits {cluster.name}{program}"))
 
 
-def plan_cases(entry: Entry, cases: list[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
-    """A plan for each case, or ReproError with every reason of every case that cannot run."""
+def check_case(case: Case, target: Target) -> CheckedCase:
+    """Check a case against a machine and cost it. Pure: no scheduler, no torch, no file is touched."""
+    reasons = tuple(refusals(case, target))
+    resources = resources_of(case, target)
+    cost = None if reasons else cost_of(case, target)
+    notes = (*warnings(case, target), *_cost_warnings(cost, resources.time_limit))
+    return CheckedCase(case, target.name, resources, reasons, notes, cost)
+
+
+def _cost_warnings(cost: Cost | None, time_limit: str) -> list[str]:
+    if cost is None:
+        return []
+    notes = []
+    if cost.fit == "OOM unexpected":
+        notes.append("does not fit into the GPU's memory")
+    if cost.job_s is not None and cost.job_s > time_limit_s(time_limit):
+        notes.append(f"predicted to take {cost.job_s / 60:.0f} minutes, asks for {time_limit}")
+    return notes
+
+
+def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
+    """Return a plan for each case; ReproError has every reason of every case that cannot run."""
     if entry.experiment.reference_only:
         raise ReproError(Problem(f"{entry.short_name} is reference only: {entry.experiment.reference_only}"))
     target = Target.of_cluster(cluster)
-    problems = refusal_problems(entry, [(case, refusals(case, target)) for case in cases])
+    checked = [check_case(case, target) for case in cases]
+    problems = refusal_problems(entry, checked)
     for workload in dict.fromkeys(case.workload for case in cases):
         problems += _site_problems(entry, workload, cluster)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
-    plans = _plans(entry, cases, cluster, folders)
-    refused = refusal_problems(entry, [(plan.case, list(start_refusals(plan.program, cluster))) for plan in plans])
-    if refused:
-        raise ReproError(*refused)
+    plans = _plans(entry, checked, cluster, folders)
+    problems = refusal_problems(entry, plans)
+    if problems:
+        raise ReproError(*problems)
     _require_unlike(entry, plans)
     return plans
 
 
-def refusal_problems(entry: Entry, refused: Sequence[tuple[Case, Sequence[str]]]) -> list[Problem]:
-    """Each reason once, with all the cases that it stops; `refused` has every case, with its reasons if it has any."""
-    by_reason: dict[str, list[Case]] = {}
-    for case, reasons in refused:
-        for reason in reasons:
-            by_reason.setdefault(reason, []).append(case)
-    return [_refusal(entry, reason, cases, len(refused)) for reason, cases in by_reason.items()]
+def refusal_problems(entry: Entry, checked: Sequence[CheckedCase]) -> list[Problem]:
+    """Return each refusal once, with all the cases that it stops. `checked` are all cases, refused or not."""
+    by_reason: dict[str, list[str]] = {}
+    for plan in checked:
+        for reason in plan.refusals:
+            by_reason.setdefault(reason, []).append(plan.case.name)
+    return [_refusal(entry, reason, names, len(checked)) for reason, names in by_reason.items()]
 
 
-def _plans(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Plan]:
-    """Each case in its program's words; ReproError has every case that the program cannot be told."""
-    target = Target.of_cluster(cluster)
+def _refusal(entry: Entry, reason: str, names: Sequence[str], total: int) -> Problem:
+    cases = f"all {total} cases" if len(names) == total > 1 else " and ".join(names)
+    return Problem(f"{entry.short_name} {cases}: {reason}")
+
+
+def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folders: Folders) -> list[Plan]:
+    """Bind each case to its program; ReproError has every case that the program does not support."""
     plans: list[Plan] = []
     problems: list[Problem] = []
-    for case in cases:
+    for plan in checked:
         try:
-            program = program_for(case, entry.paper, cluster, folders)
+            program = program_for(plan.case, entry.paper, cluster, folders)
         except ReproError as error:
             problems.extend(error.problems)
             continue
-        found = (*warnings(case, target), *start_warnings(program, cluster))
-        resources = resources_of(case, target)
-        plans.append(Plan(identity(case, program, cluster.name), case, cluster.name, program, resources, found))
+        plans.append(
+            Plan(
+                case=plan.case,
+                cluster=cluster.name,
+                resources=plan.resources,
+                refusals=tuple(start_refusals(program, cluster)),
+                warnings=(*plan.warnings, *start_warnings(program, cluster)),
+                cost=plan.cost,
+                identity=identity(plan.case, program, cluster.name),
+                program=program,
+            )
+        )
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     return plans
@@ -165,12 +221,6 @@ def resources_of(case: Case, target: Target) -> Resources:
     )
 
 
-def _refusal(entry: Entry, reason: str, refused: Iterable[Case], total: int) -> Problem:
-    names = [case.name for case in refused]
-    which = f"all {total} cases" if len(names) == total > 1 else " and ".join(names)
-    return Problem(f"{entry.short_name} {which}: {reason}")
-
-
 def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Problem]:
     """What the profile, or this machine, lacks for the workload."""
     name, path = image_of(workload, entry.paper, cluster)
@@ -184,3 +234,45 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
         if absent and site.python in (None, sys.executable):
             problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=INSTALL))
     return problems
+
+
+_NOT_WHAT_RUNS = {"warmup_iterations"}
+
+
+def identity(case: Case, program: Program, cluster: str, repeat: int = 1) -> str:
+    """Return the identity of a job: twelve hexadecimal digits. Each repeat from the second on has its own."""
+    parts = {**_parts(case), "cluster": cluster, "code": program.code}
+    parts |= {"image": program.image, "image_digest": program.image_digest}
+    if repeat > 1:
+        parts["repeat"] = repeat
+    return hashlib.sha256(_canonical(parts).encode()).hexdigest()[:12]
+
+
+def what_runs(case: Case) -> str:
+    """Return the part of a job's identity that the case decides: equal for two cases that are the same job."""
+    return _canonical(_parts(case))
+
+
+def _parts(case: Case) -> dict[str, object]:
+    return {
+        "workload": case.workload,
+        "device": case.device,
+        "model": non_default(case.model),
+        "layout": non_default(case.layout),
+        "training": non_default(case.training),
+        "arguments": list(case.arguments) or None,
+    }
+
+
+def _canonical(parts: Mapping[str, object]) -> str:
+    given = {name: value for name, value in parts.items() if value is not None}
+    return json.dumps(given, sort_keys=True, separators=(",", ":"))
+
+
+def non_default(value: ModelShape | Layout | Training) -> dict[str, object]:
+    """Return the fields whose value is not the field's default."""
+    return {
+        field.name: getattr(value, field.name)
+        for field in dataclasses.fields(value)
+        if field.name not in _NOT_WHAT_RUNS and getattr(value, field.name) != field.default
+    }

@@ -36,6 +36,10 @@ class Duration:
     data_parallel_ms: float
 
 
+DURATION_PARTS = tuple(name for name in Duration.__slots__ if name.endswith("_ms") and name != "iteration_ms")
+"""Names of the parts of an iteration's time in a `Duration`."""
+
+
 def predict(model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str) -> Duration | None:
     """The time of one iteration; None where the peak of the dtype is not known. The layout must be a valid one."""
     return predict_with(FITTED, model, layout, training, hardware, program)

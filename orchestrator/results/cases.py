@@ -9,7 +9,6 @@ from orchestrator.catalog.axes import Settings, Value
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.selection import instead_of
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import VERIFIED
@@ -99,7 +98,7 @@ def case_results(
     for one in rows:
         by_name.setdefault(one.case_name, []).append(one)
     gpu = next(filter(None, (row.spec.gpu for row in rows)), None)
-    own = instead_of(entry, cases[0]) if cases else None
+    own = cases[0].instead_of if cases else None
     found: list[Result] = []
     for case in cases:
         published = published_for(entry, case, gpu)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.selection import instead_of, replacement_notes, select, with_workload
+from orchestrator.catalog.selection import replacement_notes, select, with_workload
 from orchestrator.errors import ReproError
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 
@@ -59,19 +59,19 @@ def test_a_case_named_by_its_program_is_not_run_by_another_under_that_name(tmp_p
 
 def test_another_program_is_named_beside_the_experiments_own_at_that_scale() -> None:
     entry = shipped()
-    assert instead_of(entry, with_workload(expand(entry), "pretrain")[0]) == "megatron-2021"
-    assert instead_of(entry, expand(entry)[0]) is None
-    assert instead_of(entry, with_workload(expand(entry, "cpu"), "pretrain")[0]) is None
-    assert instead_of(shipped("atc-demo"), expand(shipped("atc-demo"))[2]) is None
-    assert replacement_notes(entry, with_workload(expand(entry), "pretrain")) == [
+    assert with_workload(expand(entry), "pretrain")[0].instead_of == "megatron-2021"
+    assert expand(entry)[0].instead_of is None
+    assert with_workload(expand(entry, "cpu"), "pretrain")[0].instead_of is None
+    assert expand(shipped("atc-demo"))[2].instead_of is None
+    assert replacement_notes(with_workload(expand(entry), "pretrain")) == [
         "figure-13 with pretrain instead of megatron-2021"
     ]
-    assert replacement_notes(entry, expand(entry)) == []
+    assert replacement_notes(expand(entry)) == []
 
 
 def test_arguments_that_were_written_for_the_own_program_are_pointed_out() -> None:
     entry = shipped("core-cp")
-    assert replacement_notes(entry, with_workload(expand(entry), "pretrain")) == [
+    assert replacement_notes(with_workload(expand(entry), "pretrain")) == [
         "core-cp with pretrain instead of megatron-core-0.14",
         "written for megatron-core-0.14 and passed to pretrain as they are: --eval-interval 25",
     ]

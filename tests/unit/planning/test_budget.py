@@ -24,7 +24,7 @@ from orchestrator.planning.budget import (
     total_s,
     within_budget,
 )
-from orchestrator.planning.identity import what_runs
+from orchestrator.planning.plan import what_runs
 from orchestrator.planning.target import Target
 from orchestrator.reading.statistics import measured_iterations
 from tests.unit.catalog.entries import BASE, entry_of, shipped

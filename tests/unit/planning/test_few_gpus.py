@@ -12,7 +12,7 @@ from orchestrator.clusters.machine import parse_nvidia_smi
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.cost import cost_of
-from orchestrator.planning.plan import choose_scale, plan_cases
+from orchestrator.planning.plan import cases_at, plan_cases
 from orchestrator.planning.target import Target
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
@@ -77,14 +77,14 @@ def h200s(folder: Path, gpus: int) -> Cluster:
 def test_a_machine_takes_the_scale_of_its_number_of_gpus_and_the_next_smaller_where_there_is_none(
     tmp_path: Path, gpus: int, name: str, scale: str
 ) -> None:
-    assert choose_scale(shipped(name), h200s(tmp_path, gpus), None) == scale
+    assert cases_at(shipped(name), h200s(tmp_path, gpus), None)[0].scale == scale
 
 
 def test_two_gpus_of_80_gb_run_the_demo_on_cpu_cores_as_its_model_does_not_fit_them(tmp_path: Path) -> None:
     rows = "".join(f"{number}, GPU-{number}, NVIDIA H100 80GB HBM3, 81559\n" for number in range(2))
     cluster = local(tmp_path, parse_nvidia_smi(rows, 64))
-    assert choose_scale(shipped("atc-demo"), cluster, None) == "cpu"
-    assert choose_scale(shipped("figure-14"), cluster, None) == "pair"
+    assert cases_at(shipped("atc-demo"), cluster, None)[0].scale == "cpu"
+    assert cases_at(shipped("figure-14"), cluster, None)[0].scale == "pair"
 
 
 @pytest.mark.parametrize(("scale", "name"), [(scale, name) for scale, names in CASES.items() for name in names])

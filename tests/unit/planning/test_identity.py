@@ -12,7 +12,7 @@ from orchestrator.catalog.experiment import scale_names
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.planning.identity import identity, non_default
+from orchestrator.planning.plan import identity, non_default
 from orchestrator.workloads.program import Program
 from tests.unit.catalog.entries import shipped
 

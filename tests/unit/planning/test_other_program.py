@@ -12,8 +12,8 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import Chosen, plan_campaign
-from orchestrator.planning.plan import Plan, choose_scale, plan_cases, run_with
+from orchestrator.planning.batch_plan import CaseSelection, plan_batch
+from orchestrator.planning.plan import Plan, cases_at, plan_cases, run_with
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
@@ -86,24 +86,24 @@ def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> No
     cluster = eight_gpus(tmp_path)
     figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
     with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local$"):
-        choose_scale(figure, cluster, None)
-    assert choose_scale(figure, cluster, None, "pretrain") == "paper"
+        cases_at(figure, cluster, None)
+    assert cases_at(figure, cluster, None, "pretrain")[0].scale == "paper"
     with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local with megatron-2021$"):
-        choose_scale(figure, cluster, None, "megatron-2021")
+        cases_at(figure, cluster, None, "megatron-2021")
     with_2021 = eight_gpus(tmp_path, PRETRAIN_ONLY + f"workloads: {{megatron-2021: {SITE}}}\n")
-    assert choose_scale(figure, with_2021, None, "megatron-2021") == "paper"
+    assert cases_at(figure, with_2021, None, "megatron-2021")[0].scale == "paper"
 
 
 def test_a_scale_that_compares_programs_is_passed_over_for_one_that_does_not(tmp_path: Path) -> None:
-    assert choose_scale(shipped("atc-demo"), eight_gpus(tmp_path), None, "pretrain") == "quad"
+    assert cases_at(shipped("atc-demo"), eight_gpus(tmp_path), None, "pretrain")[0].scale == "quad"
 
 
 def test_a_plan_takes_the_memory_of_the_program_that_will_run() -> None:
     entry = shipped()
 
     def memory(workload: str | None) -> list[float]:
-        chosen = Chosen(entry, tuple(run_with(expand(entry), workload)), Target.of_paper(entry))
-        costs = [planned.cost for planned in plan_campaign([chosen]).planned]
+        chosen = CaseSelection(entry, tuple(run_with(expand(entry), workload)), Target.of_paper(entry))
+        costs = [planned.checked.cost for planned in plan_batch([chosen]).planned]
         return [cost.memory.total_bytes for cost in costs if cost and cost.memory]
 
     assert len(memory("pretrain")) == 10 and memory("pretrain") != memory(None) == memory("megatron-2021")

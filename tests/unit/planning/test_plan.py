@@ -17,7 +17,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.job_spec import Resources
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan, choose_scale, plan_cases, resources_of
+from orchestrator.planning.plan import Plan, cases_at, plan_cases, resources_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
@@ -153,7 +153,7 @@ def test_gpus_too_small_are_refused_on_this_machine(tmp_path: Path) -> None:
 )
 def test_this_machine_takes_the_largest_scale_that_fits(tmp_path: Path, machine: Machine, scale: str) -> None:
     cluster = local(tmp_path, machine)
-    assert choose_scale(shipped(), cluster, None) == scale
+    assert cases_at(shipped(), cluster, None)[0].scale == scale
     if machine.gpus in (0, 4):
         assert len(plans(cluster, scale)) == 6
 
@@ -166,13 +166,13 @@ def test_a_machine_with_few_gpus_still_has_its_cpu_cores(tmp_path: Path, gpus: i
 
 
 def test_a_cluster_runs_the_published_figure_unless_another_scale_is_asked_for(tmp_path: Path) -> None:
-    assert choose_scale(shipped(), selene(tmp_path), None) == "paper"
-    assert choose_scale(shipped(), selene(tmp_path), "cpu") == "cpu"
+    assert cases_at(shipped(), selene(tmp_path), None)[0].scale == "paper"
+    assert cases_at(shipped(), selene(tmp_path), "cpu")[0].scale == "cpu"
 
 
 def test_where_no_scale_fits_all_are_named(tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
-        choose_scale(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
+        cases_at(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
     assert str(caught.value) == "no scale of figure-1 (paper) fits local"
 
 

@@ -13,7 +13,7 @@ from orchestrator.catalog.library import find_entries
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import Campaign, Chosen, plan_campaign
+from orchestrator.planning.batch_plan import BatchPlan, CaseSelection, plan_batch
 from orchestrator.planning.cost import cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
@@ -24,17 +24,17 @@ A100S = Hardware.model_validate(
 )
 
 
-def campaign(*papers: str) -> Campaign:
+def campaign(*papers: str) -> BatchPlan:
     """Every runnable case as published, on its paper's machine."""
     entries = [entry for name in papers for entry in find_entries(FOLDERS, name)]
     runnable = [entry for entry in entries if not entry.experiment.reference_only]
-    return plan_campaign(Chosen(e, tuple(expand(e)), Target.of_paper(e)) for e in runnable)
+    return plan_batch(CaseSelection(e, tuple(expand(e)), Target.of_paper(e)) for e in runnable)
 
 
 @pytest.mark.parametrize(("paper", "cases", "jobs"), [("sc21", 99, 94), ("atc24", 71, 71), ("tutorials", 74, None)])
 def test_every_published_case_is_valid_on_the_machine_of_its_paper(paper: str, cases: int, jobs: int | None) -> None:
     found = campaign(paper)
-    assert [(planned.label, planned.refused) for planned in found.refused] == []
+    assert [(planned.label, planned.checked.refusals) for planned in found.refused] == []
     assert len(found.planned) == cases
     assert jobs is None or len(found.jobs) == jobs
 
@@ -46,7 +46,8 @@ def test_a_job_that_two_figures_share_is_counted_and_paid_once() -> None:
         f"figure-18 vp=4,scatter_gather=true,gbs={gbs}".replace("vp=4,", ""): f"figure-12 vp=4,gbs={gbs}"
         for gbs in (12, 24, 36, 48, 60)
     }
-    alone = [planned.cost.gpu_hours or 0 for planned in found.planned if planned.cost and not planned.same_as]
+    costs = [planned.checked.cost for planned in found.planned if not planned.same_as]
+    alone = [cost.gpu_hours or 0 for cost in costs if cost]
     assert found.gpu_hours == pytest.approx(sum(alone))
 
 
@@ -59,15 +60,15 @@ def test_every_scale_of_every_experiment_is_valid_where_it_is_meant_to_run() -> 
                 cases = tuple(expand(entry, scale))
                 machine = Target("here", processes.hardware(), processes)
                 target = Target("quad", gpus) if cases[0].device == "gpu" else machine
-                refused = plan_campaign([Chosen(entry, cases, target)]).refused
-                assert [(planned.label, planned.refused) for planned in refused] == []
+                refused = plan_batch([CaseSelection(entry, cases, target)]).refused
+                assert [(planned.label, planned.checked.refusals) for planned in refused] == []
 
 
 def test_what_is_refused_has_every_reason_and_no_cost(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4"))
-    found = plan_campaign([Chosen(entry, tuple(expand(entry)), Target("site", A100S))])
+    found = plan_batch([CaseSelection(entry, tuple(expand(entry)), Target("site", A100S))])
     assert len(found.planned) == 6 and found.jobs == []
-    assert all(planned.cost is None for planned in found.planned)
+    assert all(planned.checked.cost is None for planned in found.planned)
     assert [str(problem) for problem in found.refusals] == [
         "figure-1 all 6 cases: A100 of site has no fp32 (it has bf16, fp16)",
         "figure-1 pp=1,tp=8,gbs=8 and pp=1,tp=8,gbs=16: attention heads 4 does not divide by tensor-parallel 8",
@@ -83,7 +84,7 @@ def test_memory_is_held_against_the_gpus_and_against_what_the_source_says() -> N
 
 
 def test_every_published_memory_failure_of_atc24_is_predicted_and_no_other() -> None:
-    found = {p.label: p.cost.fit for p in campaign("atc24").planned if p.cost}
+    found = {p.label: p.checked.cost.fit for p in campaign("atc24").planned if p.checked.cost}
     assert {label for label, fit in found.items() if fit != "fits"} == {
         "atc-demo case=no-recompute",
         "atc-table-8 case=no-recompute",
@@ -93,7 +94,7 @@ def test_every_published_memory_failure_of_atc24_is_predicted_and_no_other() -> 
 
 
 def test_of_the_tutorials_74_rows_one_is_predicted_to_end_otherwise_than_published() -> None:
-    found = {p.label: p.cost.fit for p in campaign("tutorials").planned if p.cost}
+    found = {p.label: p.checked.cost.fit for p in campaign("tutorials").planned if p.checked.cost}
     assert {label: fit for label, fit in found.items() if fit not in ("fits", "OOM expected")} == {
         "core-tp-weak case=228": "OOM unexpected"
     }
@@ -126,10 +127,10 @@ def test_processes_on_cpu_cores_have_no_gpu_memory_and_no_gpu_hours() -> None:
 def test_a_job_longer_than_its_time_limit_is_a_warning() -> None:
     entry = shipped()
     cases = tuple(replace(case, time_limit="0:05:00") for case in expand(entry)[:1])
-    (planned,) = plan_campaign([Chosen(entry, cases, Target.of_paper(entry))]).planned
-    assert any("minutes, asks for 0:05:00" in text for text in planned.warnings)
-    (planned,) = plan_campaign([Chosen(entry, tuple(expand(entry)[:1]), Target.of_paper(entry))]).planned
-    assert not any("asks for" in text for text in planned.warnings)
+    (planned,) = plan_batch([CaseSelection(entry, cases, Target.of_paper(entry))]).planned
+    assert any("minutes, asks for 0:05:00" in text for text in planned.checked.warnings)
+    (planned,) = plan_batch([CaseSelection(entry, tuple(expand(entry)[:1]), Target.of_paper(entry))]).planned
+    assert not any("asks for" in text for text in planned.checked.warnings)
 
 
 def test_the_program_decides_what_memory_is_counted() -> None:
