@@ -30,10 +30,11 @@ from pathlib import Path
 
 import zstandard
 
-from orchestrator.megatron.logs.iteration import IN_ORDER, IterationLines
+from orchestrator.megatron.logs.iteration import IterationLines
+from orchestrator.megatron.logs.iteration_lines import IN_ORDER
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.logs import log_files
-from orchestrator.reading.parse import latest, read_part
+from orchestrator.reading.parse import effective_of, read_part
 
 DENSE_LIMIT, SPARSE_LIMIT = 1.5, 3.0
 HOLE_BYTES = 5 * 10**9
@@ -147,7 +148,7 @@ def lines_of(folder: Path) -> IterationLines:
         for block in file.blocks():
             parts.append(read_part(block, facts, final=True))
             facts = parts[-1].facts
-    return latest(parts)
+    return effective_of(parts)
 
 
 def bare_loop(data: bytes) -> None:

@@ -23,7 +23,7 @@ from orchestrator.text import utc_stamp
 if TYPE_CHECKING:
     from orchestrator.ledger.database import Ledger
     from orchestrator.ledger.measurements import MeasuredMetric
-    from orchestrator.reading.progress import Progress
+    from orchestrator.reading.statistics import Progress
     from orchestrator.slurm.pending_reasons import WaitReason
 
 BAR_WIDTH = 10
@@ -181,7 +181,7 @@ def mend_for(reason: WaitReason, *rows: JobSummary) -> str | None:
 def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
     """How far the end of a job's log says that it is; or why that could not be read."""
     from orchestrator.job_dir import tail_bytes
-    from orchestrator.reading.progress import TAIL_BYTES, progress
+    from orchestrator.reading.statistics import TAIL_BYTES, progress
 
     try:
         tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)

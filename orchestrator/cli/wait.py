@@ -66,7 +66,7 @@ def _is_well(folders: Folders, row: JobRow) -> bool:
 
     if row.verdict == VERIFIED:
         return True
-    from orchestrator.reading.verdict import ran_out_of_memory
+    from orchestrator.reading.failure import ran_out_of_memory
 
     return ran_out_of_memory(row) and _is_published_to_run_out(folders, row)
 

@@ -23,8 +23,7 @@ from orchestrator.masking import hidden_values, masked, secret_values
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.reading.failed_nodes import Allocation, failed_nodes
-from orchestrator.reading.failure import POLICIES
+from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.node_names import expand_node_names
 from orchestrator.workloads.pretrain_files import copy_program

@@ -32,7 +32,7 @@ from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
 from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
 from orchestrator.ownership import user_name
-from orchestrator.reading.failure import MADE_WAY
+from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.job_ids import base_id
 from orchestrator.slurm.query import query_jobs
@@ -253,7 +253,7 @@ def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
     """The scheduler's, but for a cancelled job: of that one the question is who did it."""
     reason = record.reason if record.reason not in ("", "None") else None
     if record.preempted_at is not None and record.state == "FAILED":
-        return MADE_WAY
+        return PREEMPTED_IN_GRACE
     if record.state != "CANCELLED" or "dependency" in (reason or "").lower():
         return reason
     if is_asked_to_end:

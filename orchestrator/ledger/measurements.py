@@ -14,27 +14,7 @@ from sqlalchemy.orm import Session
 from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, fields, rows_of
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredIteration:
-    """One interval line; `elapsed_ms` is the average of an iteration in it. The rest is as `tables.Iteration` has it;
-    numbers may be NaN or infinite here.
-    """
-
-    iteration: int
-    elapsed_ms: float
-    loss: float | None
-    grad_norm: float | None
-    used: bool
-    loss_scale: float | None = None
-    skipped: int | None = None
-    nan: int | None = None
-    reported_tflops_per_gpu: float | None = None
-    reported_tokens_per_s_per_gpu: float | None = None
-    power_w: float | None = None
-    is_finite: bool = True
-    host_wait_ms: float | None = None
+from orchestrator.megatron.logs.iteration import IterationLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +39,7 @@ class Measurement:
     iteration: int | None
     verdict: str | None
     verdict_reason: str | None
-    iterations: tuple[MeasuredIteration, ...]
+    iterations: tuple[IterationLine, ...]
     metrics: tuple[MeasuredMetric, ...]
     failure: str | None = None
     deciding_line: str | None = None
@@ -197,9 +177,9 @@ def _last_iterations(session: Session, ids: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _line(attempt_id: int, line: MeasuredIteration) -> dict[str, Any]:
+def _line(attempt_id: int, line: IterationLine) -> dict[str, Any]:
     """NaN and inf are no values: one database would keep them, another makes them nothing."""
-    row = dict(zip(MeasuredIteration.__slots__, _VALUES(line), strict=True))
+    row = dict(zip(IterationLine.__slots__, _VALUES(line), strict=True))
     for name in _NUMBERS:
         value = row[name]
         if value is not None and not math.isfinite(value):
@@ -208,7 +188,7 @@ def _line(attempt_id: int, line: MeasuredIteration) -> dict[str, Any]:
     return row
 
 
-_VALUES = operator.attrgetter(*MeasuredIteration.__slots__)
+_VALUES = operator.attrgetter(*IterationLine.__slots__)
 _NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, CheckedNumber))
 
 
@@ -229,13 +209,13 @@ def _files_read(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[
     return found
 
 
-def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[MeasuredIteration]:
+def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[IterationLine]:
     """An attempt's lines in order, or the first few; what was no number is nothing, and a time that was none NaN."""
-    columns = (getattr(Iteration, name) for name in MeasuredIteration.__slots__)
+    columns = (getattr(Iteration, name) for name in IterationLine.__slots__)
     query = sa.select(*columns).where(Iteration.attempt_id == attempt_id).order_by(Iteration.iteration).limit(most)
     with ledger.reading() as session:
         return [
-            MeasuredIteration(number, math.nan if elapsed_ms is None else elapsed_ms, *others)
+            IterationLine(number, math.nan if elapsed_ms is None else elapsed_ms, *others)
             for number, elapsed_ms, *others in session.execute(query)
         ]
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
 
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules.rule_context import read_flags
-
-if TYPE_CHECKING:
-    from orchestrator.reading.parse import LogReport
+from orchestrator.reading.parse import LogReport
 
 GPT2_TOKENS = 50257
 """Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
@@ -83,9 +80,9 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """`said` in words; `is_of_world` where the line of the world size tells it."""
+    """A difference between the plan and the log. `is_of_world`: the log's line of the world size shows it."""
 
-    said: str
+    reason: str
     is_of_world: bool = False
 
 
@@ -126,7 +123,7 @@ def mismatches(report: LogReport, expected: Expected, commit: str | None = None)
     own record says of its checkout.
     """
     found = [*_sizes(report, expected), *_rest(report, expected, commit)]
-    return list({mismatch.said: mismatch for mismatch in reversed(found)}.values())[::-1]
+    return list({mismatch.reason: mismatch for mismatch in reversed(found)}.values())[::-1]
 
 
 def world_size_of(report: LogReport) -> int | None:

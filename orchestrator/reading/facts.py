@@ -1,26 +1,25 @@
-"""All that a log says beside its iterations, as one value that can be stored and gone on from."""
+"""Facts of a log beside its iterations. They are stored as JSON, and reading continues from them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from orchestrator.megatron.logs.alpa import AlpaRow
-from orchestrator.megatron.logs.setup import WorldLine
+from orchestrator.megatron.logs.fact_lines import AlpaRow, WorldLine
 
-VERSION = 2
+VERSION = 3
 """Version of the stored facts. Facts of another version are not used: their log is read again from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What the next piece of the same log must know of those before it.
+    """State that the next part of the same log needs.
 
-    `lines`: iteration lines so far, of which only the first few are counted; `..._since`: since that was said.
-    `dump_is_open`: the arguments are being listed. `timer_...`: of a block of timers, how much more of the log it may
-    be in, and whose ranks come next.
+    `lines`: number of iteration lines so far; only the first few are counted. `..._since`: number of iteration lines
+    after the last such text. `dump_is_open`: a dump of arguments is not complete. `shards`: parameters by tensor rank,
+    pipeline rank and shard. `timer_bytes`, `timer_name`: the rest of a block of timers, as in `Timers`.
     """
 
     lines: int = 0
@@ -35,15 +34,17 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a log says of the program that it is of; a program that is started again in the same log says it again.
+    """Facts of a log beside its iterations.
 
-    `settings` are the arguments as it lists them, secrets masked; `parameters` are by (tensor, pipeline) rank. Sizes
-    are of the GPU that used most; with `memory_is_of_all` the program has compared all of them, else those with
-    data-parallel rank 0. `timers_ms` are the last ones of an iteration, the least and the most over the ranks.
-    `says_done`, `validation_loss` and `timers_ms` are those with less than two iteration lines after them.
-    `execution` is the execution mode, `graph` or `eager`, None where the program does not print it.
-    `restarts`: how often a program began anew in the log. `odd_lines`: iteration lines with a number that cannot be
-    true, `first_odd` which.
+    `settings` are the arguments of the program as printed, with secrets masked. `parameters` are by (tensor, pipeline)
+    rank. Sizes of memory are those of the GPU that used most: of all GPUs if `memory_is_of_all`, else of those with
+    data-parallel rank 0. `timers_ms` are the timers of the last iteration: minimum and maximum over the ranks.
+    `says_done`, `validation_loss` and `timers_ms` need less than two iteration lines after them.
+
+    `measured_from` and `measured_until` are the local times of the last warm-up line (else of the first line) and of
+    the last line, as the program prints them. `restarts` is the number of restarts within the log. `odd_lines` is the
+    number of iteration lines with an implausible number, and `first_odd` describes the first one. `execution` is the
+    execution mode, `graph` or `eager`.
     """
 
     world: WorldLine | None = None
@@ -58,6 +59,8 @@ class LogFacts:
     theoretical_memory_bytes: int | None = None
     timers_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
     validation_loss: float | None = None
+    measured_from: str | None = None
+    measured_until: str | None = None
     restarts: int = 0
     last_iteration: int | None = None
     odd_lines: int = 0
@@ -69,85 +72,81 @@ class LogFacts:
     unfinished: Unfinished = field(default_factory=Unfinished)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it in types of JSON; a number that is none is text."""
-        plain: dict[str, Any] = _plain(asdict(self))
-        return {"version": VERSION} | plain
+        """Return all facts in types of JSON. NaN and infinity become text."""
+        return {"version": VERSION} | {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> LogFacts:
-        """What `as_json` gave; ValueError where another version of the program wrote it."""
+        """Return the facts that `as_json` gave. Raise ValueError for those of another version."""
         if stored.get("version") != VERSION:
             raise ValueError(f"facts of version {stored.get('version')}")
-        world, alpa, loss = stored["world"], stored["alpa"], stored["validation_loss"]
-        told = {one.name: stored[one.name] for one in fields(cls)}
-        told |= {
-            "world": None if world is None else WorldLine(**world),
-            "alpa": None
-            if alpa is None
-            else AlpaRow(**{**alpa, **{name: _number(alpa[name]) for name in _ALPAS_NUMBERS}}),
-            "parameters": {(ranks[0], ranks[1]): count for ranks, count in _by_ranks(stored["parameters"])},
-            "timers_ms": _times(stored["timers_ms"]),
-            "validation_loss": _number(loss),
-            "unfinished": _unfinished(stored["unfinished"]),
-        }
-        return cls(**told)
+        values = {fact.name: stored[fact.name] for fact in fields(cls)}
+        world, alpa, loss = values["world"], values["alpa"], values["validation_loss"]
+        return cls(
+            **values
+            | {
+                "world": WorldLine(**world) if world is not None else None,
+                "alpa": _alpa_row(alpa) if alpa is not None else None,
+                "parameters": {(ranks[0], ranks[1]): count for ranks, count in _by_ranks(values["parameters"])},
+                "timers_ms": {name: (least, most) for name, (least, most) in values["timers_ms"].items()},
+                "validation_loss": float(loss) if loss is not None else None,
+                "unfinished": _unfinished(values["unfinished"]),
+            }
+        )
 
 
-_ALPAS_NUMBERS = ("tflops", "parameters_billion")
+def merged_facts(files: Sequence[LogFacts]) -> LogFacts:
+    """Merge the facts of a job's log files, such as one file for each rank. Reading does not continue from them.
 
-
-def together(facts: Sequence[LogFacts]) -> LogFacts:
-    """Of the files of one log, such as each rank's own: what any of them says, and of sizes the largest.
-
-    Where one file has compared the memory of all ranks, its sizes hold. It is not to be gone on from.
+    A fact that only one file has is kept. Of sizes of memory the largest counts, but if a file has the memory of all
+    ranks, only its sizes count.
     """
-    if len(facts) == 1:
-        return facts[0]
-    memory = [one for one in facts if one.memory_is_of_all] or facts
+    if len(files) == 1:
+        return files[0]
+    with_memory_of_all = [facts for facts in files if facts.memory_is_of_all] or files
+    merged: dict[str, Any] = {}
+    for name in (fact.name for fact in fields(LogFacts)):
+        source = with_memory_of_all if name in _SIZES else files
+        present = [value for facts in source if (value := getattr(facts, name))]
+        if present and name != "unfinished":
+            merged[name] = _MERGE.get(name, _first)(present)
+    return LogFacts(**merged)
 
-    def first(name: str) -> Any:
-        return next((value for one in facts if (value := getattr(one, name))), None)
 
-    def largest(of: Sequence[LogFacts], name: str) -> Any:
-        return max((value for one in of if (value := getattr(one, name)) is not None), default=None)
+_SIZES = ("max_allocated_bytes", "max_reserved_bytes", "device_used_bytes")
 
-    parameters: dict[tuple[int, int], int] = {}
-    for one in facts:
-        parameters |= one.parameters
-    sizes = ("max_allocated_bytes", "max_reserved_bytes", "device_used_bytes")
-    return LogFacts(
-        says_done=any(one.says_done for one in facts),
-        settings=first("settings") or {},
-        parameters=parameters,
-        memory_is_of_all=any(one.memory_is_of_all for one in facts),
-        timers_ms=first("timers_ms") or {},
-        odd_lines=sum(one.odd_lines for one in facts),
-        restarts=max((one.restarts for one in facts), default=0),
-        last_iteration=largest(facts, "last_iteration"),
-        **{name: largest(memory, name) for name in sizes},
-        **{name: first(name) for name in ("world", "padded_vocab", "theoretical_memory_bytes", "validation_loss")},
-        **{name: first(name) for name in ("first_odd", "code_commit", "software", "execution", "alpa")},
-    )
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _union(values: Sequence[dict[tuple[int, int], int]]) -> dict[tuple[int, int], int]:
+    return {ranks: count for parameters in values for ranks, count in parameters.items()}
+
+
+_MERGE: dict[str, Callable[[Sequence[Any]], Any]] = {
+    **dict.fromkeys((*_SIZES, "restarts", "last_iteration"), max),
+    "odd_lines": sum,
+    "parameters": _union,
+}
+"""Functions that merge a fact of several files; for the other facts the first file counts."""
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {",".join(map(str, k)) if isinstance(k, tuple) else k: _plain(one) for k, one in value.items()}
+        return {",".join(map(str, key)) if isinstance(key, tuple) else key: _plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
+def _alpa_row(stored: Mapping[str, Any]) -> AlpaRow:
+    numbers = {name: stored[name] for name in ("tflops", "parameters_billion")}
+    return AlpaRow(**{**stored, **{name: None if text is None else float(text) for name, text in numbers.items()}})
 
 
 def _by_ranks(stored: Mapping[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
     return ((tuple(map(int, ranks.split(","))), count) for ranks, count in stored.items())
-
-
-def _times(stored: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    return {name: (least, most) for name, (least, most) in stored.items()}
 
 
 def _unfinished(stored: Mapping[str, Any]) -> Unfinished:

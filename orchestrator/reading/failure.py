@@ -1,16 +1,21 @@
-"""Why an attempt failed, as one word, and what that means for running it again; pure.
+"""Failure classes of attempts, the policy of each class, and the nodes at fault. Pure.
 
-The class decides the policy. What another node or another day can mend is run again, up to `MOST_ATTEMPTS` and after
-a pause; what would fail again is left to a person, and asked for by name: `repro retry --class timeout --time +50%`.
+The class decides whether an attempt is repeated. A failure that another node or another time can correct is repeated,
+up to `MOST_ATTEMPTS` and after a pause. A person must ask for the others: `repro retry --class timeout --time +50%`.
 """
 
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.tables import FAILED
+from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.megatron.logs.root_cause_kinds import (
+    ARGUMENT_ERROR,
     ASSERTION,
     CONTAINER,
     FAULTS,
@@ -24,26 +29,28 @@ from orchestrator.megatron.logs.root_cause_kinds import (
     NCCL_TIMEOUT,
     NO_GPU_MEMORY,
     NO_HOST_MEMORY,
+    NODE_FAILURE,
     NOT_A_NUMBER,
+    NOT_FOUND,
+    NOT_STARTED,
+    OUTSIDE_IMAGE,
+    PREEMPTED,
     TIME_LIMIT,
 )
-
-if TYPE_CHECKING:
-    from orchestrator.megatron.logs.root_cause import Cause
-    from orchestrator.reading.verdict import Ending
+from orchestrator.megatron.logs.scan import Origin, lines_with
 
 MOST_ATTEMPTS = 3
-"""Submissions of a job that are made without being asked for."""
+"""Number of submissions of a job without a request by a person."""
 BACK_OFF_S = (0, 60, 300)
-"""How long the next submission waits after so many failures: a site that has just lost a node may lose another."""
+"""Pause before the next submission, by the number of failures: a site that has lost a node may lose another."""
 
 
-MADE_WAY = "preempted, and ended within its grace"
-"""Reason of a job that Slurm calls FAILED because it ended by itself when it was told to make way."""
+PREEMPTED_IN_GRACE = "preempted, and ended within its grace"
+"""Reason of a job that Slurm calls FAILED because it ended by itself after the signal of a preemption."""
 
 
 class Failure(str, enum.Enum):
-    """The classes. What never began, what others did to it, what it did itself."""
+    """Failure classes: never started, ended by others, failed by itself."""
 
     NOT_SUBMITTED = "not-submitted"
     REFUSED = "refused"
@@ -72,7 +79,10 @@ class Failure(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`again`: run it again without being asked; `elsewhere`: not on the node that failed; `why`, for a person."""
+    """Policy of a failure class.
+
+    `again`: repeat the attempt without a request. `elsewhere`: exclude the node at fault. `why`: text for a person.
+    """
 
     again: bool
     elsewhere: bool
@@ -80,32 +90,34 @@ class Policy:
 
 
 POLICIES: dict[Failure, Policy] = {
-    Failure.NOT_SUBMITTED: Policy(True, False, "the scheduler never had it"),
-    Failure.REFUSED: Policy(True, False, "the scheduler refused it; nothing was spent"),
-    Failure.NODE_FAIL: Policy(True, True, "a node was lost, not the job's fault"),
-    Failure.PREEMPTED: Policy(True, False, "it gave way to another job"),
-    Failure.LOST: Policy(True, False, "nobody knows how it ended"),
-    Failure.STOPPED: Policy(True, False, "it was kept from starting"),
-    Failure.CANCELLED: Policy(False, False, "somebody ended it"),
-    Failure.GPU_IN_USE: Policy(True, True, "another process had the GPU; `nvidia-smi` shows which"),
-    Failure.GPU_FAULT: Policy(True, True, "a GPU or its driver failed, not the job's fault; `nvidia-smi`, `dmesg`"),
-    # The kernel kills for the host's memory, and leaves no word of it in any log.
+    Failure.NOT_SUBMITTED: Policy(True, False, "the scheduler never received the job"),
+    Failure.REFUSED: Policy(True, False, "the scheduler refused the job; it used no GPU time"),
+    Failure.NODE_FAIL: Policy(True, True, "a node failed, not the job"),
+    Failure.PREEMPTED: Policy(True, False, "another job preempted it"),
+    Failure.LOST: Policy(True, False, "no record shows how the job ended"),
+    Failure.STOPPED: Policy(True, False, "the job was stopped before it started"),
+    Failure.CANCELLED: Policy(False, False, "a user cancelled the job"),
+    Failure.GPU_IN_USE: Policy(True, True, "another process used the GPU; `nvidia-smi` shows which"),
+    Failure.GPU_FAULT: Policy(True, True, "a GPU or its driver failed, not the job; see `nvidia-smi` and `dmesg`"),
+    # The kernel kills processes if the host has no memory left, and writes nothing to any log of the job.
     Failure.KILLED: Policy(
-        False, False, "it was killed from outside; `dmesg` says whether the host's memory was short"
+        False, False, "the job was killed from outside; `dmesg` shows whether the host had no memory left"
     ),
-    Failure.GPU_OOM: Policy(False, False, "it would run out of memory again"),
-    Failure.HOST_OOM: Policy(False, False, "it would run out of memory again; `mem` in the profile"),
-    # What a link, an adapter or a rank that is lost without a word does to a job, another day may mend; a network that
-    # is set up wrongly fails at the first collective and costs little. Which node it was no line proves: all complain.
-    Failure.NCCL_ERROR: Policy(True, False, "the network failed it, or a rank was lost without a word"),
-    # It may be a deadlock of the program's own, and each time all its GPUs wait for the time-out, ten minutes or more.
-    Failure.NCCL_TIMEOUT: Policy(False, False, "ranks waited for each other; it may hang again, on all its GPUs"),
-    Failure.TIMEOUT: Policy(False, False, "it would reach the limit again; `repro retry --class timeout --time +50%`"),
+    Failure.GPU_OOM: Policy(False, False, "the job would run out of GPU memory again"),
+    Failure.HOST_OOM: Policy(False, False, "the job would run out of host memory again; see `mem` in the profile"),
+    # A broken link, a failed adapter or a lost rank may be gone at another time. A wrong network configuration fails at
+    # the first collective, which costs little. No line proves which node it was, as all nodes report it.
+    Failure.NCCL_ERROR: Policy(True, False, "the network failed, or a rank was lost without an error message"),
+    # The program may have a deadlock, and each time all its GPUs wait for the time-out, ten minutes or more.
+    Failure.NCCL_TIMEOUT: Policy(False, False, "ranks waited for each other; all GPUs may hang again"),
+    Failure.TIMEOUT: Policy(
+        False, False, "the job would reach the time limit again; `repro retry --class timeout --time +50%`"
+    ),
     Failure.IMAGE: Policy(True, True, "its container did not start"),
-    Failure.CONFIGURATION: Policy(False, False, "it would fail in the same way"),
-    Failure.NUMBERS: Policy(False, False, "its numbers are no numbers"),
-    Failure.INCOMPLETE: Policy(False, False, "it ended well and its log does not"),
-    Failure.PROGRAM: Policy(False, False, "the program failed; its log says more"),
+    Failure.CONFIGURATION: Policy(False, False, "the job would fail in the same way"),
+    Failure.NUMBERS: Policy(False, False, "loss or gradient norm is NaN"),
+    Failure.INCOMPLETE: Policy(False, False, "exit code 0, but the log is incomplete"),
+    Failure.PROGRAM: Policy(False, False, "the program failed; see its log"),
 }
 
 _BY_STATE = {
@@ -121,98 +133,225 @@ _BY_STATE = {
     "DEADLINE": Failure.TIMEOUT,
 }
 
-# By the kind that megatron/log_causes gives the line that says best why a job failed.
-_BY_CAUSE = {
-    "not started": Failure.STOPPED,
-    "outside its image": Failure.CONFIGURATION,
-    "argument error": Failure.CONFIGURATION,
+_BY_KIND = {
+    NOT_STARTED: Failure.STOPPED,
+    OUTSIDE_IMAGE: Failure.CONFIGURATION,
+    ARGUMENT_ERROR: Failure.CONFIGURATION,
     ASSERTION: Failure.CONFIGURATION,
     GPU_FAULT: Failure.GPU_FAULT,
     GPU_UNUSABLE: Failure.CONFIGURATION,
     GPU_IN_USE: Failure.GPU_IN_USE,
     NO_GPU_MEMORY: Failure.GPU_OOM,
     NO_HOST_MEMORY: Failure.HOST_OOM,
-    "not found": Failure.CONFIGURATION,
+    NOT_FOUND: Failure.CONFIGURATION,
     KILLED: Failure.KILLED,
     NCCL_MISUSED: Failure.CONFIGURATION,
     NCCL_ERROR: Failure.NCCL_ERROR,
     NCCL_LOST: Failure.NCCL_ERROR,
     NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
     TIME_LIMIT: Failure.TIMEOUT,
-    "node failure": Failure.NODE_FAIL,
-    "preempted": Failure.PREEMPTED,
+    NODE_FAILURE: Failure.NODE_FAIL,
+    PREEMPTED: Failure.PREEMPTED,
     CONTAINER: Failure.IMAGE,
 }
+"""Classes by the kind of the line that `megatron.logs.root_cause` finds."""
 
-WHATEVER_THE_END = frozenset(
-    {"argument error", ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NO_HOST_MEMORY}
+DECIDES_ANY_END = frozenset(
+    {ARGUMENT_ERROR, ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NO_HOST_MEMORY}
     | {NCCL_ERROR, NCCL_TIMEOUT}
 )
-"""Kinds of lines that decide also where the scheduler saw a good end, or one at the time limit: the ranks that were
-left waited until then."""
+"""Kinds of lines that decide even if the scheduler reports a good end, or the time limit for which ranks waited."""
 
 KILLED_CODE = 128 + 9
-"""What a shell says of a process that SIGKILL ended."""
+"""Exit code of a shell whose process SIGKILL ended."""
 
-_LEFT_OVER = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
-"""Classes that no kind of line has, or that may be without one."""
+_NEED_NO_KIND = (Failure.TIMEOUT, Failure.LOST, Failure.INCOMPLETE, Failure.PROGRAM)
+"""Classes without a kind of line, or that may occur without one."""
 
-_OTHERS_DID_IT = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
+_BY_OTHERS = (Failure.NOT_SUBMITTED, Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """End of an attempt as the scheduler reports it.
+
+    `outside_image` explains why the job's end record does not prove that it ran inside its image. `commit` is the
+    commit of the program's checkout in that record. `nodes_inside` is the number of nodes that ran the program inside
+    the image; None if it is not known.
+    """
+
+    phase: str
+    state: str
+    exit_code: int | None
+    reason: str | None
+    outside_image: str | None = None
+    commit: str | None = None
+    nodes_inside: int | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the scheduler reports success."""
+        return self.state == "COMPLETED" and self.exit_code in (0, None)
+
+
+def ran_out_of_memory(row: JobRow) -> bool:
+    """Return whether the job failed because a GPU's memory was too small."""
+    return row.verdict == FAILED and row.failure == Failure.GPU_OOM.value
 
 
 def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
-    """What of a log decided that class: a line of its own kinds, or, where it has none, the best that there is."""
+    """Return the line of a log that decided the class: of the class's kinds, or the best line if it needs no kind."""
     if cause is None or failure is Failure.CANCELLED:
         return None
-    kinds = [kind for kind, one in _BY_CAUSE.items() if one is failure]
+    kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
     if failure is Failure.NUMBERS:
         kinds = [NOT_A_NUMBER]
-    found = cause.of(*kinds)
-    if found is None and failure in _LEFT_OVER and cause.is_fault:
-        found = cause
-    return found
+    line = cause.of(*kinds)
+    if line is None and failure in _NEED_NO_KIND and cause.is_fault:
+        line = cause
+    return line
 
 
 def failure_of(
     ending: Ending, kind: str | None, *, differs: bool = False, is_whole: bool = False, is_finite: bool = True
 ) -> Failure:
-    """The class of an attempt that was judged to have failed.
+    """Return the class of an attempt that failed.
 
-    Of a lost node, or a limit that is reached, the scheduler knows; ranks that are taken along complain of other
-    things. Otherwise the log knows better: Slurm calls a job that lost a rank to the host's memory FAILED. `kind` is
-    that of the line which says best why; `differs`: it ran otherwise than planned, and whatever came of that is no
-    result; `is_whole`: its last iteration was read; `is_finite`: no number is NaN.
+    The scheduler decides for lost nodes and limits: the ranks only report the consequences. Otherwise the log decides:
+    Slurm reports FAILED for a job that lost a rank because the host had no memory. `kind` is the kind of the best line
+    of the log. `differs`: the job ran in another configuration than planned, so that its result is invalid. `is_whole`:
+    its last iteration was read. `is_finite`: no number is NaN.
     """
-    by_state, by_cause = _BY_STATE.get(ending.state), _BY_CAUSE.get(kind or "", Failure.PROGRAM)
+    by_state, by_kind = _BY_STATE.get(ending.state), _BY_KIND.get(kind or "", Failure.PROGRAM)
     if by_state is Failure.CANCELLED and "dependency" in (ending.reason or "").lower():
         return Failure.STOPPED
-    if by_state in _OTHERS_DID_IT:
+    if by_state in _BY_OTHERS:
         return by_state
     if differs:
         return Failure.CONFIGURATION
-    if by_state is Failure.TIMEOUT and kind in WHATEVER_THE_END:  # ranks that wait for one that failed
-        return by_cause
+    if by_state is Failure.TIMEOUT and kind in DECIDES_ANY_END:  # ranks waited for a failed rank
+        return by_kind
     if by_state is not None:
         return by_state
-    if by_cause in (Failure.GPU_OOM, Failure.GPU_IN_USE) and not is_whole:
-        return by_cause
-    if ending.reason == MADE_WAY:
+    if by_kind in (Failure.GPU_OOM, Failure.GPU_IN_USE) and not is_whole:
+        return by_kind
+    if ending.reason == PREEMPTED_IN_GRACE:
         return Failure.PREEMPTED
     if kind not in FAULTS and ending.exit_code == KILLED_CODE:
         return Failure.KILLED
-    if _lacks_proof(ending, kind):  # whatever is wrong with the site's container runtime, other nodes have the same
+    if _lacks_proof(ending, kind):  # other nodes have the same container runtime
         return Failure.CONFIGURATION
-    if ending.state != "COMPLETED" or (kind in WHATEVER_THE_END and not is_whole):
-        return by_cause
+    if ending.state != "COMPLETED" or (kind in DECIDES_ANY_END and not is_whole):
+        return by_kind
     return Failure.INCOMPLETE if is_finite else Failure.NUMBERS
 
 
 def _lacks_proof(ending: Ending, kind: str | None) -> bool:
-    """Whether the missing proof of the image decides: the log has no better reason.
+    """Return whether the missing proof of the image decides, because the log has no better reason.
 
-    Where no node has started the program inside its image, an error line comes from a launcher.
+    If no node started the program inside its image, an error line comes from a launcher.
     """
     if not ending.outside_image:
         return False
-    has_no_reason = kind not in FAULTS or (kind not in _BY_CAUSE and ending.nodes_inside == 0)
+    has_no_reason = kind not in FAULTS or (kind not in _BY_KIND and ending.nodes_inside == 0)
     return ending.state == "COMPLETED" or has_no_reason
+
+
+# ---- nodes at fault ------------------------------------------------------------------------------------------
+
+_MOST_LINES = 100_000
+"""Limit of stored lines about nodes: srun prints a few for each node."""
+
+_NODE = rb"([A-Za-z0-9_.\-]{1,64})"
+_NODE_LOST = re.compile(rb"error: Node failure on " + _NODE)
+_ENDED = rb"(Terminated|Killed|Exited with exit code 1(?:37|43)\b)?"  # by srun, because of another task
+_TASKS_ENDED = re.compile(rb"srun: error: " + _NODE + rb": tasks? ([0-9][0-9,\- ]{0,1000}): " + _ENDED)
+_SPAN = re.compile(rb"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Nodes of an attempt in Slurm's order, and the distribution of tasks and ranks.
+
+    A launcher that starts the ranks of its node is one task. The numbers are None if the distribution is not known.
+    """
+
+    nodes: tuple[str, ...]
+    tasks_per_node: int | None = None
+    ranks_per_node: int | None = None
+
+    def node_of_task(self, task: int | None) -> str | None:
+        """Return the node of a task of srun."""
+        return self._node(task, self.tasks_per_node)
+
+    def node_of_rank(self, rank: int | None) -> str | None:
+        """Return the node of a rank."""
+        return self._node(rank, self.ranks_per_node)
+
+    def _node(self, number: int | None, per_node: int | None) -> str | None:
+        if number is None or not per_node or number // per_node >= len(self.nodes):
+            return None
+        return self.nodes[number // per_node]
+
+
+def failed_nodes(failure: Failure, log: Iterable[bytes], allocation: Allocation) -> tuple[str, ...]:
+    """Return the nodes at fault, which the next attempt excludes; an empty tuple if nothing proves which node it was.
+
+    `log` is a log in blocks of whole lines. A failed rank ends the ranks of all other nodes, and Slurm reports all of
+    them, so only the node of the deciding line is at fault. A lone node is always at fault, and the log is not read.
+    """
+    if len(allocation.nodes) == 1:
+        return allocation.nodes
+    finder, ends = CauseFinder(), _TaskEnds()
+    for block in log:
+        finder.feed(block)
+        ends.feed(block)
+    nodes: Iterable[str] = ends.lost
+    if failure is not Failure.NODE_FAIL:
+        nodes = _nodes_of_line(failing_line(failure, finder.cause()), ends, allocation)
+    # Other names are output of a program, or of an earlier start of the job on other nodes.
+    return tuple(node for node in dict.fromkeys(nodes) if not allocation.nodes or node in allocation.nodes)
+
+
+def _nodes_of_line(line: Cause | None, ends: _TaskEnds, allocation: Allocation) -> tuple[str, ...]:
+    """Return the nodes that printed the deciding line, else the node of the first task that failed."""
+    origins = line.origins if line else ()
+    by_origin = (_node_of_origin(origin, ends, allocation) for origin in origins)
+    by_rank = allocation.node_of_rank(line.rank) if line else None
+    nodes = tuple(node for node in by_origin if node) or ((by_rank,) if by_rank else ())
+    return nodes or ends.first_failed
+
+
+def _node_of_origin(origin: Origin, ends: _TaskEnds, allocation: Allocation) -> str | None:
+    return origin.node or ends.node_of_task(origin.task) or allocation.node_of_task(origin.task)
+
+
+class _TaskEnds:
+    """Nodes that srun reports as lost, and the ends of tasks by node."""
+
+    def __init__(self) -> None:
+        self.lost: dict[str, None] = {}
+        self.first_failed: tuple[str, ...] = ()
+        self._spans: list[tuple[int, int, str]] = []
+
+    def feed(self, block: bytes) -> None:
+        """Read the next block of the log."""
+        for start, end in lines_with(block, b"error: Node failure on "):
+            lost = _NODE_LOST.search(block, start, end)
+            if lost and len(self.lost) < _MOST_LINES:
+                self.lost[lost[1].decode()] = None
+        for start, end in lines_with(block, b"srun: error: "):
+            ended = _TASKS_ENDED.search(block, start, end)
+            if ended is None:
+                continue
+            node = ended[1].decode()
+            if not ended[3] and not self.first_failed:
+                self.first_failed = (node,)
+            if len(self._spans) < _MOST_LINES:
+                self._spans += [(int(span[1]), int(span[2] or span[1]), node) for span in _SPAN.finditer(ended[2])]
+
+    def node_of_task(self, task: int | None) -> str | None:
+        """Return the node that srun printed for a task; the last one, as Slurm may restart a job on other nodes."""
+        if task is None:
+            return None
+        return next((node for low, high, node in reversed(self._spans) if low <= task <= high), None)

@@ -1,7 +1,7 @@
-"""What nvidia-smi wrote down beside a job -> metrics of its GPUs: memory, power, clocks, and what held them back.
+"""Metrics from nvidia-smi samples beside a job: memory, power, clocks, and throttling of its GPUs.
 
-One file per node, `gpus.NODE.csv`, that the job's script leaves beside the log where a profile asks for it
-(`sample_gpus_every_s`). A file may end in the middle of a line, and holds a complaint where a node has no nvidia-smi.
+The job's script writes one file per node, `gpus.NODE.csv`, if the profile sets `sample_gpus_every_s`. A file may end
+within a line, and contains an error message if the node has no nvidia-smi.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from orchestrator.job_dir import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.reading.logs import log_files
+from orchestrator.reading.facts import LogFacts
 
 BUSY_PERCENT = 50
-"""Of utilization: a GPU that shows less waits for the start, the end, or another; its power and clocks say nothing."""
+"""Least utilization of a busy GPU. Other GPUs wait, so their power and clocks mean nothing."""
 
-# Bits of nvmlClocksEventReasons (NVML API reference): the board's power limit; and what a healthy machine never shows:
-# slowed by the hardware, by heat (software's limit, hardware's limit), by the power supply.
+# Bits of nvmlClocksEventReasons (NVML API reference): the board's power limit; and slowdowns that a healthy machine
+# never has: by hardware, by heat (software's limit, hardware's limit), by the power supply.
 _POWER_CAPPED = 0x4
 _SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
@@ -31,16 +31,10 @@ _MIB = 2**20
 _FIELDS = 9
 _LONGEST_LINE = 4096
 
-# An iteration line's own time, which Megatron-LM prints since core_v0.6.0; as nvidia-smi's it is the node's local one.
-_TIMED = re.compile(rb"\[([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8})[.0-9]{0,7}\] iteration +([0-9]{1,9})/")
-
-Window = tuple[datetime, datetime]
-"""From the end of the warm-up to that of the training."""
-
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """A GPU at one moment. `memory_used_bytes` is the whole GPU's, whoever uses it; `reasons` are NVML's bits."""
+    """State of a GPU at one time. `memory_used_bytes` includes other processes; `reasons` are NVML's bits."""
 
     at: datetime | None
     memory_used_bytes: float
@@ -52,39 +46,43 @@ class GpuSample:
 
     @property
     def is_busy(self) -> bool:
+        """Whether the GPU computes."""
         return self.utilization_percent >= BUSY_PERCENT
 
 
-def sampled_metrics(folder: Path, warmup_iterations: int = 0) -> list[MeasuredMetric]:
-    """The metrics of all GPUs of a job; none where nothing was sampled.
+def sampled_metrics(folder: Path, facts: LogFacts) -> list[MeasuredMetric]:
+    """Return the metrics of all GPUs of a job; an empty list without samples.
 
-    Unreadable or ReproError as `open_job_file`. Power (W) and clock (MHz) are medians over the samples of busy GPUs,
-    memory (10^9 bytes) and temperature (degrees Celsius) the largest, the rest shares of the busy samples. Where the
-    log tells the time, and by the same clock, all but memory is that of the time after the warm-up: ranks that wait for
-    one another as they start are busy too, and use half the power.
+    Power (W) and clock (MHz) are medians over the samples of busy GPUs, memory (10^9 bytes) and temperature (degrees
+    Celsius) the maximum, the rest shares of the busy samples. All but memory use the samples between the times in
+    `facts`, if there are any: both clocks are the node's local time. Ranks that wait for one another at the start are
+    busy too, and use half the power. Raise Unreadable or ReproError as `open_job_file` does.
     """
     samples = list(samples_of(folder))
     if not samples:
         return []
-    window = _measured_window(folder, warmup_iterations)
-    within = [one for one in samples if window and one.at and window[0] <= one.at <= window[1]]
-    found = [_largest("gpu_memory_used_gb", [sample.memory_used_bytes / 1e9 for sample in samples], "GB")]
-    busy = [sample for sample in within or samples if sample.is_busy]
+    start, end = (_time(text or "", "%Y-%m-%d %H:%M:%S") for text in (facts.measured_from, facts.measured_until))
+    measured = [sample for sample in samples if start and end and sample.at and start <= sample.at <= end]
+    busy = [sample for sample in measured or samples if sample.is_busy]
     power_w = [sample.power_w for sample in busy if sample.power_w is not None]
     clock_mhz = [sample.clock_mhz for sample in busy if sample.clock_mhz is not None]
     temperature_c = [sample.temperature_c for sample in busy if sample.temperature_c is not None]
-    found += [_typical("gpu_power_w", power_w, "W")] if power_w else []
-    found += [_typical("gpu_clock_mhz", clock_mhz, "MHz")] if clock_mhz else []
-    found += [_largest("gpu_temperature_c", temperature_c, "degC")] if temperature_c else []
-    found += [_share("gpu_power_capped_percent", busy, _POWER_CAPPED), _share("gpu_slowed_percent", busy, _SLOWED)]
-    return [metric for metric in found if metric.count]
+    metrics = [
+        _maximum("gpu_memory_used_gb", [sample.memory_used_bytes / 1e9 for sample in samples], "GB"),
+        *([_median("gpu_power_w", power_w, "W")] if power_w else []),
+        *([_median("gpu_clock_mhz", clock_mhz, "MHz")] if clock_mhz else []),
+        *([_maximum("gpu_temperature_c", temperature_c, "degC")] if temperature_c else []),
+        _share("gpu_power_capped_percent", busy, _POWER_CAPPED),
+        _share("gpu_slowed_percent", busy, _SLOWED),
+    ]
+    return [metric for metric in metrics if metric.count]
 
 
 def samples_of(folder: Path) -> Iterator[GpuSample]:
-    """Every sample that can be read, node by node."""
+    """Yield every sample that can be read, node by node."""
     try:
         names = sorted(path.name for path in folder.iterdir() if _IS_SAMPLES(path.name))
-    except OSError:  # no such folder: whoever reads its log says so
+    except OSError:  # no such folder; reading the log reports it
         return
     for name in names:
         file = open_job_file(folder, name)
@@ -98,7 +96,7 @@ def samples_of(folder: Path) -> Iterator[GpuSample]:
 
 
 def _sample(line: str) -> GpuSample | None:
-    """None for the header, for a complaint and for a line cut short."""
+    """Parse a line; None for the heading, an error message or an incomplete line."""
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != _FIELDS or not line.endswith("\n"):
         return None
@@ -108,26 +106,13 @@ def _sample(line: str) -> GpuSample | None:
         return None
     try:
         bits = int(reasons, 16)
-    except ValueError:  # "[N/A]" on a GPU that does not tell
+    except ValueError:  # "[N/A]" on a GPU that does not report reasons
         bits = 0
     numbers = _number(power_w), _number(clock_mhz), _number(temperature_c)
-    return GpuSample(_moment(at.partition(".")[0], "%Y/%m/%d %H:%M:%S"), used * _MIB, busy, *numbers, bits)
+    return GpuSample(_time(at.partition(".")[0], "%Y/%m/%d %H:%M:%S"), used * _MIB, busy, *numbers, bits)
 
 
-def _measured_window(folder: Path, warmup_iterations: int) -> Window | None:
-    """From the last line of the warm-up (at least the first of all) to the last; None where lines have no time."""
-    first, last = b"", b""
-    for file in log_files(folder):
-        for block in file.blocks():
-            for match in _TIMED.finditer(block):
-                if not first or int(match[2]) <= warmup_iterations:
-                    first = match[1]
-                last = match[1]
-    began, ended = (_moment(text.decode(), "%Y-%m-%d %H:%M:%S") for text in (first, last))
-    return (began, ended) if began and ended else None
-
-
-def _moment(text: str, form: str) -> datetime | None:
+def _time(text: str, form: str) -> datetime | None:
     try:
         return datetime.strptime(text, form)
     except ValueError:
@@ -135,22 +120,22 @@ def _moment(text: str, form: str) -> datetime | None:
 
 
 def _number(text: str) -> float | None:
-    """A count or a decimal of at most twelve characters; None for "[N/A]" and everything else."""
+    """Parse an integer or a decimal of at most twelve characters; None for "[N/A]" and all other texts."""
     if len(text) > 12 or not text.replace(".", "", 1).isdecimal():
         return None
     return float(text)
 
 
-def _typical(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
+def _median(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
     low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (0.0, 0.0, 0.0)
     return MeasuredMetric(name, statistics.median(values), unit, (high - low) / 2, len(values))
 
 
-def _largest(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
+def _maximum(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
     return MeasuredMetric(name, max(values), unit, None, len(values))
 
 
 def _share(name: str, busy: Sequence[GpuSample], bits: int) -> MeasuredMetric:
-    """How often one of these reasons held a busy GPU back, in percent of its samples."""
-    held = sum(1 for sample in busy if sample.reasons & bits)
-    return MeasuredMetric(name, 100 * held / len(busy) if busy else 0.0, "%", None, len(busy))
+    """Return the percentage of the samples of busy GPUs with one of these reasons."""
+    limited = sum(1 for sample in busy if sample.reasons & bits)
+    return MeasuredMetric(name, 100 * limited / len(busy) if busy else 0.0, "%", None, len(busy))

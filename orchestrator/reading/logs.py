@@ -1,30 +1,33 @@
-"""Log files of a job, read in blocks of whole lines, compressed or not, in constant memory."""
+"""Log files of a job, read in blocks of whole lines, compressed or not, in constant memory; secrets of its script."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from orchestrator.errors import Problem
-from orchestrator.job_dir import Unreadable, open_job_file
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import Unreadable, open_job_file, tail_bytes
+from orchestrator.masking import hidden_values, secret_values
 
 LONGEST_LINE_BYTES = 1024 * 1024
-"""A longer line is no line of a program's log, and is passed over. It is also what is read at once."""
+"""Size of one read. A longer line is not a line of a program's log, and is ignored."""
 
-# Where each task has a file of its own, by its number: only the last rank's file has the iterations.
-_OF_RANK = re.compile(r"(?:log|out|output|rank|task)[._-]?([0-9]{1,6})\.(?:txt|log|out)")
+# Our scripts write one log. A script of the user's own may write one file per task, named by the task's number.
+_RANK_LOG = re.compile(r"(?:log|out|output|rank|task)[._-]?([0-9]{1,6})\.(?:txt|log|out)")
 _NEWLINE = ord("\n")
-_PACKED = ("", ".gz", ".zst")
+_SUFFIXES = ("", ".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of a job's log as it was found: where, how big it was, and what tells it from another in its place."""
+    """A log file of a job, with its identity and its size when it was listed."""
 
     folder: Path
     name: str
@@ -33,34 +36,35 @@ class LogFile:
     size: int
 
     def blocks(self, offset: int = 0) -> LogBlocks:
-        """What stands there from that byte on; of an archive, from that byte of what is packed in it."""
+        """Return the content from this byte on. For an archive, offsets are those of the decompressed content."""
         return LogBlocks(self, offset)
 
 
 class LogBlocks(Iterator[bytes]):
-    """Blocks of whole lines, of some MiB at most; the last one may end in the middle of a line, where the file does.
+    """Blocks of whole lines, each of some MiB at most. Only the last block may end within a line.
 
-    Together they have as many bytes as the file, or what is packed in it: a line that is passed over leaves blank
-    lines of its length. Unreadable where the disk fails.
+    Together the blocks have as many bytes as the decompressed file: a line that is ignored becomes blank lines of the
+    same size. Raises Unreadable if the disk fails.
     """
 
     def __init__(self, file: LogFile, offset: int) -> None:
         self._path, self._file = file.folder / file.name, file
-        self._trouble: list[str] = []
-        self._passed_over = 0
-        self._first_bytes = 0
+        self._warnings: list[str] = []
+        self._long_lines = 0
+        self._first_long_bytes = 0
         self._blocks = self._read(offset)
 
     def __next__(self) -> bytes:
         return next(self._blocks)
 
     @property
-    def complaints(self) -> list[str]:
-        """What could not be read so far, each in one line."""
-        if not self._passed_over:
-            return self._trouble
-        lines = "a line" if self._passed_over == 1 else f"{self._passed_over} lines, the first"
-        return [*self._trouble, f"{self._path}: {lines} of {self._first_bytes:,} bytes, passed over"]
+    def warnings(self) -> list[str]:
+        """Content that could not be read so far, one line each."""
+        if not self._long_lines:
+            return self._warnings
+        lines = "1 line" if self._long_lines == 1 else f"{self._long_lines} lines, the first"
+        ignored = f"{lines} of {self._first_long_bytes:,} bytes ignored, as no program writes such a line"
+        return [*self._warnings, f"{self._path}: {ignored}"]
 
     def _read(self, offset: int) -> Iterator[bytes]:
         opened = open_job_file(self._file.folder, self._file.name)
@@ -69,31 +73,32 @@ class LogBlocks(Iterator[bytes]):
         with opened:
             status = os.fstat(opened.fileno())
             if (status.st_dev, status.st_ino) != (self._file.device, self._file.inode):
-                self._complain("another file took its place before it was read")
+                self._warn("replaced by another file before it was read")
                 return
             try:
                 yield from self._whole_lines(self._pieces(opened, offset))
             except OSError as error:
-                raise Unreadable(Problem(f"{self._path}: cannot be read ({error.strerror or error})")) from None
+                problem = Problem(f"cannot be read ({error.strerror or error})", location=f"{self._path}:")
+                raise Unreadable(problem) from None
 
     def _pieces(self, opened: BinaryIO, offset: int) -> Iterator[bytes]:
-        """The bytes from there on, in pieces of at most `LONGEST_LINE_BYTES`."""
-        if is_packed(opened):
-            yield from _in_pieces(unpacked(opened, self._complain), offset)
+        """Yield the bytes from the offset on, in pieces of at most `LONGEST_LINE_BYTES`."""
+        if is_compressed(opened):
+            yield from _repacked(decompressed(opened, self._warn), offset)
             return
         opened.seek(offset)
         while piece := opened.read(LONGEST_LINE_BYTES):
             yield piece
 
     def _whole_lines(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        rest = b""  # the begin of a line that goes on in the next piece
-        passing = False
+        rest = b""  # beginning of a line that continues in the next piece
+        in_long_line = False
         for piece in pieces:
             first_end, start = piece.find(b"\n") + 1 or len(piece), 0
-            if passing or len(rest) + first_end > LONGEST_LINE_BYTES:
+            if in_long_line or len(rest) + first_end > LONGEST_LINE_BYTES:
                 yield from _blank(len(rest) + first_end)
-                self._pass_over(len(rest) + first_end, is_new=not passing)
-                passing = piece[first_end - 1] != _NEWLINE
+                self._count_long_line(len(rest) + first_end, is_new=not in_long_line)
+                in_long_line = piece[first_end - 1] != _NEWLINE
                 rest, start = b"", first_end
             cut = piece.rfind(b"\n", start) + 1
             if cut:
@@ -103,22 +108,22 @@ class LogBlocks(Iterator[bytes]):
         if rest:
             yield rest
 
-    def _complain(self, what: str) -> None:
-        self._trouble.append(f"{self._path}: {what}")
+    def _warn(self, problem: str) -> None:
+        self._warnings.append(f"{self._path}: {problem}")
 
-    def _pass_over(self, length: int, *, is_new: bool) -> None:
-        self._passed_over += is_new
-        if self._passed_over == 1:
-            self._first_bytes += length
+    def _count_long_line(self, length: int, *, is_new: bool) -> None:
+        self._long_lines += is_new
+        if self._long_lines == 1:
+            self._first_long_bytes += length
 
 
-def _in_pieces(unpacked: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """The bytes from there on, put together to pieces of `LONGEST_LINE_BYTES`."""
+def _repacked(parts: Iterator[bytes], offset: int) -> Iterator[bytes]:
+    """Yield the bytes from the offset on, in pieces of `LONGEST_LINE_BYTES`."""
     kept, size = [], 0
-    for some in unpacked:
-        skipped = min(offset, len(some))
+    for part in parts:
+        skipped = min(offset, len(part))
         offset -= skipped
-        kept.append(some[skipped:])
+        kept.append(part[skipped:])
         size += len(kept[-1])
         if size >= LONGEST_LINE_BYTES:
             whole = b"".join(kept)
@@ -131,7 +136,7 @@ def _in_pieces(unpacked: Iterator[bytes], offset: int) -> Iterator[bytes]:
 
 
 def _blank(length: int) -> Iterator[bytes]:
-    """So many blank lines."""
+    """Yield this number of newlines."""
     for _ in range(length // LONGEST_LINE_BYTES):
         yield b"\n" * LONGEST_LINE_BYTES
     if length % LONGEST_LINE_BYTES:
@@ -139,52 +144,53 @@ def _blank(length: int) -> Iterator[bytes]:
 
 
 def log_files(folder: Path) -> tuple[LogFile, ...]:
-    """The log files of a job in reading order: the log, those of single ranks, what the script printed around them.
+    """Return the log files of a job in reading order: the log, single ranks' logs, the script's own output.
 
-    Of each the file itself, or it packed by gzip or zstd. Unreadable where one may not be read, which says nothing of
-    the job; ReproError where one is no file.
+    Each may be compressed by gzip or zstd. Raise Unreadable if a file may not be read, which proves nothing about the
+    job, and ReproError if it is not a regular file.
     """
-    log, batch = _found(folder, "log.txt"), _found(folder, "batch.txt")
-    ranks = [_found(folder, name) for name in _names_of_ranks(folder)]
+    log, batch = _log_file(folder, "log.txt"), _log_file(folder, "batch.txt")
+    ranks = [_log_file(folder, name) for name in _rank_log_names(folder)]
     return tuple(file for file in (log, *ranks, batch) if file is not None)
 
 
 def log_blocks(folder: Path) -> Iterator[bytes]:
-    """Yield all log files of a job in blocks of whole lines. Errors as of `log_files`."""
+    """Yield all log files of a job in blocks of whole lines. Raise the errors of `log_files`."""
     for file in log_files(folder):
         yield from file.blocks()
 
 
-def _found(folder: Path, name: str) -> LogFile | None:
-    for ending in _PACKED:
-        file = open_job_file(folder, name + ending)
+def _log_file(folder: Path, name: str) -> LogFile | None:
+    """Return the file, or the same file compressed; None if there is none."""
+    for suffix in _SUFFIXES:
+        file = open_job_file(folder, name + suffix)
         if file is not None:
             with file:
                 status = os.fstat(file.fileno())
-            return LogFile(folder, name + ending, status.st_dev, status.st_ino, status.st_size)
+            return LogFile(folder, name + suffix, status.st_dev, status.st_ino, status.st_size)
     return None
 
 
-def _names_of_ranks(folder: Path) -> list[str]:
-    """Without what is packed, by number."""
+def _rank_log_names(folder: Path) -> list[str]:
+    """Return the names of ranks' logs by number, without the suffixes of archives."""
     try:
         names = [path.name for path in folder.iterdir()]
-    except OSError:  # not there, or it may be passed through alone
+    except OSError:  # no such folder, or a folder that may be entered and not listed
         return []
     plain = {name.removesuffix(".gz").removesuffix(".zst") for name in names}
-    found = [(int(match[1]), name) for name in plain if (match := _OF_RANK.fullmatch(name))]
-    return [name for _, name in sorted(found)]
+    numbered = [(int(match[1]), name) for name in plain if (match := _RANK_LOG.fullmatch(name))]
+    return [name for _, name in sorted(numbered)]
 
 
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_PACKED_BYTES = 256
-"""Of an archive, unpacked at once: 8 MiB at the very most."""
-_WIDEST_WINDOW_BYTES = 128 * 1024 * 1024
-"""What `zstd --long` uses, and every zstd reads."""
+_COMPRESSED_BYTES = 256
+"""Bytes of an archive that are decompressed at once: they give 8 MiB at most."""
+_LARGEST_WINDOW_BYTES = 128 * 1024 * 1024
+"""Window of `zstd --long`, which every zstd reads."""
 
 
 class _Frame(Protocol):
-    """What zlib and zstandard have in common."""
+    """Decompressor of one frame: the common part of zlib and zstandard."""
 
     @property
     def eof(self) -> bool: ...
@@ -193,33 +199,33 @@ class _Frame(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-def is_packed(opened: BinaryIO) -> bool:
-    """Whether a file is an archive, whatever it is called; it is left at its beginning."""
+def is_compressed(opened: BinaryIO) -> bool:
+    """Return whether the content is an archive, whatever the file's name is. Leaves the file at its beginning."""
     begins = opened.read(len(_ZSTANDARD))
     opened.seek(0)
     return begins.startswith((_GZIP, _ZSTANDARD))
 
 
-def unpacked(opened: BinaryIO, complain: Callable[[str], None]) -> Iterator[bytes]:
-    """What an archive holds, or several put together, up to where it is damaged or ends early; both are said."""
+def decompressed(opened: BinaryIO, warn: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield the content of one or several archives in a file, up to a damage or an early end. Warn about both."""
     begins = opened.read(len(_ZSTANDARD))
     opened.seek(0)
     new_frame, errors = _gzip() if begins.startswith(_GZIP) else _zstandard()
     frame: _Frame | None = None
     try:
-        while packed := opened.read(_PACKED_BYTES):
-            while packed:
+        while data := opened.read(_COMPRESSED_BYTES):
+            while data:
                 if frame is None:
-                    packed = packed.lstrip(b"\0")  # padding, as tapes have it
-                    frame = new_frame() if packed else None
+                    data = data.lstrip(b"\0")  # padding on tapes
+                    frame = new_frame() if data else None
                 if frame is not None:
-                    yield frame.decompress(packed)
-                    packed, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+                    yield frame.decompress(data)
+                    data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
     except errors as error:
-        complain(f"a damaged archive, read up to there ({error})")
+        warn(f"damaged archive, read only up to the damage ({error})")
     else:
         if frame is not None:
-            complain("an archive that ends early, read up to there")
+            warn("truncated archive, read only up to its end")
 
 
 def _gzip() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
@@ -227,7 +233,35 @@ def _gzip() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
 
 
 def _zstandard() -> tuple[Callable[[], _Frame], tuple[type[Exception], ...]]:
-    import zstandard
+    import zstandard  # only where an archive needs it
 
-    tool = zstandard.ZstdDecompressor(max_window_size=_WIDEST_WINDOW_BYTES)
+    tool = zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW_BYTES)
     return tool.decompressobj, (zstandard.ZstdError,)
+
+
+# ---- secrets of the job's script -----------------------------------------------------------------------------
+
+_SCRIPT = "job.sh"
+_LONGEST_SCRIPT_BYTES = 1 << 22
+_REPEAT = re.compile(r"\.repeat-[0-9]+$")
+_FROM_SHELL = re.compile(r"\$\{([A-Za-z_]\w*):\?must be exported", re.ASCII)
+
+
+def job_secrets(folder: Path) -> frozenset[str]:
+    """Return the secrets that the script of this job's folder sets, or takes from the submitting shell.
+
+    They are masked by value in everything that is recorded of its logs. Repeats of a case share the script of the first
+    one. A script that this user may not read gives no secrets.
+    """
+    script = ""
+    for place in dict.fromkeys((folder, folder.with_name(_REPEAT.sub("", folder.name)))):
+        with contextlib.suppress(ReproError):
+            script = script or tail_bytes(place, _SCRIPT, _LONGEST_SCRIPT_BYTES).decode("utf-8", "replace")
+    values, names = _script_secrets(script)
+    return values | secret_values({name: os.environ[name] for name in names if name in os.environ})
+
+
+@lru_cache(maxsize=256)
+def _script_secrets(script: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the secret values in a script, and the names of variables that it takes from the shell."""
+    return hidden_values(script), tuple(_FROM_SHELL.findall(script))

@@ -1,178 +1,175 @@
-"""A job's log -> what it says about itself. Reading is pure; the file may still be growing.
+"""Parser of a job's log. Pure; the log may still be growing.
 
-A log is read piece by piece, and two values go from one to the next: the iterations by column, and `LogFacts`. Cut at
-any ends of lines, the pieces give what the whole gives.
+A log is read in parts. Two values are passed from part to part: the iterations by column, and `LogFacts`. Parts that
+end at ends of lines give the same result as the whole log.
 
-Most of a big log says nothing that is wanted. What a program says once is looked for only up to its first few
-iterations; timers, validation and the end, around the last two. What is looked for in all of it has a bar, and of the
-rest of a log the bytes are hardly touched.
+Most of a large log is irrelevant. Texts that a program prints once are searched only up to the first few iterations;
+timers, validation and the end only around the last two. Lines that are searched in the whole log contain a bar.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
 from orchestrator.masking import masked_tree
-from orchestrator.megatron.logs import alpa, memory, setup, timers
-from orchestrator.megatron.logs.iteration import (
-    ITERATION_WORD,
-    IterationLine,
-    IterationLines,
-    counting,
-    drop_implausible,
-)
-from orchestrator.megatron.logs.iteration_lines import add_iterations
-from orchestrator.megatron.logs.memory import Memory
+from orchestrator.megatron.logs import fact_lines
+from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
+from orchestrator.megatron.logs.iteration import IterationLine, IterationLines, effective_lines, plausible_lines
+from orchestrator.megatron.logs.iteration_lines import ITERATION_WORD, add_iterations, last_line_time, line_time
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
-from orchestrator.megatron.logs.setup import WorldLine
-from orchestrator.megatron.logs.timers import Timers
 from orchestrator.reading.facts import LogFacts
 
 EARLY = 4
-"""Iteration lines; what a program says once is said before that many: Megatron-Kwai's memory after its second."""
+"""Number of iteration lines up to which set-up texts are searched: Megatron-Kwai prints memory after its second."""
 LATE = 2
-"""Iteration lines that what is said at an end may have after it, when ranks print at the same time; fewer."""
+"""End texts have fewer iteration lines than this after them; more than 0 when ranks print at the same time."""
 MOST_NAMES = 10_000
-"""Of settings and of ranks: Megatron-LM has some 600 settings."""
+"""Limit of settings and of ranks: Megatron-LM has some 600 settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one piece of a log adds: `iterations` are those of this piece that count, each once and in rising order.
+    """Content of one part of a log.
 
-    `begins_anew`: the program started over within it, so that the lines of earlier pieces count no longer; else a line
-    takes the place of an earlier one with its number. `consumed`: bytes, up to the end of the last whole line.
+    `iterations` are the lines of this part that count, in rising order. A line replaces an earlier one with its number.
+    `is_restarted`: the program restarted within this part, so that lines of earlier parts do not count any more.
+    `consumed` is the number of bytes up to the end of the last whole line.
     """
 
     facts: LogFacts
     iterations: IterationLines
     consumed: int
-    begins_anew: bool = False
+    is_restarted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What a whole log holds."""
+    """Content of a whole log."""
 
     iterations: Sequence[IterationLine]
     facts: LogFacts
 
     @property
     def world(self) -> WorldLine | None:
+        """The sizes that the program printed when it started."""
         return self.facts.world
 
     @property
     def says_done(self) -> bool:
+        """Whether the program printed that training is done."""
         return self.facts.says_done
 
     @property
     def last_iteration(self) -> int | None:
+        """The last iteration number; None without iteration lines."""
         return self.iterations[-1].iteration if self.iterations else None
 
 
 def read_log(log: bytes) -> LogReport:
-    """Read a whole log. Of an iteration that is reported twice the last report counts, and of a program that was
-    started again in the same log what it did since.
-    """
+    """Read a whole log. If the program was restarted within the log, only its last start counts."""
     part = read_part(log, LogFacts(), final=True)
     return LogReport(part.iterations, part.facts)
 
 
-def read_part(part: bytes, facts: LogFacts, final: bool) -> Part:
-    """Read on, after what gave `facts`. An incomplete last line is left to the next part unless this is `final`."""
+def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int = 0) -> Part:
+    """Read the next part of a log. `facts` are those of the parts before.
+
+    An incomplete last line is left for the next part unless this part is `final`.
+    """
     consumed = len(part) if final else part.rfind(b"\n") + 1
     facts = _with_beginning(facts, part, consumed)
-    read, words = IterationLines(), 0
+    lines, words = IterationLines(), 0
     for text, start, end in candidate_lines(part, 0, consumed):
-        words += add_iterations(read, text, start, end)
-        facts = _with_memory(facts, memory.reported_memory(text, start, end))
-    possible, odd, first_odd = drop_implausible(read)
-    lines, begins_anew, restarts = counting(possible, facts.last_iteration)
-    unfinished = replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + words))
+        words += add_iterations(lines, text, start, end)
+        facts = _with_memory(facts, fact_lines.reported_memory(text, start, end))
+    plausible = plausible_lines(lines)
+    effective = effective_lines(plausible.lines, facts.last_iteration)
+    facts = _with_times(facts, part, consumed, words, plausible.lines.numbers, warmup_iterations)
     facts = replace(
         facts,
-        restarts=facts.restarts + restarts,
-        last_iteration=lines.numbers[-1] if lines else facts.last_iteration,
-        odd_lines=facts.odd_lines + odd,
-        first_odd=facts.first_odd or first_odd,
-        unfinished=unfinished,
+        restarts=facts.restarts + effective.restarts,
+        last_iteration=effective.lines.numbers[-1] if effective.lines else facts.last_iteration,
+        odd_lines=facts.odd_lines + plausible.odd,
+        first_odd=facts.first_odd or plausible.first_odd,
+        unfinished=replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + words)),
     )
-    return Part(_with_end(facts, part, consumed, words), lines, consumed, begins_anew)
+    return Part(_with_end(facts, part, consumed, words), effective.lines, consumed, effective.is_restarted)
 
 
-def latest(parts: Iterable[Part]) -> IterationLines:
-    """The lines that count of the parts of one log, in its order."""
+def effective_of(parts: Iterable[Part]) -> IterationLines:
+    """Return the lines that count of consecutive parts of one log."""
     lines = IterationLines()
     for part in parts:
-        if part.begins_anew:
+        if part.is_restarted:
             lines = IterationLines()
-        lines.go_on(part.iterations)
+        lines.append_later(part.iterations)
     return lines
 
 
 def _with_beginning(facts: LogFacts, log: bytes, end: int) -> LogFacts:
-    """What is said before the first iteration, or among the first few."""
+    """Add the facts that a program prints before its first few iterations."""
     left = EARLY - facts.unfinished.lines
     if left == 0:
         return facts
     first = list(islice(occurrences(log, ITERATION_WORD, 0, end), left))
     end = first[-1] if len(first) == left else end
-    return _with_first_memory(_with_setup(facts, log, end), log, end)
+    return _with_memory_of_all(_with_setup(facts, log, end), log, end)
 
 
 def _with_setup(facts: LogFacts, log: bytes, end: int) -> LogFacts:
-    """What a program says of itself; each rank in its turn, so perhaps not all before the first iteration."""
+    """Add sizes, arguments and parameters. Some ranks may print them after the first iteration of others."""
     settings, is_open = dict(facts.settings), facts.unfinished.dump_is_open
-    for begin, stop, goes_on in setup.dump_borders(log, 0, end, is_open):
-        is_open = goes_on
-        for name, value in setup.settings(log, begin, stop).items():
+    for begin, stop, continues in fact_lines.dump_borders(log, 0, end, is_open):
+        is_open = continues
+        for name, value in fact_lines.settings(log, begin, stop).items():
             if name in settings or len(settings) < MOST_NAMES:
                 settings |= masked_tree({name: value})
     parameters, shards = dict(facts.parameters), dict(facts.unfinished.shards)
-    for rank in setup.parameters(log, 0, end):
+    for rank in fact_lines.rank_parameters(log, 0, end):
         ranks, shard = (rank.tensor, rank.pipeline), (rank.tensor, rank.pipeline, rank.shard or 0)
-        if rank.shard is None:
-            others = 0
-        elif shard in shards or len(shards) < MOST_NAMES:
-            others = parameters.get(ranks, 0) - shards.get(shard, 0)
+        other_shards = 0
+        if rank.shard is not None and (shard in shards or len(shards) < MOST_NAMES):
+            other_shards = parameters.get(ranks, 0) - shards.get(shard, 0)
             shards[shard] = rank.count
         if ranks in parameters or len(parameters) < MOST_NAMES:
-            parameters[ranks] = others + rank.count
+            parameters[ranks] = other_shards + rank.count
+    theoretical = fact_lines.theoretical_memory(log, 0, end)
     return replace(
         facts,
-        world=facts.world or setup.world_line(log, 0, end),
+        world=facts.world or fact_lines.world_line(log, 0, end),
         settings=settings,
         parameters=parameters,
-        padded_vocab=_or(setup.padded_vocabulary(log, 0, end), facts.padded_vocab),
-        software=_or(setup.software(log, 0, end), facts.software),
-        execution=_or(setup.execution(log, 0, end), facts.execution),
-        code_commit=_or(setup.code_commit(log, 0, end), facts.code_commit),
-        theoretical_memory_bytes=_or(memory.theoretical_memory(log, 0, end), facts.theoretical_memory_bytes),
-        alpa=_or(alpa.printed_row(log, 0, end), facts.alpa),
+        padded_vocab=_or(fact_lines.padded_vocabulary(log, 0, end), facts.padded_vocab),
+        software=_or(fact_lines.software(log, 0, end), facts.software),
+        execution=_or(fact_lines.execution(log, 0, end), facts.execution),
+        code_commit=_or(fact_lines.code_commit(log, 0, end), facts.code_commit),
+        theoretical_memory_bytes=_or(theoretical, facts.theoretical_memory_bytes),
+        alpa=_or(fact_lines.printed_alpa_row(log, 0, end), facts.alpa),
         unfinished=replace(facts.unfinished, dump_is_open=is_open, shards=shards),
     )
 
 
-def _with_first_memory(facts: LogFacts, log: bytes, end: int) -> LogFacts:
-    """The memory of all GPUs, which Megatron-Kwai says after its first two iterations."""
-    of_all = memory.memory_of_all(log, 0, end)
+def _with_memory_of_all(facts: LogFacts, log: bytes, end: int) -> LogFacts:
+    """Add the memory of all GPUs, which Megatron-Kwai prints after its first two iterations."""
+    of_all = fact_lines.memory_of_all(log, 0, end)
     if of_all == Memory():
         return facts
-    known = facts if facts.memory_is_of_all else LogFacts()
+    before = facts if facts.memory_is_of_all else LogFacts()
     return replace(
         facts,
         memory_is_of_all=True,
-        max_allocated_bytes=_or(of_all.max_allocated, known.max_allocated_bytes),
-        max_reserved_bytes=_or(of_all.max_reserved, known.max_reserved_bytes),
-        device_used_bytes=_or(of_all.used, known.device_used_bytes),
+        max_allocated_bytes=_or(of_all.max_allocated, before.max_allocated_bytes),
+        max_reserved_bytes=_or(of_all.max_reserved, before.max_reserved_bytes),
+        device_used_bytes=_or(of_all.used, before.device_used_bytes),
     )
 
 
 def _with_memory(facts: LogFacts, memory: Memory) -> LogFacts:
-    """What single ranks say of their memory, where nobody has compared all of them."""
+    """Add the memory that single ranks print, unless the memory of all ranks is known."""
     if facts.memory_is_of_all or memory == Memory():
         return facts
     return replace(
@@ -183,47 +180,65 @@ def _with_memory(facts: LogFacts, memory: Memory) -> LogFacts:
     )
 
 
+def _with_times(
+    facts: LogFacts, log: bytes, end: int, words: int, numbers: array[int], warmup_iterations: int
+) -> LogFacts:
+    """Add the times of the last warm-up line, else of the first line, and of the last line.
+
+    `words` is the number of iteration lines in this part, `numbers` are the numbers of the plausible ones.
+    """
+    if not words:
+        return facts
+    measured_from = facts.measured_from
+    if numbers and min(numbers) <= warmup_iterations:
+        last_of_warmup = next(number for number in reversed(numbers) if number <= warmup_iterations)
+        measured_from = line_time(log, last_of_warmup, 0, end, first=False)
+    elif numbers and facts.last_iteration is None:
+        measured_from = line_time(log, numbers[0], 0, end, first=True)
+    return replace(facts, measured_from=measured_from, measured_until=last_line_time(log, 0, end))
+
+
 def _with_end(facts: LogFacts, log: bytes, end: int, words: int) -> LogFacts:
-    """What has less than `LATE` iteration lines after it; `words` are there in this piece."""
+    """Add the facts that count with less than `LATE` iteration lines after them. This part has `words` such lines."""
     late = 0
     if words >= LATE:
         late = end
         for _ in range(LATE):
             late = log.rfind(ITERATION_WORD, 0, late)
 
-    def since(at: int | None, before: int | None) -> int | None:
-        """Iteration lines since it was said last; None once they are too many."""
+    def lines_since(at: int | None, before: int | None) -> int | None:
+        """Return the number of iteration lines after the last such text; None without one, or if too many follow."""
         if at is None and before is None:
             return None
         lines = (before or 0) + words if at is None else log.count(ITERATION_WORD, at, end)
         return lines if lines < LATE else None
 
     unfinished = facts.unfinished
-    done = since(setup.last_done(log, late, end), unfinished.done_since)
-    validation = setup.last_validation(log, late, end)
-    validated = since(None if validation is None else validation[0], unfinished.validated_since)
+    done = lines_since(fact_lines.last_done(log, late, end), unfinished.done_since)
+    validation = fact_lines.last_validation(log, late, end)
+    validated = lines_since(None if validation is None else validation[0], unfinished.validated_since)
     loss = facts.validation_loss if validation is None else validation[1]
-    block = timers.last_block(log, late, end)
-    timed = since(block, unfinished.timed_since)
-    last = Timers(facts.timers_ms, unfinished.timer_bytes, unfinished.timer_name)
+    block = fact_lines.last_timer_block(log, late, end)
+    timed = lines_since(block, unfinished.timed_since)
+    timers = Timers(facts.timers_ms, unfinished.timer_bytes, unfinished.timer_name)
     if timed is None:
-        last = Timers()
+        timers = Timers()
     elif block is not None:
-        last = timers.begin_block(log, block, end)
-    elif last.bytes_left:
-        last = timers.read_block(log, 0, end, last)
+        timers = fact_lines.begin_timer_block(log, block, end)
+    elif timers.bytes_left:
+        timers = fact_lines.continue_timer_block(log, 0, end, timers)
     return replace(
         facts,
         says_done=done is not None,
         validation_loss=loss if validated is not None else None,
-        timers_ms=last.ms,
+        timers_ms=timers.ms,
         unfinished=replace(
             unfinished,
             done_since=done,
             validated_since=validated,
             timed_since=timed,
-            timer_bytes=last.bytes_left,
-            timer_name=last.name,
+            timer_bytes=timers.bytes_left,
+            timer_name=timers.name,
         ),
     )
 
@@ -231,9 +246,9 @@ def _with_end(facts: LogFacts, log: bytes, end: int, words: int) -> LogFacts:
 _T = TypeVar("_T")
 
 
-def _or(found: _T | None, known: _T | None) -> _T | None:
-    return known if found is None else found
+def _or(new: _T | None, before: _T | None) -> _T | None:
+    return before if new is None else new
 
 
-def _larger(found: int | None, known: int | None) -> int | None:
-    return found if known is None or (found is not None and found > known) else known
+def _larger(new: int | None, before: int | None) -> int | None:
+    return new if before is None or (new is not None and new > before) else before

@@ -1,64 +1,85 @@
-"""Iteration lines and what else a log says -> metrics: warm-up and first interval dropped, median and spread kept."""
+"""Metrics of a job from its iteration lines and log facts, and the progress of a running job."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from orchestrator.job_spec import JobSpec
-from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
+from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.megatron.flops import (
     computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.logs.iteration import LONGEST_MS, IterationLine
+from orchestrator.megatron.logs.iteration import LONGEST_MS, IterationLine, effective_lines, plausible_lines
+from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.megatron.model import padded_vocabulary
+from orchestrator.reading.facts import LogFacts
 
-if TYPE_CHECKING:
-    from orchestrator.reading.facts import LogFacts
+TAIL_BYTES = 64 * 1024
+"""Bytes at a log's end that show the progress: some 200 iteration lines, or several among many ranks' warnings."""
 
+RECENT_LINES = 5
+"""Number of lines whose median is the pace of a running job."""
 
 _REPORTED = (
     ("reported_tflops_per_gpu", "reported_tflops_per_gpu", "TFLOP/s"),
     ("reported_tokens_per_s_per_gpu", "reported_tokens_per_s_per_gpu", "1/s"),
     ("gpu_power_w", "power_w", "W"),
 )
-"""What programs print in their own interval lines: metric, field of the line, unit."""
+"""Numbers that programs print in their iteration lines: metric, field of the line, unit."""
 
 
-def measured_iterations(lines: Sequence[IterationLine], warmup_iterations: int) -> list[MeasuredIteration]:
-    """Mark which lines count: none that holds the start-up, none within the warm-up, none without a time."""
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a running job.
+
+    `iteration_ms` is the median of the last few lines; None if the only line contains the start-up. `tflops_per_gpu` is
+    computed from it as for a finished job; `left_s` is the time that the other iterations take at this pace.
+    """
+
+    iteration: int
+    iteration_ms: float | None = None
+    tflops_per_gpu: float | None = None
+    left_s: float | None = None
+
+
+def progress(tail: bytes, iterations: int, spec: JobSpec) -> Progress | None:
+    """Return the progress from the end of a log; None without an iteration line. `iterations` is the planned number.
+
+    Unlike in the metrics of a finished job the warm-up counts.
+    """
+    lines = effective_lines(plausible_lines(iteration_lines(tail)).lines, last=None).lines
+    if not lines:
+        return None
+    last = lines[-1].iteration
+    recent = [line for line in with_used(lines, warmup_iterations=0) if line.used][-RECENT_LINES:]
+    pace = {metric.name: metric.value for metric in metrics(recent, spec)}
+    if not pace:
+        return Progress(last)
+    left_s = max(0, iterations - last) * pace["iteration_ms"] / 1e3
+    return Progress(last, pace["iteration_ms"], pace["tflops_per_gpu"], left_s)
+
+
+def with_used(lines: Sequence[IterationLine], warmup_iterations: int) -> list[IterationLine]:
+    """Return the lines with `used` set: False for start-up, warm-up, NaN and lines without a time."""
     start_up = _lines_with_start_up(lines)
-    return [
-        MeasuredIteration(
-            iteration=line.iteration,
-            elapsed_ms=line.elapsed_ms,
-            loss=line.loss,
-            grad_norm=line.grad_norm,
-            used=position >= start_up and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0,
-            is_finite=line.is_finite,
-            loss_scale=line.loss_scale,
-            skipped=line.skipped,
-            nan=line.nan,
-            reported_tflops_per_gpu=line.reported_tflops_per_gpu,
-            reported_tokens_per_s_per_gpu=line.reported_tokens_per_s_per_gpu,
-            power_w=line.power_w,
-            host_wait_ms=line.host_wait_ms,
-        )
-        for position, line in enumerate(lines)
-        if math.isfinite(line.elapsed_ms)  # SQL has no such number
-    ]
+    marked = []
+    for index, line in enumerate(lines):
+        used = index >= start_up and line.iteration > warmup_iterations and line.is_finite and line.elapsed_ms > 0
+        marked.append(line if line.used == used else replace(line, used=used))
+    return marked
 
 
 def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:
-    """How many lines at the beginning hold the start-up: one, or two where the first is core_v0.16's extra one.
+    """Return the number of first lines that contain the start-up: one, or two if the first is core_v0.16's extra line.
 
-    Since core_v0.16 (c40b6ea070, 2026-01-16) a line follows the very first iteration without the timer being set back,
-    so that the whole first interval after it still holds the start-up.
+    Since core_v0.16 (c40b6ea070, 2026-01-16) Megatron prints a line after the first iteration and does not reset the
+    timer, so that the next line contains the start-up too.
     """
     if len(lines) < 2:
         return 1
@@ -68,28 +89,26 @@ def _lines_with_start_up(lines: Sequence[IterationLine]) -> int:
     return 2 if is_extra else 1
 
 
-def metrics(
-    iterations: Sequence[MeasuredIteration], spec: JobSpec, facts: LogFacts | None = None
-) -> list[MeasuredMetric]:
-    """Metrics of the used lines; none when no line is used.
+def metrics(iterations: Sequence[IterationLine], spec: JobSpec, facts: LogFacts | None = None) -> list[MeasuredMetric]:
+    """Return the metrics of the used lines; an empty list if no line is used.
 
-    The value is the median over the lines, the spread half the range of their middle half; a line that averages over
-    an interval of iterations is one sample. What `facts` say of the whole job (memory, parameters) has no spread.
+    The value is the median over the lines, the spread half the interquartile range. A line that averages over several
+    iterations is one sample. Metrics from `facts` (memory, parameters) have no spread.
     """
     used = [line for line in iterations if line.used]
     if not used:
         return []
     timing = _timing(sorted(line.elapsed_ms for line in used), spec)
-    found = [*timing, *_host_wait(used), *_reported(used)]
-    return [*found, *(_from_facts(facts, spec) if facts is not None else ())]
+    of_lines = [*timing, *_host_wait(used), *_reported(used)]
+    return [*of_lines, *(_from_facts(facts, spec) if facts is not None else ())]
 
 
 def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetric]:
     """Yield the time of an iteration and the rates that follow from it.
 
-    TFLOP/s per GPU are SC21's eq. 3 over the elapsed time (without recomputation: its appendix' count), not what
-    Megatron prints, which counts other FLOPs in each version. Eq. 3 counts products that some programs do not compute:
-    beside its share of the peak stand the share that was computed, where the job's record has `computes`, and the MFU.
+    TFLOP/s per GPU are SC21's eq. 3 over the elapsed time (without recomputation: its appendix' count). Megatron's
+    number counts other FLOPs in each version. Eq. 3 counts products that some programs do not compute. So there are two
+    more shares of the peak: the computed share, if the job's record has `computes`, and the MFU.
     """
     model, layout, training = spec.model, spec.layout, spec.training
     if model is None or layout is None or training is None:
@@ -125,10 +144,10 @@ def _timing(elapsed_ms: Sequence[float], spec: JobSpec) -> Iterator[MeasuredMetr
     yield rate("mfu_percent", model_flops_utilization(model, tokens_per_s / gpus, peak), "%")
 
 
-def _host_wait(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
+def _host_wait(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
     """Yield the time per iteration for which a GPU waited for the host, and its share of the median iteration time.
 
-    Yields nothing where the program measures no host wait. A garbled number counts as not measured.
+    Yields nothing if the program measures no host wait. A garbled number counts as not measured.
     """
     printed = [line.host_wait_ms for line in used]
     waits_ms = [wait for wait in printed if wait is not None and 0 <= wait <= LONGEST_MS]
@@ -140,8 +159,8 @@ def _host_wait(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
     yield MeasuredMetric("host_wait_percent", median * percent, "%", spread * percent, count)
 
 
-def _reported(used: Sequence[MeasuredIteration]) -> Iterator[MeasuredMetric]:
-    """The program's own numbers, to stand beside ours: its FLOPs are counted in another way."""
+def _reported(used: Sequence[IterationLine]) -> Iterator[MeasuredMetric]:
+    """Yield the program's own numbers. They are shown beside ours because programs count FLOPs in other ways."""
     for name, field, unit in _REPORTED:
         printed = [getattr(line, field) for line in used]
         values = [value for value in printed if value is not None and math.isfinite(value) and value > 0]
@@ -166,18 +185,18 @@ def _from_facts(facts: LogFacts, spec: JobSpec) -> Iterator[MeasuredMetric]:
 
 
 def _parameters(facts: LogFacts, spec: JobSpec) -> int | None:
-    """The sum of what the ranks print; None unless all of them did.
+    """Return the sum of the parameters that the ranks print; None unless all ranks print them.
 
-    An output layer that shares the embedding has its own copy of it on the last stage, which is not counted again.
-    What all tensor-parallel ranks hold alike (norms, some biases, learned positions) is counted on each of them, under
-    1 % in the papers' models. Of experts that are spread over data-parallel ranks only a part is printed.
+    An output layer that shares the embedding has its own copy on the last stage, which is not counted again. Tensors
+    that all tensor-parallel ranks hold (norms, some biases, learned positions) are counted on each rank: under 1 % in
+    the papers' models. Experts that are spread over data-parallel ranks are printed only in part, so the sum is None.
     """
     layout, model = spec.layout, spec.model
     if layout is None or model is None:
         return None
     tensor, pipeline = layout.tensor_parallel, layout.pipeline_parallel
-    wanted = {(t, p) for t in range(tensor) for p in range(pipeline)}
-    if facts.parameters.keys() != wanted or layout.expert_parallel > 1:
+    all_ranks = {(t, p) for t in range(tensor) for p in range(pipeline)}
+    if facts.parameters.keys() != all_ranks or layout.expert_parallel > 1:
         return None
     total = sum(facts.parameters.values())
     untied = facts.settings.get("untie_embeddings_and_output_weights")
@@ -188,7 +207,7 @@ def _parameters(facts: LogFacts, spec: JobSpec) -> int | None:
 
 
 def _half_iqr(values: Sequence[float]) -> float:
-    """Half the distance of the quartiles; 0 for a single value."""
+    """Return half the interquartile range; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

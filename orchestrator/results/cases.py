@@ -12,7 +12,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import VERIFIED
-from orchestrator.reading.verdict import ran_out_of_memory
+from orchestrator.reading.failure import ran_out_of_memory
 from orchestrator.results.repeats import CaseMetric, together
 
 

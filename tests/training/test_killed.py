@@ -17,9 +17,8 @@ from orchestrator.job_dir import read_record
 from orchestrator.launch.local import local_state
 from orchestrator.launch.render import Script, render_queue
 from orchestrator.megatron.logs.root_cause import cause
-from orchestrator.reading.failure import failure_of
+from orchestrator.reading.failure import Ending, failure_of
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.verdict import Ending
 from tests.training.launching import SMALL_MODEL, TIMEOUT_S, clean_environment
 from tests.unit.render.plans import TEMPLATES
 

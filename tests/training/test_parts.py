@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.megatron.logs.fact_lines import execution
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.megatron.logs.setup import execution
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult

@@ -1,8 +1,7 @@
-"""Iteration lines of Megatron-LM: their fields and patterns, and storage by columns."""
+"""Iteration lines of Megatron-LM: the line, and storage of many lines by column."""
 
 from __future__ import annotations
 
-import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,107 +11,136 @@ from operator import lt
 from typing import Any, overload
 
 LARGEST = 3.4028234663852886e38
-"""The largest number of 32 bits, in which losses and norms are computed: what is larger was never computed."""
+"""The largest 32-bit float. Losses and norms are computed in 32 bits, so a larger number was never computed."""
 LONGEST_MS = 1e10
 """Nearly four months: no iteration takes as long."""
 
 MISSING = -sys.float_info.max
-"""Stands in a column for a number that was not printed; no program prints it."""
+"""Column value of a number that was not printed. No program prints this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationLine:
     """One interval report: averages over the iterations since the line before it.
 
-    `elapsed_ms` is of one iteration. The program's own rates are per GPU: TFLOP/s are Megatron's, whose count of FLOPs
-    differs from version to version; tokens/s are Megatron-Kwai's. `host_wait_ms` is the time per iteration for which a
-    GPU waited for the host, as `orchestrator.pretrain` prints it.
+    `elapsed_ms` is the time of one iteration. The program's own rates are per GPU: TFLOP/s are Megatron's, whose count
+    of FLOPs differs between versions; tokens/s are Megatron-Kwai's. `power_w` is per GPU. `host_wait_ms` is the time
+    per iteration for which a GPU waited for the host, as `orchestrator.pretrain` prints it.
+
+    `used`: the line is part of the metrics. `is_finite` is False if an iteration counted as NaN, or if a number of the
+    line is not plausible.
     """
 
     iteration: int
-    train_iterations: int
     elapsed_ms: float
     loss: float | None
     grad_norm: float | None
-    skipped: int
-    nan: int
+    used: bool = True
     loss_scale: float | None = None
+    skipped: int | None = None
+    nan: int | None = None
     reported_tflops_per_gpu: float | None = None
     reported_tokens_per_s_per_gpu: float | None = None
     power_w: float | None = None
+    is_finite: bool = True
     host_wait_ms: float | None = None
 
-    @property
-    def is_finite(self) -> bool:
-        """False when an iteration was counted as NaN, or a number of the line is none or absurd."""
-        return self.nan == 0 and self.oddity is None
 
-    @property
-    def oddity(self) -> str | None:
-        """What of the line cannot be true: a number that is none, a time that is no time, an iteration of no plan."""
-        if not 0 < self.elapsed_ms <= LONGEST_MS:
-            return f"{self.elapsed_ms:g} ms per iteration"
-        for name, value in (("loss", self.loss), ("gradient norm", self.grad_norm)):
-            if value is not None and not abs(value) <= LARGEST:
-                return f"{name} {value:g}"
-        if not 0 < self.iteration <= self.train_iterations:
-            return f"iteration {self.iteration} of {self.train_iterations}"
-        return None
+def implausible_number(
+    iteration: int, train_iterations: int, elapsed_ms: float, loss: float | None, grad_norm: float | None
+) -> str | None:
+    """Return the first number of a line that cannot be true, with its name; None if all are plausible."""
+    if not 0 < elapsed_ms <= LONGEST_MS:
+        return f"{elapsed_ms:g} ms per iteration"
+    if loss is not None and not abs(loss) <= LARGEST:
+        return f"loss {loss:g}"
+    if grad_norm is not None and not abs(grad_norm) <= LARGEST:
+        return f"gradient norm {grad_norm:g}"
+    if not 0 < iteration <= train_iterations:
+        return f"iteration {iteration} of {train_iterations}"
+    return None
 
 
 class IterationLines(Sequence[IterationLine]):
-    """Lines by column, as a sequence of `IterationLine` of which each is made when it is asked for.
+    """Lines by column. An `IterationLine` is created when it is read from the sequence.
 
-    Two that hold the same numbers are equal, NaN included.
+    Two objects with the same numbers are equal, NaN included.
     """
 
     __slots__ = ("_columns",)
 
+    COLUMNS = (
+        "iteration",
+        "train_iterations",
+        "elapsed_ms",
+        "loss",
+        "grad_norm",
+        "skipped",
+        "nan",
+        "loss_scale",
+        "reported_tflops_per_gpu",
+        "reported_tokens_per_s_per_gpu",
+        "power_w",
+        "host_wait_ms",
+    )
+    """Numbers of a line in the order of the columns: the planned number, the others are fields of `IterationLine`."""
     TYPES = "iidddiiddddd"
-    """Of the fields of `IterationLine`, in their order: counts of 32 bits, and numbers of 64."""
+    """Array types of the columns: 32-bit counts and 64-bit floats."""
 
     def __init__(self, columns: Sequence[array[Any]] | None = None) -> None:
         self._columns = tuple(columns) if columns is not None else tuple(array(kind) for kind in self.TYPES)
 
     @classmethod
-    def of(cls, lines: Iterable[IterationLine]) -> IterationLines:
-        """From lines one by one."""
-        made = cls()
+    def of(cls, lines: Iterable[IterationLine], train_iterations: int) -> IterationLines:
+        """Create columns from single lines of a program that runs this number of iterations."""
+        columns = cls()
         for line in lines:
-            made.append(line)
-        return made
+            columns.append([getattr(line, name, train_iterations) for name in cls.COLUMNS])
+        return columns
 
-    def append(self, line: IterationLine) -> None:
-        """One line more."""
-        for column, name in zip(self._columns, IterationLine.__slots__, strict=True):
-            value = getattr(line, name)
-            column.append(MISSING if value is None else value)
+    def append(self, values: Sequence[float | None]) -> None:
+        """Append one line, as values in the order of `COLUMNS`."""
+        for column, kind, value in zip(self._columns, self.TYPES, values, strict=True):
+            missing = 0 if kind == "i" else MISSING
+            column.append(missing if value is None else value)
 
     def extend(self, columns: Sequence[array[Any]]) -> None:
-        """Many lines more, by column and of `TYPES`; `MISSING` stands for what was not printed."""
+        """Append many lines by column. `MISSING` marks numbers that were not printed."""
         for column, values in zip(self._columns, columns, strict=True):
             column.extend(values)
 
-    def go_on(self, later: IterationLines) -> None:
-        """The lines after these, of the same program; the first of them may be this last one's number again."""
+    def append_later(self, later: IterationLines) -> None:
+        """Append lines of the same program. Their first line replaces the last one if it has the same number."""
         if self and later and later.numbers[0] == self.numbers[-1]:
             for column in self._columns:
                 column.pop()
         self.extend(later._columns)
 
-    def chosen(self, places: Sequence[int]) -> IterationLines:
-        """Those at the places, in that order."""
-        return IterationLines([array(column.typecode, map(column.__getitem__, places)) for column in self._columns])
+    def chosen(self, indices: Sequence[int]) -> IterationLines:
+        """Return the lines with these indices, in that order."""
+        return IterationLines([array(column.typecode, map(column.__getitem__, indices)) for column in self._columns])
 
     @property
     def numbers(self) -> array[int]:
-        """Of the iterations that the lines end."""
+        """Iteration number of each line."""
         return self._columns[0]
 
     @property
     def planned(self) -> array[int]:
-        """How many iterations each line says that there will be."""
+        """Planned number of iterations, as each line has it."""
         return self._columns[1]
+
+    @property
+    def first_bytes_are_plausible(self) -> bool:
+        """False if a time, a loss or a norm may be implausible: a test of exponents, much faster than line by line."""
+        columns: Sequence[array[Any]] = self._columns
+        _, _, elapsed_ms, loss, grad_norm, *_ = columns
+        if _first_bytes(elapsed_ms).translate(None, _FIRST_BYTES_OF_TIMES):
+            return False
+        return not any(
+            _first_bytes(column).translate(None, _FIRST_BYTES_OF_NUMBERS) and column.count(MISSING) < len(column)
+            for column in (loss, grad_norm)
+        )
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -137,70 +165,84 @@ class IterationLines(Sequence[IterationLine]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"IterationLines.of({list(self)!r})"
+        return f"IterationLines({list(self)!r})"
 
 
-def counting(lines: IterationLines, last: int | None) -> tuple[IterationLines, bool, int]:
-    """Of the next lines of a log, after iteration `last`: those that count, whether they void all before them, and how
-    often the program was started again.
+@dataclass(frozen=True, slots=True)
+class EffectiveLines:
+    """Lines that count after a program may have restarted within its log.
 
-    Where numbers fall, a program began anew in the same log, and what it did before counts no longer. Of lines with the
-    same number, as several ranks may print it, the last one counts.
+    `is_restarted`: the lines before these do not count any more. `restarts` is the number of restarts.
+    """
+
+    lines: IterationLines
+    is_restarted: bool
+    restarts: int
+
+
+def effective_lines(lines: IterationLines, last: int | None) -> EffectiveLines:
+    """Return the lines that count among the next lines of a log, after iteration `last`.
+
+    A falling iteration number means that a program restarted in the same log: earlier lines do not count any more. If
+    several lines have the same number, as several ranks may print it, the last line counts.
     """
     numbers = lines.numbers
-    voids = last is not None and bool(numbers) and numbers[0] < last
+    is_restarted = last is not None and bool(numbers) and numbers[0] < last
     if all(map(lt, numbers, islice(numbers, 1, None))):
-        return lines, voids, int(voids)
-    falls = [at for at in range(1, len(numbers)) if numbers[at] < numbers[at - 1]]
-    begin, end = falls[-1] if falls else 0, len(numbers)
-    kept = [at for at in range(begin, end) if at + 1 == end or numbers[at] != numbers[at + 1]]
-    return lines.chosen(kept), voids or bool(falls), voids + len(falls)
+        return EffectiveLines(lines, is_restarted, int(is_restarted))
+    falls = [index for index in range(1, len(numbers)) if numbers[index] < numbers[index - 1]]
+    start, end = falls[-1] if falls else 0, len(numbers)
+    kept = [index for index in range(start, end) if index + 1 == end or numbers[index] != numbers[index + 1]]
+    return EffectiveLines(lines.chosen(kept), is_restarted or bool(falls), is_restarted + len(falls))
 
 
-def drop_implausible(lines: IterationLines) -> tuple[IterationLines, int, str | None]:
-    """The lines without those whose number no plan has; how many lines have a number that cannot be true, in whichever
-    field; and the first of these in words.
+@dataclass(frozen=True, slots=True)
+class PlausibleLines:
+    """Lines whose iteration number is within the plan.
 
-    A garbled number of an iteration says neither how far a program is nor that it began anew.
+    `odd` is the number of lines, of all lines, with any implausible number; `first_odd` describes the first of them.
     """
-    possible = _of_the_plan(lines)
-    if possible is lines and not _may_be_odd(lines):
-        return lines, 0, None
-    odd = [(line.iteration, oddity) for line in lines if (oddity := line.oddity) is not None]
-    return possible, len(odd), f"iteration {odd[0][0]}: {odd[0][1]}" if odd else None
+
+    lines: IterationLines
+    odd: int = 0
+    first_odd: str | None = None
 
 
-def _of_the_plan(lines: IterationLines) -> IterationLines:
-    """The lines themselves where all are."""
+def plausible_lines(lines: IterationLines) -> PlausibleLines:
+    """Return the lines whose iteration number is within the plan, and count the lines with implausible numbers.
+
+    A garbled iteration number shows neither progress nor a restart.
+    """
+    within_plan = _within_plan(lines)
+    if within_plan is lines and lines.first_bytes_are_plausible:
+        return PlausibleLines(lines)
+    odd = [
+        f"iteration {line.iteration}: {problem}"
+        for line, planned in zip(lines, lines.planned, strict=True)
+        if (problem := implausible_number(line.iteration, planned, line.elapsed_ms, line.loss, line.grad_norm))
+    ]
+    return PlausibleLines(within_plan, len(odd), odd[0] if odd else None)
+
+
+def _within_plan(lines: IterationLines) -> IterationLines:
+    """Return the lines within the plan; the same object if all are."""
     numbers, planned = lines.numbers, lines.planned
     if not lines or (min(numbers) > 0 and max(numbers) <= _least(planned)):
         return lines
-    return lines.chosen([at for at in range(len(numbers)) if 0 < numbers[at] <= planned[at]])
-
-
-def _may_be_odd(lines: IterationLines) -> bool:
-    """Told from the columns, much faster than line by line; sometimes there is nothing odd after all."""
-    columns: Sequence[array[Any]] = lines._columns
-    _, _, elapsed_ms, loss, grad_norm, *_ = columns
-    if _first_bytes(elapsed_ms).translate(None, _OF_TIMES):
-        return True
-    return any(
-        _first_bytes(column).translate(None, _OF_NUMBERS) and column.count(MISSING) < len(column)
-        for column in (loss, grad_norm)
-    )
+    return lines.chosen([index for index in range(len(numbers)) if 0 < numbers[index] <= planned[index]])
 
 
 def _least(column: array[int]) -> int:
-    """The least of numbers that are mostly all the same."""
-    alike = column[:1].tobytes() * len(column)
-    return column[0] if column.tobytes() == alike else min(column)
+    """Return the minimum. Fast if all numbers are equal, as they usually are."""
+    equal = column[:1].tobytes() * len(column)
+    return column[0] if column.tobytes() == equal else min(column)
 
 
-# The first byte of a number of 64 bits is its sign and the upper part of its exponent.
-_OF_TIMES = bytes(range(0x01, 0x42))
-"""Of numbers above 0 and below 2^33."""
-_OF_NUMBERS = bytes(range(0x47))
-"""Of numbers from 0 to 2^113."""
+# The first byte of a 64-bit float has its sign and the upper part of its exponent.
+_FIRST_BYTES_OF_TIMES = bytes(range(0x01, 0x42))
+"""First bytes of floats above 0 and below 2^33."""
+_FIRST_BYTES_OF_NUMBERS = bytes(range(0x47))
+"""First bytes of floats from 0 to 2^113."""
 
 
 def _first_bytes(column: array[Any]) -> bytes:
@@ -208,75 +250,26 @@ def _first_bytes(column: array[Any]) -> bytes:
 
 
 def _line(values: Sequence[Any]) -> IterationLine:
-    iteration, planned, elapsed_ms, loss, norm, skipped, nan, *others = values
-    return IterationLine(iteration, planned, elapsed_ms, _told(loss), _told(norm), skipped, nan, *map(_told, others))
+    """Create a line from column values."""
+    number, planned, elapsed_ms, loss, norm, skipped, nan, scale, tflops, tokens, power, host_wait = values
+    loss, norm = _printed(loss), _printed(norm)
+    is_finite = nan == 0 and implausible_number(number, planned, elapsed_ms, loss, norm) is None
+    return IterationLine(
+        number,
+        elapsed_ms,
+        loss,
+        norm,
+        is_finite,  # used, unless it is part of the start-up or the warm-up
+        _printed(scale),
+        skipped,
+        nan,
+        _printed(tflops),
+        _printed(tokens),
+        _printed(power),
+        is_finite,
+        _printed(host_wait),
+    )
 
 
-def _told(value: float) -> float | None:
+def _printed(value: float) -> float | None:
     return None if value == MISSING else value
-
-
-ITERATION_WORD = b"| elapsed time per iteration (ms)"
-"""Stands once in every iteration line, and is quick to search for. Its bar is one of those that `telling` goes by."""
-
-ITERATION, PLANNED, ELAPSED, LOSS, GRAD_NORM, SKIPPED, NAN, SCALE, TFLOPS, TOKENS, POWER, HOST_WAIT = range(12)
-"""Columns of `IterationLines`."""
-
-# Counts of at most 9 digits: they are kept in 32 bits.
-_COUNT = rb"[0-9]{1,9}"
-_VALUE = rb"[-+.0-9eEnaif]{1,40}"
-
-HEAD = re.compile(rb"iteration {1,12}([0-9]{1,9})/ {0,12}([0-9]{1,9}) \|")
-"""What a line begins with."""
-
-# What follows, in the order printed: the field's name, whether every version has it, and which column of
-# `IterationLines` it is; None for those that are passed over.
-FIELDS: tuple[tuple[bytes, bool, int | None], ...] = (
-    (b"consumed samples", True, None),
-    (b"skipped samples", False, None),
-    (b"elapsed time per iteration (ms)", True, ELAPSED),
-    (b"host wait per iteration (ms)", False, HOST_WAIT),
-    (b"throughput per GPU (TFLOP/s/GPU)", False, TFLOPS),
-    (b"tokens per sec per gpu", False, TOKENS),
-    (b"energy per GPU (J/iter/GPU)", False, None),
-    (b"power per GPU (W/GPU)", False, POWER),
-    (b"learning rate", False, None),
-    (b"decoupled learning rate", False, None),
-    (b"global batch size", False, None),
-    (b"lm loss", False, LOSS),
-    (b"loss scale", False, SCALE),
-    (b"grad norm", False, GRAD_NORM),
-    (b"num zeros", False, None),
-    (b"params norm", False, None),
-    (b"number of skipped iterations", True, SKIPPED),
-    (b"number of nan iterations", True, NAN),
-)
-COUNTS = (ITERATION, PLANNED, SKIPPED, NAN)
-GROUPS = (ITERATION, PLANNED, *(column for _, _, column in FIELDS if column is not None))
-"""The columns in the order printed."""
-
-
-def field_pattern(name: bytes, column: int | None) -> bytes:
-    """Of one field with its bar; what is a column is a group."""
-    value = _COUNT if column in COUNTS else _VALUE
-    return b" " + re.escape(name) + b": {1,12}" + (b"(" + value + b")" if column is not None else value) + rb" \|"
-
-
-def _in_order(name: bytes, always: bool, column: int | None) -> bytes:
-    return field_pattern(name, column) if always else b"(?:" + field_pattern(name, column) + b")?"
-
-
-OTHERS = rb"(?: (?!lm loss|loss scale|grad norm)[^|/\r\n]{1,200}\|){0,24}?"
-"""What a mixture of experts says behind its loss: more losses, and free text. Not a column that is garbled, and not
-another line's head, which has a /.
-"""
-
-_BEFORE_OTHERS = next(place for place, field in enumerate(FIELDS) if field[0] == b"lm loss") + 1
-
-IN_ORDER = re.compile(
-    HEAD.pattern
-    + b"".join(_in_order(*field) for field in FIELDS[:_BEFORE_OTHERS])
-    + OTHERS
-    + b"".join(_in_order(*field) for field in FIELDS[_BEFORE_OTHERS:])
-)
-"""A whole iteration line; its groups are `GROUPS`, empty where a field is missing."""

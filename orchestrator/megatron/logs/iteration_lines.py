@@ -1,4 +1,4 @@
-"""Parser of iteration lines from 2021 to today, one by one or by the block."""
+"""Parser of iteration lines from 2021 to today: one by one, or many similar lines at once."""
 
 from __future__ import annotations
 
@@ -10,57 +10,108 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from orchestrator.megatron.logs.iteration import (
-    COUNTS,
-    FIELDS,
-    GROUPS,
-    HEAD,
-    IN_ORDER,
-    ITERATION,
-    ITERATION_WORD,
-    MISSING,
-    NAN,
-    OTHERS,
-    PLANNED,
-    SCALE,
-    SKIPPED,
-    IterationLine,
-    IterationLines,
-    field_pattern,
-)
+from orchestrator.megatron.logs.iteration import MISSING, IterationLines
 from orchestrator.megatron.logs.scan import NUMBER, occurrences
 
-__all__ = ["IterationLine", "IterationLines", "add_iterations", "iteration_lines"]
+ITERATION_WORD = b"| elapsed time per iteration (ms)"
+"""Text that each iteration line contains once. `scan.candidate_lines` needs its bar."""
+
+ITERATION, PLANNED, ELAPSED, LOSS, GRAD_NORM, SKIPPED, NAN, SCALE, TFLOPS, TOKENS, POWER, HOST_WAIT = range(12)
+"""Columns of `IterationLines`."""
+
+# Counts have at most 9 digits because the columns have 32 bits.
+_COUNT = rb"[0-9]{1,9}"
+_VALUE = rb"[-+.0-9eEnaif]{1,40}"
+
+HEAD = re.compile(rb"iteration {1,12}([0-9]{1,9})/ {0,12}([0-9]{1,9}) \|")
+"""Beginning of an iteration line: number and planned number."""
+
+# Fields after the head, in the order printed: name, whether every version prints it, column (None: ignored).
+FIELDS: tuple[tuple[bytes, bool, int | None], ...] = (
+    (b"consumed samples", True, None),
+    (b"skipped samples", False, None),
+    (b"elapsed time per iteration (ms)", True, ELAPSED),
+    (b"host wait per iteration (ms)", False, HOST_WAIT),
+    (b"throughput per GPU (TFLOP/s/GPU)", False, TFLOPS),
+    (b"tokens per sec per gpu", False, TOKENS),
+    (b"energy per GPU (J/iter/GPU)", False, None),
+    (b"power per GPU (W/GPU)", False, POWER),
+    (b"learning rate", False, None),
+    (b"decoupled learning rate", False, None),
+    (b"global batch size", False, None),
+    (b"lm loss", False, LOSS),
+    (b"loss scale", False, SCALE),
+    (b"grad norm", False, GRAD_NORM),
+    (b"num zeros", False, None),
+    (b"params norm", False, None),
+    (b"number of skipped iterations", True, SKIPPED),
+    (b"number of nan iterations", True, NAN),
+)
+_COUNTS = (ITERATION, PLANNED, SKIPPED, NAN)
+_GROUPS = (ITERATION, PLANNED, *(column for _, _, column in FIELDS if column is not None))
+"""Columns in the order printed."""
+
+
+def _field_pattern(name: bytes, column: int | None) -> bytes:
+    """Return the pattern of one field with its bar. A value that has a column is a group."""
+    value = _COUNT if column in _COUNTS else _VALUE
+    return b" " + re.escape(name) + b": {1,12}" + (b"(" + value + b")" if column is not None else value) + rb" \|"
+
+
+def _in_order(name: bytes, always: bool, column: int | None) -> bytes:
+    return _field_pattern(name, column) if always else b"(?:" + _field_pattern(name, column) + b")?"
+
+
+_OTHER_FIELDS = rb"(?: (?!lm loss|loss scale|grad norm)[^|/\r\n]{1,200}\|){0,24}?"
+"""Fields of a mixture of experts after its loss: more losses, and free text. Not a garbled column, and not the head of
+another line, which has a /.
+"""
+
+_BEFORE_OTHERS = next(index for index, field in enumerate(FIELDS) if field[0] == b"lm loss") + 1
+
+IN_ORDER = re.compile(
+    HEAD.pattern
+    + b"".join(_in_order(*field) for field in FIELDS[:_BEFORE_OTHERS])
+    + _OTHER_FIELDS
+    + b"".join(_in_order(*field) for field in FIELDS[_BEFORE_OTHERS:])
+)
+"""A whole iteration line. Its groups are the columns in the order printed; a missing field gives an empty group."""
 
 _PIECE_BYTES = 128 * 1024
-"""What is read at once: it and what is made of it stay in a core's own cache."""
+"""Bytes read at once. A piece and its numbers fit into a core's own cache."""
 _HEAD_BYTES, _REST_BYTES = 1000, 4000
-"""How far before and after the elapsed time the rest of a line is looked for."""
+"""Bytes before and after the elapsed time in which the rest of a line is searched."""
 
 _NAN_COUNT = re.compile(rb"number of nan iterations: {0,12}([^ |\r\n]{1,24}) ?\|")
 _LINE_END = re.compile(rb"[\r\n]")
 _ONE_NUMBER = re.compile(NUMBER)
+_TIME = re.compile(rb"\[([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8})[.0-9]{0,7}\] \Z")
+_TIME_BYTES = 30
+
+_Values = list["float | None"]
+"""Numbers of one line, by column."""
+_Columns = list["array[Any]"]
 
 
-def iteration_lines(log: bytes) -> Iterator[IterationLine]:
-    """Every complete iteration line, in the order printed; a line cut short at the end is left for the next reading."""
+def iteration_lines(log: bytes) -> IterationLines:
+    """Return every complete iteration line in the order printed. An incomplete last line is ignored."""
     lines = IterationLines()
     add_iterations(lines, log, 0, len(log))
-    return iter(lines)
+    return lines
 
 
 def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> int:
-    """Add the complete iteration lines of a part of a log that begins with a line; returns how often `ITERATION_WORD`
-    is in it.
+    """Add the complete iteration lines of a part of a log, and return the number of `ITERATION_WORD` in it.
 
-    Each line is read for itself: parts of whole lines give the same as the whole.
+    The part begins at the beginning of a line. Each line is read by itself, so that parts of whole lines give the same
+    result as the whole log.
     """
-    alike, words = None, 0
+    similar, words = None, 0
     while start < end:
         stop = log.find(b"\n", min(end, start + _PIECE_BYTES), end) + 1 or end
         count = log.count(ITERATION_WORD, start, stop)
         if count:
-            columns, alike = read_alike(log, start, stop, count, alike)
+            columns, similar = _read_at_once(log, start, stop, count, similar)
             if columns is not None:
                 lines.extend(columns)
             else:
@@ -69,15 +120,42 @@ def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> i
     return words
 
 
+def line_time(log: bytes, iteration: int, start: int, end: int, *, first: bool) -> str | None:
+    """Return the time of the first or last complete line of an iteration: `2026-01-16 15:22:22`, the node's local time.
+
+    None if the line has no time. Megatron-LM prints times since core_v0.6.0.
+    """
+    heads = [match.start() for match in re.finditer(b"iteration {1,12}%d/" % iteration, log[start:end])]
+    for head in heads if first else reversed(heads):
+        at = log.find(ITERATION_WORD, start + head, min(end, start + head + _HEAD_BYTES))
+        values = _read_one(log, start + head, at, end) if at >= 0 else None
+        if values is not None and values[ITERATION] == iteration <= (values[PLANNED] or 0):
+            return _time_before(log, start, start + head)
+    return None
+
+
+def last_line_time(log: bytes, start: int, end: int) -> str | None:
+    """Return the time of the last line with `ITERATION_WORD`, as `line_time` does."""
+    at = log.rfind(ITERATION_WORD, start, end)
+    start = max(start, at - _HEAD_BYTES, log.rfind(b"\n", start, at) + 1)
+    head = log.rfind(b"iteration ", start, at) if at >= 0 else -1
+    return _time_before(log, start, head) if head >= 0 else None
+
+
+def _time_before(log: bytes, start: int, head: int) -> str | None:
+    match = _TIME.search(log, max(start, head - _TIME_BYTES), head)
+    return match[1].decode() if match is not None else None
+
+
 def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) -> None:
     for at in occurrences(log, ITERATION_WORD, start, end):
-        line = _read_one(log, start, at, end)
-        if line is not None:
-            lines.append(line)
+        values = _read_one(log, start, at, end)
+        if values is not None:
+            lines.append(values)
 
 
-def _read_one(log: bytes, start: int, at: int, end: int) -> IterationLine | None:
-    """The line whose `ITERATION_WORD` stands there; None where it is not whole."""
+def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
+    """Return the numbers of the line whose `ITERATION_WORD` is at `at`; None if the line is not complete."""
     heads = list(HEAD.finditer(log, max(start, at - _HEAD_BYTES), at + 1))
     if not heads or _LINE_END.search(log, heads[-1].end(), at):
         return None
@@ -85,36 +163,25 @@ def _read_one(log: bytes, start: int, at: int, end: int) -> IterationLine | None
     whole = IN_ORDER.match(log, head.start(), end)
     if whole is not None and whole.end() > at:
         try:
-            return _line(whole.groups())
-        except ValueError:  # no number, such as 1.2.3
+            return _values(whole.groups())
+        except ValueError:  # not a number, such as 1.2.3
             pass
-    return _read_loose(log, head, at, end)
+    return _read_by_fields(log, head, at, end)
 
 
-def _line(groups: Sequence[bytes]) -> IterationLine:
-    """From the groups of `IN_ORDER`; ValueError where something is no number."""
-    iteration, planned, elapsed_ms, *others, skipped, nan = groups
-    host_wait_ms, tflops, tokens, power, loss, scale, norm = (float(value) if value else None for value in others)
-    return IterationLine(
-        int(iteration),
-        int(planned),
-        float(elapsed_ms),
-        loss,
-        norm,
-        int(skipped),
-        int(nan),
-        scale,
-        tflops,
-        tokens,
-        power,
-        host_wait_ms,
-    )
+def _values(groups: Sequence[bytes]) -> _Values:
+    """Convert the groups of `IN_ORDER`. Raise ValueError if one is not a number."""
+    values: _Values = [None] * len(_GROUPS)
+    for column, text in zip(_GROUPS, groups, strict=True):
+        if text:
+            values[column] = int(text) if column in _COUNTS else float(text)
+    return values
 
 
-def _read_loose(log: bytes, head: re.Match[bytes], at: int, end: int) -> IterationLine | None:
-    """Field by field, whichever there are, up to the last one or to where another line runs into this one.
+def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Values | None:
+    """Read a line field by field, up to its last field or to the head of another line within it.
 
-    A loss or norm that is printed and cannot be read is NaN.
+    A loss or norm that is printed and is not a number becomes NaN.
     """
     end = min(end, at + _REST_BYTES)
     for stop in (_LINE_END.search(log, at, end), HEAD.search(log, at, end)):
@@ -123,30 +190,22 @@ def _read_loose(log: bytes, head: re.Match[bytes], at: int, end: int) -> Iterati
     if last is None:
         return None
     fields = dict(_fields(log[head.end() : last.end()]))
-    elapsed_ms, nan = fields.get(b"elapsed time per iteration (ms)"), fields.get(b"number of nan iterations")
-    if elapsed_ms is None or nan is None:
+    if fields.get(b"elapsed time per iteration (ms)") is None or fields.get(b"number of nan iterations") is None:
         return None
-    loss, norm = (
-        math.nan if fields.get(name, 0.0) is None else fields.get(name) for name in (b"lm loss", b"grad norm")
-    )
-    return IterationLine(
-        iteration=int(head[1]),
-        train_iterations=int(head[2]),
-        elapsed_ms=elapsed_ms,
-        loss=loss,
-        grad_norm=norm,
-        skipped=_count(fields.get(b"number of skipped iterations")),
-        nan=_count(nan),
-        loss_scale=fields.get(b"loss scale"),
-        reported_tflops_per_gpu=fields.get(b"throughput per GPU (TFLOP/s/GPU)"),
-        reported_tokens_per_s_per_gpu=fields.get(b"tokens per sec per gpu"),
-        power_w=fields.get(b"power per GPU (W/GPU)"),
-        host_wait_ms=fields.get(b"host wait per iteration (ms)"),
-    )
+    values: _Values = [int(head[1]), int(head[2]), *[None] * (len(_GROUPS) - 2)]
+    for name, _, column in FIELDS:
+        if column is None or name not in fields:
+            continue
+        value = fields[name]
+        if column in _COUNTS:
+            values[column] = _count(value)
+        else:
+            values[column] = math.nan if value is None and column in (LOSS, GRAD_NORM) else value
+    return values
 
 
 def _fields(text: bytes) -> Iterator[tuple[bytes, float | None]]:
-    """The `name: value` pieces of a line, without the others; a value that is no number is None."""
+    """Yield name and value of each `name: value` field. A value that is not a number is None."""
     for piece in text.split(b"|"):
         name, colon, value = piece.strip().rpartition(b":")
         if colon:
@@ -154,19 +213,18 @@ def _fields(text: bytes) -> Iterator[tuple[bytes, float | None]]:
 
 
 def _count(value: float | None) -> int:
-    """Of iterations; a NaN or infinity is at least one."""
+    """Return a number of iterations. NaN and infinity count as one."""
     if value is None:
         return 0
     return int(min(abs(value), 1e9)) if math.isfinite(value) else 1
 
 
-Columns = list["array[Any]"]
-
-
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """A pattern for lines with the same fields, and the same values where these hardly ever change: these by column,
-    and the columns of the pattern's groups. A line that it fits `IN_ORDER` fits alike.
+class _SimilarLines:
+    """A pattern for lines with the same fields, and with the same values where values hardly ever change.
+
+    `same` has these values by column, `groups` the columns of the pattern's groups. For a line that the pattern
+    matches, `IN_ORDER` gives the same numbers.
     """
 
     pattern: re.Pattern[bytes]
@@ -174,11 +232,11 @@ class Alike:
     groups: list[int]
 
     @classmethod
-    def to(cls, line: re.Match[bytes]) -> Alike | None:
-        """From a match of `IN_ORDER`; None where the name of a field stands in its text as well."""
-        text, told = line[0], dict(zip(GROUPS, line.groups(), strict=True))
-        same = {column: float(told[column]) for column in (SKIPPED, NAN) if int(told[column]) == 0}
-        same |= {column: float(told[column]) for column in (PLANNED, SCALE) if told[column]}
+    def to(cls, line: re.Match[bytes]) -> _SimilarLines | None:
+        """Create the pattern from a match of `IN_ORDER`; None if the line's text contains a field's name twice."""
+        text, by_column = line[0], dict(zip(_GROUPS, line.groups(), strict=True))
+        same = {column: float(by_column[column]) for column in (SKIPPED, NAN) if int(by_column[column]) == 0}
+        same |= {column: float(by_column[column]) for column in (PLANNED, SCALE) if by_column[column]}
         patterns = [rb"iteration {1,12}([0-9]{1,9})", re.escape(text[text.index(b"/") : text.index(b"|") + 1])]
         groups = [ITERATION]
         at = text.index(b"|") + 1
@@ -187,63 +245,63 @@ class Alike:
             if not begin:
                 continue
             if begin != at:
-                patterns.append(OTHERS)
+                patterns.append(_OTHER_FIELDS)
             at = text.index(b"|", begin) + 1
             if column in same:
                 patterns.append(re.escape(text[begin:at]))
             else:
-                patterns.append(field_pattern(name, column))
+                patterns.append(_field_pattern(name, column))
                 groups += [] if column is None else [column]
         pattern = re.compile(b"".join(patterns))
-        itself = pattern.fullmatch(text)
-        is_alike = itself is not None and itself.groups() == tuple(told[column] for column in groups)
-        return cls(pattern, same, groups) if is_alike else None
+        match = pattern.fullmatch(text)
+        matches_itself = match is not None and match.groups() == tuple(by_column[column] for column in groups)
+        return cls(pattern, same, groups) if matches_itself else None
 
-    def columns(self, rows: Sequence[Sequence[bytes]]) -> Columns:
-        """From what the pattern finds; ValueError where something is no number."""
+    def columns(self, rows: Sequence[Sequence[bytes]]) -> _Columns:
+        """Convert the pattern's matches to columns. Raise ValueError if a value is not a number."""
         numbers = list(map(float, chain.from_iterable(rows)))
-        made: Columns = []
+        columns: _Columns = []
         for column, kind in enumerate(IterationLines.TYPES):
             if column in self.groups:
                 values: list[Any] = numbers[self.groups.index(column) :: len(self.groups)]
-                made.append(array(kind, list(map(int, values)) if column in COUNTS else values))
+                columns.append(array(kind, list(map(int, values)) if column in _COUNTS else values))
             else:
                 value = self.same.get(column, MISSING)
-                made.append(array(kind, [int(value) if column in COUNTS else value]) * len(rows))
-        return made
+                columns.append(array(kind, [int(value) if column in _COUNTS else value]) * len(rows))
+        return columns
 
 
-def columns(rows: Sequence[Sequence[bytes]]) -> Columns:
-    """From what `IN_ORDER` finds; ValueError where something is no number."""
-    by_column = dict(zip(GROUPS, zip(*rows, strict=True), strict=True))
-    made: Columns = []
+def _columns(rows: Sequence[Sequence[bytes]]) -> _Columns:
+    """Convert matches of `IN_ORDER` to columns. Raise ValueError if a value is not a number."""
+    by_column = dict(zip(_GROUPS, zip(*rows, strict=True), strict=True))
+    columns: _Columns = []
     for column, kind in enumerate(IterationLines.TYPES):
         values: tuple[bytes, ...] = by_column[column]
-        if column in COUNTS:
-            made.append(array(kind, list(map(int, values))))
+        if column in _COUNTS:
+            columns.append(array(kind, list(map(int, values))))
         else:
-            made.append(array(kind, [float(value) if value else MISSING for value in values]))
-    return made
+            columns.append(array(kind, [float(value) if value else MISSING for value in values]))
+    return columns
 
 
-def read_alike(
-    log: bytes, start: int, end: int, count: int, alike: Alike | None
-) -> tuple[Columns | None, Alike | None]:
-    """The `count` lines of a piece, and what they are alike to, for the next one; None where one fits no pattern.
+def _read_at_once(
+    log: bytes, start: int, end: int, count: int, similar: _SimilarLines | None
+) -> tuple[_Columns | None, _SimilarLines | None]:
+    """Return the columns of the `count` lines of a piece, and the pattern to try first on the next piece.
 
-    `alike` is what the piece before gave.
+    `similar` is the pattern from the piece before. The columns are None if any line fits no pattern.
     """
     try:
-        rows = alike.pattern.findall(log, start, end) if alike is not None else []
-        if alike is None or len(rows) != count:
+        rows = similar.pattern.findall(log, start, end) if similar is not None else []
+        if similar is None or len(rows) != count:
             first = IN_ORDER.search(log, start, end)
             if first is None:
-                return None, alike
-            alike = Alike.to(first)
-            rows = alike.pattern.findall(log, start, end) if alike is not None else []
-        if alike is not None and len(rows) == count:
-            return alike.columns(rows), alike
+                return None, similar
+            similar = _SimilarLines.to(first)
+            rows = similar.pattern.findall(log, start, end) if similar is not None else []
+        if similar is not None and len(rows) == count:
+            return similar.columns(rows), similar
         rows = IN_ORDER.findall(log, start, end)
-        return (columns(rows) if len(rows) == count else None), alike
-    except ValueError:  # no number, such as 1.2.3
-        return None, alike
+        return (_columns(rows) if len(rows) == count else None), similar
+    except ValueError:  # not a number, such as 1.2.3
+        return None, similar

@@ -11,6 +11,8 @@ GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE = "GPU fault", "GPU cannot be used", "GPU in
 NO_GPU_MEMORY, NO_HOST_MEMORY = "out of GPU memory", "out of host memory"
 NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST = "NCCL misused", "NCCL error", "NCCL time-out", "NCCL lost a rank"
 TIME_LIMIT, CONTAINER = "time limit", "container"
+NOT_STARTED, OUTSIDE_IMAGE, ARGUMENT_ERROR = "not started", "outside its image", "argument error"
+NOT_FOUND, NODE_FAILURE, PREEMPTED = "not found", "node failure", "preempted"
 NOT_A_NUMBER, WHAT_RAN = "not a number", "what ran"
 
 _EXCEPTION = r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?:: |:?$)"
@@ -24,8 +26,8 @@ _NO_PROGRAM = (
 _CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
 _PATTERNS = (
-    ("not started", r"repro: not started: "),  # our own scripts' word, and the next line's
-    ("outside its image", r"repro: .{0,200} outside its image"),
+    (NOT_STARTED, r"repro: not started: "),  # our own scripts' word, and the next line's
+    (OUTSIDE_IMAGE, r"repro: .{0,200} outside its image"),
     # Of the machine, whatever a program did of it: CUDA's words, NVML's, nvidia-smi's, the kernel's.
     (
         GPU_FAULT,
@@ -39,8 +41,8 @@ _PATTERNS = (
         r"|unsupported toolchain|forward compatibility was attempted|unsupported display driver|invalid device ordinal"
         r"|no NVIDIA driver on|No CUDA GPUs are avail|no CUDA-capable device)|peer access is not supported",
     ),
-    ("argument error", r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
-    ("argument error", r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
+    (ARGUMENT_ERROR, r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
+    (ARGUMENT_ERROR, r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
     (ASSERTION, r"^AssertionError(?:: |:?$)"),
     # That somebody else has the memory is told from the numbers of the next kind's lines (log_cause_memory).
     (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
@@ -54,7 +56,7 @@ _PATTERNS = (
         rf"oom[_-]kill event|{_TASKS}Out Of Memory|^MemoryError(?:: |:?$)"
         r"|(?<!failed with error C)annot allocate memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     ),
-    ("not found", r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
+    (NOT_FOUND, r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
     (ERROR, rf"^{_EXCEPTION}"),
     # torchrun's report, srun's, a shell's, Open MPI's; the ranks that a launcher then ends itself get SIGTERM.
     (
@@ -82,11 +84,11 @@ _PATTERNS = (
     (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
     (KILLED, _SIGKILL),  # in a launcher's report, and not as its root cause: those that do not end it kills
     (TIME_LIMIT, r"DUE TO TIME LIMIT"),
-    ("node failure", r"NODE FAILURE|Node failure on "),
-    ("preempted", r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
+    (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
+    (PREEMPTED, r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
     (CONTAINER, r"error: pyxis: "),
-    ("not found", r": command not found|: No module named |exec: .{1,200}: not found"),
-    ("not found", rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
+    (NOT_FOUND, r": command not found|: No module named |exec: .{1,200}: not found"),
+    (NOT_FOUND, rf": line [0-9]{{1,9}}: .{{1,300}}: {_NO_PROGRAM}"),
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
@@ -101,12 +103,12 @@ group `shown`, where a pattern has it. Of digits none tells 1 to 9 apart."""
 FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
 
 OF_A_RANK = frozenset(
-    {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, "not found", ERROR, CRASHED, KILLED}
+    {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NOT_FOUND, ERROR, CRASHED, KILLED}
     | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST}
 )
 """What a rank dies of itself: where its line does not say which, a launcher's report may."""
 
-OF_THE_JOB = frozenset({TIME_LIMIT, "node failure", "preempted"})
+OF_THE_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
 """What befalls all ranks at once, whoever says it."""
 
 FOLLOWS_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})

@@ -20,7 +20,7 @@ from typing import IO, BinaryIO
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import single_name
-from orchestrator.reading.logs import unpacked as in_pieces
+from orchestrator.reading.logs import decompressed as in_pieces
 
 LEVEL = 3
 """Of zstd, and its own default; single-threaded, as the number of threads would change the bytes."""

@@ -15,8 +15,7 @@ from orchestrator.ledger.measurements import files_read
 from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import hidden_values, masked
-from orchestrator.reading.job_secrets import job_secrets
-from orchestrator.reading.logs import is_packed, log_files, unpacked
+from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
 from orchestrator.results.bundle.extract import Extract, Row, attempt_folders
 from orchestrator.results.bundle.masking import masked_blocks, masked_bytes
 from orchestrator.results.outcome import FigureOutcome
@@ -177,6 +176,6 @@ def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callabl
     with file:
         try:
             plain = iter(lambda: file.read(_PIECE_BYTES), b"")
-            yield from masked_blocks(unpacked(file, complain) if is_packed(file) else plain, secrets)
+            yield from masked_blocks(decompressed(file, complain) if is_compressed(file) else plain, secrets)
         except OSError as error:
             raise ReproError(Problem(f"{folder / name}: cannot be read ({error.strerror})")) from None

@@ -15,9 +15,8 @@ import pytest
 from orchestrator.job_dir import read_record
 from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_queue
 from orchestrator.megatron.logs.root_cause import cause
-from orchestrator.reading.failure import Failure, failure_of
+from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.verdict import Ending
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.standing import Stage, sited, with_words

@@ -24,7 +24,6 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.measurements import (
-    MeasuredIteration,
     MeasuredMetric,
     Measurement,
     losses_of,
@@ -32,6 +31,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
+from orchestrator.megatron.logs.iteration import IterationLine
 from tests.unit.ledger.making import job_spec, new_ledger, new_run, opened, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -79,7 +79,7 @@ def test_what_is_stored_comes_back_the_same_from_either_database(ledger: Ledger)
     record(ledger, "π=3,'\"%_\\", run=run)
     (row,) = job_rows(ledger)
     metrics = [MeasuredMetric("third", 1 / 3, "ms", 1e-300, 3), MeasuredMetric("huge", 1.7976931348623157e308, "B")]
-    lines = (MeasuredIteration(2**31 - 1, 0.1, 1e-17, None, True),)
+    lines = (IterationLine(2**31 - 1, 0.1, 1e-17, None, True),)
     record_measurements(ledger, [Measurement(row.attempt_id, 2, VERIFIED, None, lines, tuple(metrics))])
     seen = Observation("COMPLETED", ENDED, started_at=datetime(2026, 7, 26, 23, 59, 59, 999999), exit_code=-9)
     record_observations(ledger, {row.attempt_id: seen}, [])
@@ -99,7 +99,7 @@ def test_a_loss_that_is_no_number_is_none_in_either_database(ledger: Ledger, non
     """SQLite makes NULL of NaN and keeps inf, PostgreSQL keeps both: who reads later must not have to know."""
     record(ledger, "a")
     (row,) = job_rows(ledger)
-    lines = tuple(MeasuredIteration(n, 800.0, none if n == 2 else 9.5, none, True) for n in (1, 2, 3))
+    lines = tuple(IterationLine(n, 800.0, none if n == 2 else 9.5, none, True) for n in (1, 2, 3))
     record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
     with ledger.reading() as session:
         stored = sa.select(Iteration.loss, Iteration.grad_norm).order_by(Iteration.iteration)

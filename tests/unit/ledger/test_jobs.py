@@ -18,7 +18,6 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    MeasuredIteration,
     MeasuredMetric,
     Measurement,
     losses_of,
@@ -41,6 +40,7 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
 )
+from orchestrator.megatron.logs.iteration import IterationLine
 from tests.unit.ledger.making import attempts, new_job, new_run, record, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)
@@ -210,7 +210,7 @@ def test_an_observation_keeps_what_it_does_not_know_and_drops_an_old_reason(ledg
 
 def test_reading_a_log_again_replaces_its_numbers(ledger: Ledger) -> None:
     record(ledger, "a")
-    lines = tuple(MeasuredIteration(n, 100.0, 6.9, None, n > 2) for n in (1, 2, 3))
+    lines = tuple(IterationLine(n, 100.0, 6.9, None, n > 2) for n in (1, 2, 3))
     for value, upto in ((1.0, 2), (2.0, 3)):
         metric = MeasuredMetric("iteration_ms", value, "ms", 0.1, 1)
         record_measurements(ledger, [Measurement(1, upto, None, None, lines[:upto], (metric,))])
@@ -271,6 +271,6 @@ def test_two_cases_that_are_one_job_are_submitted_once_and_both_have_its_result(
 def test_losses_come_back_in_the_order_of_iterations_without_those_that_have_none(ledger: Ledger) -> None:
     record(ledger, "a")
     (row,) = job_rows(ledger)
-    lines = tuple(MeasuredIteration(n, 1.0, loss, None, True) for n, loss in ((2, 9.5), (1, 10.0), (3, None)))
+    lines = tuple(IterationLine(n, 1.0, loss, None, True) for n, loss in ((2, 9.5), (1, 10.0), (3, None)))
     record_measurements(ledger, [Measurement(row.attempt_id, 3, VERIFIED, None, lines, ())])
     assert losses_of(ledger, [row.attempt_id]) == {row.attempt_id: [(1, 10.0), (2, 9.5)]}

@@ -19,7 +19,6 @@ from orchestrator.ledger.attempts import (
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     FileRead,
-    MeasuredIteration,
     MeasuredMetric,
     Measurement,
     ReadOn,
@@ -30,13 +29,14 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
+from orchestrator.megatron.logs.iteration import IterationLine
 from tests.unit.ledger.making import new_run, record
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}
 
 
-def lines(*numbers: int, elapsed_ms: float = 100.0) -> tuple[MeasuredIteration, ...]:
-    return tuple(MeasuredIteration(n, elapsed_ms, 9.5, 1.0, n > 1, 1.0, 0, 0) for n in numbers)
+def lines(*numbers: int, elapsed_ms: float = 100.0) -> tuple[IterationLine, ...]:
+    return tuple(IterationLine(n, elapsed_ms, 9.5, 1.0, n > 1, 1.0, 0, 0) for n in numbers)
 
 
 def file_read(upto: int, name: str = "log.txt") -> FileRead:
@@ -47,7 +47,7 @@ def add(
     ledger: Ledger,
     before: FileRead | None,
     now: FileRead,
-    new: tuple[MeasuredIteration, ...],
+    new: tuple[IterationLine, ...],
     *,
     keeps: bool = True,
     verdict: str | None = None,
@@ -100,7 +100,7 @@ def test_a_look_that_comes_after_the_verdict_is_dropped_for_good(ledger: Ledger)
 
 
 def test_a_line_that_was_not_finite_comes_back_as_one(ledger: Ledger) -> None:
-    bad = MeasuredIteration(2, math.inf, math.nan, None, False, nan=1, is_finite=False)
+    bad = IterationLine(2, math.inf, math.nan, None, False, nan=1, is_finite=False)
     add(ledger, None, file_read(10), (*lines(1), bad))
     _, back = iterations_of(ledger, 1)
     assert math.isnan(back.elapsed_ms) and (back.loss, back.is_finite, back.used, back.nan) == (None, False, False, 1)

@@ -40,7 +40,8 @@ WRITER = """
 import dataclasses, itertools, json, sys, time
 import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
-from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, Measurement, record_measurements
+from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from tests.unit.ledger.making import new_run, opened, record
@@ -56,7 +57,7 @@ ledger = opened(url)
 print("ready", flush=True)
 sys.stdin.readline()
 counts = dict(runs=0, mine=0, theirs=0)
-lines = tuple(MeasuredIteration(n, 800.0, 9.5, 1.0, n > 2) for n in range(10))
+lines = tuple(IterationLine(n, 800.0, 9.5, 1.0, n > 2) for n in range(10))
 for turn in itertools.count():
     if time.time() > until:
         break

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric, Measurement, record_measurements
+from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.runs import NewJob, record_run
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
+from orchestrator.megatron.logs.iteration import IterationLine
 from tests.unit.ledger.making import (
     attempts,
     job_spec,
@@ -36,7 +37,7 @@ def rows(ledger: Ledger, view: str) -> list[dict[str, Any]]:
 def judged(ledger: Ledger, attempt: int, verdict: str, *metrics: MeasuredMetric) -> None:
     end = Observation("COMPLETED", ENDED, started_at=NOON, ended_at=NOON + timedelta(minutes=90, milliseconds=250))
     record_observations(ledger, {attempt: end}, [])
-    lines = tuple(MeasuredIteration(n, 100.0 + n, None, None, n > 1) for n in (1, 2))
+    lines = tuple(IterationLine(n, 100.0 + n, None, None, n > 1) for n in (1, 2))
     record_measurements(ledger, [Measurement(attempt, 2, verdict, None, lines, metrics)])
 
 
@@ -45,7 +46,7 @@ def test_a_job_that_two_experiments_share_has_a_row_in_each(ledger: Ledger) -> N
     record(ledger, "a", run=new_run("sc21/figure-14"))
     record(ledger, "a", run=new_run("sc21/figure-14", scale="quad"))
     record(ledger, "a", run=new_run("sc21/figure-14"))
-    record_measurements(ledger, [Measurement(1, 1, None, None, (MeasuredIteration(1, 1.0, None, None, True),), ())])
+    record_measurements(ledger, [Measurement(1, 1, None, None, (IterationLine(1, 1.0, None, None, True),), ())])
     expected = [("sc21/figure-13", "cpu", "a"), ("sc21/figure-14", "cpu", "a"), ("sc21/figure-14", "quad", "a")]
     for view, others in (
         ("v_attempts", [("sc21/figure-13", "cpu", "b")]),
@@ -97,7 +98,7 @@ def test_repeats_and_programs_are_results_of_their_own(ledger: Ledger) -> None:
 
 def test_the_execution_mode_and_the_host_wait_are_in_the_views(ledger: Ledger) -> None:
     record(ledger, "a")
-    lines = (MeasuredIteration(2, 100.0, None, None, True, host_wait_ms=12.5),)
+    lines = (IterationLine(2, 100.0, None, None, True, host_wait_ms=12.5),)
     metrics = (MeasuredMetric("host_wait_ms", 12.5, "ms"), MeasuredMetric("host_wait_percent", 12.5, "%"))
     record_measurements(ledger, [Measurement(1, 2, VERIFIED, None, lines, metrics, execution="graph")])
     assert [row["execution"] for view in ("v_attempts", "v_results") for row in rows(ledger, view)] == ["graph"] * 2

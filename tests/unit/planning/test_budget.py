@@ -14,7 +14,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.megatron.training import Training
 from orchestrator.planning.budget import (
     LEAST_INTERVALS,
@@ -26,7 +26,7 @@ from orchestrator.planning.budget import (
 )
 from orchestrator.planning.plan import what_runs
 from orchestrator.planning.target import Target
-from orchestrator.reading.statistics import measured_iterations
+from orchestrator.reading.statistics import with_used
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 
 H200S = Target("four H200", Machine(64, gpus=4, gpu="NVIDIA H200", gpu_memory_gb=150).hardware())
@@ -64,8 +64,8 @@ def iterations(found: list[Run], budget_s: float) -> list[int] | None:
 def measured_lines(training: Training) -> int:
     """How many of its lines reading would measure."""
     printed = [i for i in range(1, training.iterations + 1) if i % training.log_interval == 0]
-    lines = [IterationLine(i, training.iterations, 1.0, 7.0, 1.0, 0, 0) for i in printed]
-    return sum(line.used for line in measured_iterations(lines, training.warmup_iterations))
+    lines = [IterationLine(i, 1.0, 7.0, 1.0) for i in printed]
+    return sum(line.used for line in with_used(lines, training.warmup_iterations))
 
 
 @given(some, budgets)

@@ -22,7 +22,6 @@ from orchestrator.ledger import attempts, measurements
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    MeasuredIteration,
     MeasuredMetric,
     Measurement,
     ReadOn,
@@ -31,10 +30,11 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
+from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import incremental, logs
 from orchestrator.reading.collect import collect, measure
-from orchestrator.reading.incremental import KNOWN_BY_BYTES, Followed, follow
+from orchestrator.reading.incremental import FINGERPRINT_BYTES, NewContent, read_new
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
@@ -126,7 +126,7 @@ class Made:
         return found
 
 
-def _plain(line: MeasuredIteration) -> tuple[object, ...]:
+def _plain(line: IterationLine) -> tuple[object, ...]:
     """A number that is none is nothing."""
     values = dataclasses.astuple(line)
     return tuple(None if isinstance(v, float) and not math.isfinite(v) else v for v in values)
@@ -201,7 +201,7 @@ def test_an_attempt_that_was_judged_is_never_read_again(made: Made, monkeypatch:
     collect(made.ledger)
     before = made.everything()
     (made.folder() / "log.txt").write_text(log(3))
-    monkeypatch.setattr(collecting, "follow", lambda *_words, **_named: pytest.fail("read again"))
+    monkeypatch.setattr(collecting, "read_new", lambda *_words, **_named: pytest.fail("read again"))
     collect(made.ledger)
     assert made.everything() == before
 
@@ -252,7 +252,7 @@ def test_a_log_that_is_another_one_is_read_anew_and_what_was_stored_is_replaced(
 
 def test_another_log_that_begins_and_goes_on_like_the_one_before_is_read_anew(made: Made) -> None:
     """Its bytes do not tell them apart, where it is looked at them."""
-    file, noise = made.folder() / "log.txt", "noise\n" * KNOWN_BY_BYTES
+    file, noise = made.folder() / "log.txt", "noise\n" * FINGERPRINT_BYTES
     file.write_text(noise + log(3) + noise)
     collect(made.ledger)
     replaced(file, noise + log(3, loss="1.5E+00") + noise + log(4, begin=4))
@@ -429,13 +429,13 @@ def test_a_look_reads_what_is_new_and_little_else(made: Made, counted: type[Coun
     assert counted.read_bytes >= size
     counted.read_bytes = 0
     collect(made.ledger)
-    assert counted.read_bytes == 2 * KNOWN_BY_BYTES
+    assert counted.read_bytes == 2 * FINGERPRINT_BYTES
     counted.read_bytes = 0
     with file.open("a") as more:
         more.write(log(7, begin=6))
     collect(made.ledger)
     added = file.stat().st_size - size
-    assert added <= counted.read_bytes <= added + 5 * KNOWN_BY_BYTES
+    assert added <= counted.read_bytes <= added + 5 * FINGERPRINT_BYTES
     assert made.numbers() == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -473,7 +473,7 @@ def test_what_could_not_be_read_is_said_and_hinders_no_other(tmp_path: Path) -> 
     said = collect(site.ledger)
     assert [text.partition("-id/")[2] for text in said] == [
         "log.txt: a folder and not a file, so it is not read",
-        "log.txt: a line of 1,100,001 bytes, passed over",
+        "log.txt: 1 line of 1,100,001 bytes ignored, as no program writes such a line",
     ]
     assert [site.row(name).verdict for name in "abc"] == [None, "verified", "verified"]
 
@@ -583,8 +583,8 @@ def test_what_another_terminal_has_read_meanwhile_is_not_written_over(
     file.write_text(log(6))
     turns: list[int] = []
 
-    def follows(*words: Any, **named: Any) -> Followed:
-        found = follow(*words, **named)
+    def follows(*words: Any, **named: Any) -> NewContent:
+        found = read_new(*words, **named)
         if not turns:
             turns.append(1)
             if meanwhile == "grown and ended":
@@ -595,7 +595,7 @@ def test_what_another_terminal_has_read_meanwhile_is_not_written_over(
             collect(new_ledger(made.home))
         return found
 
-    monkeypatch.setattr(collecting, "follow", follows)
+    monkeypatch.setattr(collecting, "read_new", follows)
     collect(made.ledger)
     last = {"read": 6, "grown and ended": 8, "begun again": 2}[meanwhile]
     assert made.numbers() == list(range(1, last + 1))
@@ -612,7 +612,7 @@ def test_many_jobs_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.
     site.ends(*range(1, 8))
     rows: list[int] = []
     lines: list[int] = []
-    monkeypatch.setattr(collecting, "AT_ONCE", 3)
+    monkeypatch.setattr(collecting, "ATTEMPTS_AT_ONCE", 3)
     monkeypatch.setattr(collecting, "LINES_AT_ONCE", 10)
 
     def rows_of_attempts(ledger: Ledger, ids: list[int]) -> list[JobRow]:

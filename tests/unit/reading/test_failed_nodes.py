@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from orchestrator.reading.failed_nodes import Allocation, failed_nodes
-from orchestrator.reading.failure import Failure
+from orchestrator.reading.failure import Allocation, Failure, failed_nodes
 from orchestrator.reading.logs import LONGEST_LINE_BYTES, log_blocks
 
 FOUR = Allocation(("n1", "n2", "n3", "n4"), tasks_per_node=2, ranks_per_node=2)

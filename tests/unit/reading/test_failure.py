@@ -7,14 +7,14 @@ import pytest
 from orchestrator.ledger.tables import ENDED
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder, cause
 from orchestrator.reading.failure import (
-    MADE_WAY,
+    DECIDES_ANY_END,
     POLICIES,
-    WHATEVER_THE_END,
+    PREEMPTED_IN_GRACE,
+    Ending,
     Failure,
     failing_line,
     failure_of,
 )
-from orchestrator.reading.verdict import Ending
 
 # As a real Slurm 22.05 and pyxis 0.24 print them.
 NODE_LOST = b"srun: error: Node failure on n8\nsrun: Job step aborted\nsrun: error: n7: task 0: Terminated\n"
@@ -110,7 +110,7 @@ def test_a_job_that_a_failed_one_kept_from_starting_was_stopped_and_not_cancelle
 
 def test_a_job_that_ended_within_its_grace_made_way_though_slurm_calls_it_failed() -> None:
     log = b"srun: error: n3: tasks 0-3: Terminated\n"
-    assert classed(log, Ending(ENDED, "FAILED", 143, MADE_WAY)) is Failure.PREEMPTED
+    assert classed(log, Ending(ENDED, "FAILED", 143, PREEMPTED_IN_GRACE)) is Failure.PREEMPTED
     assert classed(log, Ending(ENDED, "FAILED", 143, "NonZeroExitCode")) is Failure.PROGRAM
 
 
@@ -206,6 +206,6 @@ def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_u
 
 
 def test_what_decides_whatever_the_scheduler_saw_is_never_what_a_rank_says_when_it_is_ended() -> None:
-    assert WHATEVER_THE_END.isdisjoint(
+    assert DECIDES_ANY_END.isdisjoint(
         {"error", "a rank was killed", "a rank crashed", "NCCL lost a rank", "not found", "time limit"}
     )

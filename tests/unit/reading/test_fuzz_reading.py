@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.megatron.logs import iteration_lines, scan
-from orchestrator.megatron.logs.alpa import table_rows
-from orchestrator.megatron.logs.iteration import ITERATION_WORD
-from orchestrator.megatron.logs.setup import DUMP_BEGINS
+from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
+from orchestrator.megatron.logs.iteration_lines import ITERATION_WORD
 from orchestrator.reading.parse import LogReport, read_log
 from tests.unit.reading.test_golden_logs import LOGS, in_parts, said
 
@@ -78,7 +77,7 @@ def test_any_log_is_read_and_in_parts_as_in_whole(log: bytes, cuts: list[int]) -
     numbers = [line.iteration for line in whole.iterations]
     assert all(before < after for before, after in pairwise(numbers))
     json.dumps(said(log), allow_nan=False)
-    list(table_rows(log))
+    list(alpa_rows(log))
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.iteration import IterationLines
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.parse import LogReport, latest, read_log, read_part
+from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part
 
 FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))
@@ -28,10 +28,14 @@ def said(log: bytes) -> dict[str, Any]:
     """All that is read: without what it does not say, and what only the next reading needs. A line is its numbers."""
     report, why = read_log(log), cause(log)
     facts = {name: value for name, value in report.facts.as_json().items() if name not in ("version", "unfinished")}
-    lines = [[getattr(line, name) for name in IterationLine.__slots__] for line in report.iterations]
+    assert isinstance(report.iterations, IterationLines)
+    lines = [
+        [getattr(line, name, planned) for name in IterationLines.COLUMNS]
+        for line, planned in zip(report.iterations, report.iterations.planned, strict=True)
+    ]
     return {
         "facts": {name: value for name, value in facts.items() if value not in (None, False, 0, {})},
-        "columns": " ".join(IterationLine.__slots__),
+        "columns": " ".join(IterationLines.COLUMNS),
         "iterations": [" ".join("-" if number is None else str(number) for number in line) for line in lines],
         "not finite": [line.iteration for line in report.iterations if not line.is_finite],
         **({"cause": str(why), "rank": why.rank} if why else {}),
@@ -45,7 +49,7 @@ def in_parts(log: bytes, ends: Iterator[int]) -> LogReport:
         part = read_part(log[start:end], LogFacts.from_json(json.loads(json.dumps(facts.as_json()))), end == len(log))
         parts.append(part)
         facts, start = part.facts, start + part.consumed
-    return LogReport(latest(parts), facts)
+    return LogReport(effective_of(parts), facts)
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)

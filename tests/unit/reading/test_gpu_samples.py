@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics, samples_of
+from orchestrator.reading.parse import read_part
 
 HEADER = (
     "timestamp, index, memory.used [MiB], memory.total [MiB], utilization.gpu [%], power.draw [W], "
@@ -33,8 +35,9 @@ def written(folder: Path, *nodes: str) -> Path:
     return folder
 
 
-def metrics(folder: Path) -> dict[str, MeasuredMetric]:
-    return {metric.name: metric for metric in sampled_metrics(folder)}
+def metrics(folder: Path, log: str = "", warmup_iterations: int = 0) -> dict[str, MeasuredMetric]:
+    facts = read_part(log.encode(), LogFacts(), True, warmup_iterations).facts
+    return {metric.name: metric for metric in sampled_metrics(folder, facts)}
 
 
 def test_the_memory_of_a_job_is_the_largest_of_any_gpu_of_any_node_and_power_that_of_busy_ones(tmp_path: Path) -> None:
@@ -73,12 +76,10 @@ def test_ranks_that_wait_for_one_another_as_they_start_do_not_count_as_training(
     written(tmp_path, sample(1, 100, 300, at="10:00:05") + sample(1, 100, 700, at="10:00:21"))
     assert metrics(tmp_path)["gpu_power_w"].value == 500
     log = "".join(iteration(number, f"10:00:{18 + number}") for number in range(1, 9))
-    (tmp_path / "log.txt").write_text(log)
-    assert {name: sampled.value for name, sampled in metrics(tmp_path).items()}["gpu_power_w"] == 700
-    late = [metric.value for metric in sampled_metrics(tmp_path, warmup_iterations=3) if metric.name == "gpu_power_w"]
-    assert late == [700]
-    (tmp_path / "log.txt").write_text(log.replace("2026-11-21 10", "2026-11-21 18"))  # a container of another time zone
-    assert metrics(tmp_path)["gpu_power_w"].value == 500
+    assert metrics(tmp_path, log)["gpu_power_w"].value == 700
+    assert metrics(tmp_path, log, warmup_iterations=3)["gpu_power_w"].value == 700
+    in_other_time_zone = log.replace("2026-11-21 10", "2026-11-21 18")
+    assert metrics(tmp_path, in_other_time_zone)["gpu_power_w"].value == 500
 
 
 def test_a_line_that_was_cut_short_and_a_complaint_are_no_samples(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_line_that_was_cut_short_and_a_complaint_are_no_samples(tmp_path: Path
 
 
 def test_a_job_that_was_not_sampled_has_no_such_metric(tmp_path: Path) -> None:
-    assert sampled_metrics(tmp_path) == [] and sampled_metrics(tmp_path / "gone") == []
+    assert metrics(tmp_path) == metrics(tmp_path / "gone") == {}
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([sample(5, 99).encode(), HEADER.encode()]))))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.reading.progress import TAIL_BYTES, Progress, progress
+from orchestrator.reading.statistics import TAIL_BYTES, Progress, progress
 from tests.unit.ledger.making import job_spec
 
 LINE = (

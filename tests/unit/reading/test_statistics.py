@@ -12,48 +12,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.megatron.logs.iteration_lines import IterationLine
+from orchestrator.megatron.logs.iteration import IterationLine, IterationLines
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.statistics import measured_iterations, metrics
+from orchestrator.reading.statistics import metrics, with_used
 from tests.unit.ledger.making import job_spec
 
 
 def lines(*elapsed_ms: float, first: int = 1, step: int = 1, loss: float = 6.9) -> list[IterationLine]:
-    return [IterationLine(first + n * step, 100, ms, loss, 1.0, 0, 0) for n, ms in enumerate(elapsed_ms)]
+    read = (IterationLine(first + n * step, ms, loss, 1.0, skipped=0, nan=0) for n, ms in enumerate(elapsed_ms))
+    return list(IterationLines.of(read, train_iterations=100))
 
 
 def computed(*elapsed_ms: float, warmup: int = 2, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(measured_iterations(lines(*elapsed_ms), warmup), job_spec(**configuration))
+    found = metrics(with_used(lines(*elapsed_ms), warmup), job_spec(**configuration))
     return {metric.name: metric for metric in found}
 
 
 def test_the_first_line_and_the_warm_up_do_not_count() -> None:
-    assert [line.used for line in measured_iterations(lines(9, 8, 7, 6), 2)] == [False, False, True, True]
-    assert [line.used for line in measured_iterations(lines(9, 8, 7, 6), 0)] == [False, True, True, True]
+    assert [line.used for line in with_used(lines(9, 8, 7, 6), 2)] == [False, False, True, True]
+    assert [line.used for line in with_used(lines(9, 8, 7, 6), 0)] == [False, True, True, True]
 
 
 def test_an_interval_that_ends_within_the_warm_up_does_not_count_and_one_that_ends_behind_it_does() -> None:
-    every_fifth = measured_iterations(lines(9, 8, 7, first=5, step=5), 10)
+    every_fifth = with_used(lines(9, 8, 7, first=5, step=5), 10)
     assert [(line.iteration, line.used) for line in every_fifth] == [(5, False), (10, False), (15, True)]
 
 
 def test_a_line_with_a_number_that_is_none_does_not_count() -> None:
     read = [*lines(9, 8), *lines(7, first=3, loss=math.nan), *lines(6, first=4)]
-    found = measured_iterations(read, 0)
+    found = with_used(read, 0)
     assert [line.used for line in found] == [False, True, False, True]
     assert [line.is_finite for line in found] == [True, True, False, True]
 
 
 def test_a_time_that_no_rate_follows_from_does_not_count() -> None:
-    assert [line.used for line in measured_iterations(lines(9, 0.0, -1.0, 5), 0)] == [False] * 3 + [True]
-    for none in (math.nan, math.inf, -math.inf):  # a ledger cannot hold it
-        assert [line.used for line in measured_iterations(lines(9, none, 5), 0)] == [False, True]
+    assert [line.used for line in with_used(lines(9, 0.0, -1.0, 5), 0)] == [False] * 3 + [True]
+    for none in (math.nan, math.inf, -math.inf):  # the ledger stores NULL
+        assert [line.used for line in with_used(lines(9, none, 5), 0)] == [False, False, True]
 
 
 def waiting(*waits_ms: float | None) -> dict[str, MeasuredMetric]:
     """The metrics of iterations of 200 ms with these host waits, of which the first two lines do not count."""
     read = [replace(lines(200.0, first=n)[0], host_wait_ms=wait) for n, wait in enumerate(waits_ms, 1)]
-    return {metric.name: metric for metric in metrics(measured_iterations(read, 2), job_spec())}
+    return {metric.name: metric for metric in metrics(with_used(read, 2), job_spec())}
 
 
 def test_the_host_wait_is_the_median_of_the_lines_that_count_and_its_share_is_of_the_median_time() -> None:
@@ -195,13 +196,13 @@ def test_whatever_times_a_log_has_every_metric_is_a_number(elapsed: list[float],
 def test_the_interval_after_an_extra_first_line_still_holds_the_start_up(
     printed: tuple[int, ...], used: tuple[int, ...]
 ) -> None:
-    read = [IterationLine(iteration, 500, 9.0, 6.9, 1.0, 0, 0) for iteration in printed]
-    assert tuple(line.iteration for line in measured_iterations(read, 0) if line.used) == used
+    read = [IterationLine(iteration, 9.0, 6.9, 1.0) for iteration in printed]
+    assert tuple(line.iteration for line in with_used(read, 0) if line.used) == used
 
 
 def test_what_else_a_line_says_is_kept_with_it() -> None:
-    line = IterationLine(1, 100, 9.0, 6.9, 1.0, 2, 3, 8192.0, 104.4, 3016.0, 366.6)
-    (kept,) = measured_iterations([line], 0)
+    line = IterationLine(1, 9.0, 6.9, 1.0, True, 8192.0, 2, 3, 104.4, 3016.0, 366.6)
+    (kept,) = with_used([line], 0)
     assert (kept.loss_scale, kept.skipped, kept.nan) == (8192.0, 2, 3)
     assert (kept.reported_tflops_per_gpu, kept.reported_tokens_per_s_per_gpu, kept.power_w) == (104.4, 3016.0, 366.6)
 
@@ -209,10 +210,10 @@ def test_what_else_a_line_says_is_kept_with_it() -> None:
 def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowhere() -> None:
     printed = (1.0, 98.0, math.nan, -5.0, 100.0, 104.0)
     read = [
-        IterationLine(number, 100, 100.0, 6.9, 1.0, 0, 0, reported_tflops_per_gpu=rate, power_w=300.0)
+        IterationLine(number, 100.0, 6.9, 1.0, reported_tflops_per_gpu=rate, power_w=300.0)
         for number, rate in enumerate(printed, 1)
     ]
-    found = {metric.name: metric for metric in metrics(measured_iterations(read, 0), job_spec())}
+    found = {metric.name: metric for metric in metrics(with_used(read, 0), job_spec())}
     # of 98, 100 and 104; the first line does not count, and NaN and -5 are no rates
     assert found["reported_tflops_per_gpu"] == MeasuredMetric("reported_tflops_per_gpu", 100.0, "TFLOP/s", 1.5, 3)
     assert found["gpu_power_w"].value == 300.0 and "reported_tokens_per_s_per_gpu" not in found
@@ -220,7 +221,7 @@ def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowh
 
 
 def with_facts(facts: LogFacts, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(measured_iterations(lines(9, 9, 100), 0), job_spec(**configuration), facts)
+    found = metrics(with_used(lines(9, 9, 100), 0), job_spec(**configuration), facts)
     return {metric.name: metric for metric in found}
 
 

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names
 from orchestrator.paths import Folders
-from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.figure import plot
 from orchestrator.results.plot.series import published_number
@@ -64,7 +63,7 @@ def made_up(folder: Path, entry: Entry, scale: str = "paper", gpu: str | None = 
         row = replace(base, case_name=case.name, scale=scale, attempt_id=number + 1, job_id=f"job{number}")
         empty = Result(case, row, {}, None, gpu=gpu)
         if case.expected is not None:
-            failed = replace(row, state="FAILED", verdict="failed", verdict_reason=OUT_OF_MEMORY)
+            failed = replace(row, state="FAILED", verdict="failed", failure="gpu-oom")
             found.append(replace(empty, row=failed if number % 2 else None))
         elif number % 7 == 6:
             found.append(replace(empty, row=None))

@@ -104,7 +104,9 @@ def measured(
             row = replace(row, execution=(modes or {}).get(case.name))
             why = f"{OUT_OF_MEMORY} (rank 3)" if case.name in out_of_memory else 'exit 1, "oom"'
             bad = case.name in failed or case.name in out_of_memory
-            rows.append(replace(row, state="FAILED", verdict="failed", verdict_reason=why) if bad else row)
+            failure = "gpu-oom" if case.name in out_of_memory else "program"
+            failed_row = replace(row, state="FAILED", verdict="failed", verdict_reason=why, failure=failure)
+            rows.append(failed_row if bad else row)
             metrics[number] = _metrics(rates.get(case.name, 1.0), metric, (noise or {}).get(case.name, 0.01))
             if waits and case.name in waits:
                 metrics[number] |= _host_wait(waits[case.name], metrics[number]["iteration_ms"].value)

@@ -15,7 +15,6 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
-from orchestrator.reading.verdict import OUT_OF_MEMORY
 from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
 from tests.unit.results.making import a_row, shipped
@@ -58,7 +57,7 @@ class Jobs:
             )
             measured = self.by_case[case.name]
             if not measured:
-                known = replace(known, state="FAILED", verdict="failed", verdict_reason=OUT_OF_MEMORY)
+                known = replace(known, state="FAILED", verdict="failed", failure="gpu-oom")
             rows.append(known)
             timed = {"iteration_ms": 100.0, **measured} if measured else {}
             metrics[number] = {name: MeasuredMetric(name, value, "", 0.0, 20) for name, value in timed.items()}

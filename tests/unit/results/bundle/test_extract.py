@@ -19,9 +19,10 @@ from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredIteration, Measurement, record_measurements
+from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run, rows_of
+from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
@@ -95,8 +96,8 @@ def test_nobody_is_in_it(ledger: Ledger, tmp_path: Path) -> None:
 
 def test_what_is_read_back_is_the_row_that_the_ledger_gives(ledger: Ledger, tmp_path: Path) -> None:
     lines = (
-        MeasuredIteration(1, 0.1 + 0.2, 1e-300, None, False, nan=0),
-        MeasuredIteration(2, math.nan, math.inf, 1.0, True),
+        IterationLine(1, 0.1 + 0.2, 1e-300, None, False, nan=0),
+        IterationLine(2, math.nan, math.inf, 1.0, True),
     )
     row = next(row for row in job_rows(ledger, experiment="sc21/figure-13") if row.job_id == "b-id")
     record_measurements(ledger, [Measurement(row.attempt_id, 2, "failed", "a \u2028 b", lines, (), "nan")])
@@ -162,7 +163,7 @@ ADDED = {"attempts": "execution", "iterations": "host_wait_ms"}
 def test_a_bundle_of_a_repro_that_had_fewer_columns_is_read_with_nothing_in_the_new_ones(
     ledger: Ledger, tmp_path: Path, table: str
 ) -> None:
-    lines = (MeasuredIteration(1, 1.0, 1.0, 1.0, True, host_wait_ms=0.5),)
+    lines = (IterationLine(1, 1.0, 1.0, 1.0, True, host_wait_ms=0.5),)
     (row,) = job_rows(ledger, experiment="sc21/figure-13", job_prefix="b-id")[:1]
     record_measurements(ledger, [Measurement(row.attempt_id, 1, "verified", None, lines, (), execution="graph")])
     folder = written(ledger, extract_of(ledger, *FIGURE_13), tmp_path / "bundle")

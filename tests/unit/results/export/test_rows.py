@@ -14,7 +14,8 @@ from orchestrator.catalog.claims import Metric
 from orchestrator.catalog.expand import expand
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.measurements import MeasuredIteration, MeasuredMetric
+from orchestrator.ledger.measurements import MeasuredMetric
+from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.statistics import metrics
@@ -101,7 +102,7 @@ def test_every_axis_and_every_metric_has_a_column() -> None:
 def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path: Path) -> None:
     case = expand(shipped("atc-demo"))[0]
     ranks = {(t, p): 5 for t in range(case.layout.tensor_parallel) for p in range(case.layout.pipeline_parallel)}
-    line = MeasuredIteration(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0, host_wait_ms=4.0)
+    line = IterationLine(9, 100.0, 1.0, 1.0, True, 1.0, 0, 0, 50.0, 60.0, 70.0, host_wait_ms=4.0)
     parts = {name: asdict(getattr(case, name)) for name in ("model", "layout", "training")}
     (tmp_path / "gpus.n1.csv").write_text(SAMPLE)
     facts = LogFacts(
@@ -113,7 +114,7 @@ def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path:
     )
     computes = {"causal_attention": True, "skips_last_product": True}
     printed = metrics([line], JobSpec.from_json({**parts, "peak_tflops": 312.0, "computes": computes}), facts)
-    units = {one.name: one.unit for one in [*printed, *sampled_metrics(tmp_path)]}
+    units = {one.name: one.unit for one in [*printed, *sampled_metrics(tmp_path, facts)]}
     assert units == {name: METRICS[name][0] for name in units}
     assert METRICS.keys() - units == {"training_days"}  # nobody measures it; a paper's figure may show it
 

@@ -10,14 +10,15 @@ import pytest
 
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import MeasuredIteration, Measurement, record_measurements
+from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.results.export.columns import ITERATION_COLUMNS
 from orchestrator.results.export.formats import pieces
 from orchestrator.results.export.rows import iteration_rows
 from tests.unit.ledger.making import new_ledger, record
 
-GOOD = MeasuredIteration(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0, host_wait_ms=12.5)
-BAD = MeasuredIteration(2, 800.1, float("nan"), float("inf"), True, is_finite=False)
+GOOD = IterationLine(1, 812.5, 10.25, 0.5, False, 8192.0, 1, 0, 120.5, 3000.0, 399.0, host_wait_ms=12.5)
+BAD = IterationLine(2, 800.1, float("nan"), float("inf"), True, is_finite=False)
 
 
 @pytest.fixture

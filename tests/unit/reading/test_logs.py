@@ -33,7 +33,7 @@ def only(folder: Path) -> LogFile:
 
 def read(file: LogFile, offset: int = 0) -> tuple[bytes, list[str]]:
     blocks = file.blocks(offset)
-    return b"".join(blocks), blocks.complaints
+    return b"".join(blocks), blocks.warnings
 
 
 def test_the_files_come_in_reading_order_and_others_do_not(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_of_an_archive_that_ends_early_what_there_is_of_it_is_read(tmp_path: Pat
     (tmp_path / "log.txt").write_bytes(packed[: len(packed) * 2 // 3])
     found, complaints = read(only(tmp_path))
     assert text.startswith(found) and len(found) > len(text) // 4
-    assert complaints == [f"{tmp_path}/log.txt: an archive that ends early, read up to there"]
+    assert complaints == [f"{tmp_path}/log.txt: truncated archive, read only up to its end"]
 
 
 @pytest.mark.parametrize("packer", PACKERS)
@@ -103,7 +103,7 @@ def test_a_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str)
     packed = PACKERS[packer](LINES)
     (tmp_path / "log.txt").write_bytes(packed + b"and more that is no archive")
     found, (complaint,) = read(only(tmp_path))
-    assert found == LINES and complaint.startswith(f"{tmp_path}/log.txt: a damaged archive, read up to there (")
+    assert found == LINES and complaint.startswith(f"{tmp_path}/log.txt: damaged archive, read only up to the damage (")
     assert "\n" not in complaint
 
 
@@ -136,7 +136,9 @@ def test_a_line_that_is_none_is_passed_over_in_one_word_and_constant_memory(tmp_
     finally:
         tracemalloc.stop()
     assert (words, size) == (b"beforebehind", file.size)
-    assert blocks.complaints == [f"{tmp_path}/log.txt: a line of 31,457,281 bytes, passed over"]
+    assert blocks.warnings == [
+        f"{tmp_path}/log.txt: 1 line of 31,457,281 bytes ignored, as no program writes such a line"
+    ]
 
 
 TEXTS = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"\n\n", b"x" * 9, b"x" * 40]), max_size=12).map(
@@ -166,7 +168,7 @@ def test_a_file_that_took_the_logs_place_is_not_read_from_the_middle(tmp_path: P
     file = only(tmp_path)
     (tmp_path / "other").write_bytes(b"two\n")
     (tmp_path / "other").replace(tmp_path / "log.txt")
-    assert read(file) == (b"", [f"{tmp_path}/log.txt: another file took its place before it was read"])
+    assert read(file) == (b"", [f"{tmp_path}/log.txt: replaced by another file before it was read"])
     (tmp_path / "log.txt").unlink()
     assert read(file) == (b"", [])
 

@@ -14,8 +14,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
+from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration import IterationLines
-from orchestrator.megatron.logs.setup import WorldLine
 from orchestrator.megatron.rules.rule_context import Setting, read_flags
 from orchestrator.paths import Folders
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
@@ -82,7 +82,7 @@ FACTS = LogFacts(
 
 
 def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | None = None) -> list[str]:
-    return [mismatch.said for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
+    return [mismatch.reason for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_each_size_in_the_line_of_the_world_is_held_against_the_plan_and_counts_
     world: WorldLine, words: str
 ) -> None:
     (found,) = mismatches(LogReport(IterationLines(), replace(FACTS, world=world)), PLANNED)
-    assert (found.said, found.is_of_world) == (words, True)
+    assert (found.reason, found.is_of_world) == (words, True)
 
 
 def test_all_that_differs_is_named_at_once_and_once() -> None:
@@ -358,9 +358,9 @@ def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, work
     case = replace(shipped, workload=workload, layout=layout, training=training)
     expected = expected_of(row_of(tmp_path, case, ARGUMENTS[workload](case)))
     log = WORLDS[workload] + DUMP
-    assert [one.said for one in mismatches(read_log(log), expected)] == []
+    assert [one.reason for one in mismatches(read_log(log), expected)] == []
     broken = read_log(log.replace(b"......... 5\n", b"......... None\n").replace(b"32256", b"32128"))
-    assert [one.said for one in mismatches(broken, expected)] == [
+    assert [one.reason for one in mismatches(broken, expected)] == [
         "ran with virtual stages 1, not 5",
         "ran with padded vocabulary 32128, not 32256",
     ]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.megatron.logs.setup import DUMP_BEGINS
+from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.interval import IntervalSummary
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.logs import log_blocks
-from orchestrator.reading.parse import LogReport, latest, read_log, read_part
+from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part
 
 NOW = datetime(2026, 1, 1)
 WORLD_2021 = (
@@ -66,7 +66,7 @@ def read_in(parts: list[bytes]) -> LogReport:
     for part in parts:
         read.append(read_part(part, facts, final=False))
         facts = read[-1].facts
-    return LogReport(latest(read), facts)
+    return LogReport(effective_of(read), facts)
 
 
 def numbers(report: LogReport) -> list[tuple[int, float]]:
@@ -132,7 +132,7 @@ def test_a_program_that_was_started_again_in_the_same_log_counts_from_where_it_b
     assert numbers(read_log(log)) == [(1, 300.0), (2, 400.0)] and read_log(log).facts.restarts == 1
     first = read_part(line(1) + line(2) + line(3), LogFacts(), final=False)
     second = read_part(line(1, 300.0) + line(2, 400.0), first.facts, final=False)
-    assert (first.begins_anew, second.begins_anew, second.facts.last_iteration) == (False, True, 2)
+    assert (first.is_restarted, second.is_restarted, second.facts.last_iteration) == (False, True, 2)
 
 
 def test_a_number_that_cannot_be_is_said_and_does_not_begin_the_log_anew() -> None:

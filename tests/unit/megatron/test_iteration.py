@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,44 +16,62 @@ from orchestrator.megatron.logs.iteration import (
     LONGEST_MS,
     IterationLine,
     IterationLines,
-    counting,
-    drop_implausible,
+    PlausibleLines,
+    effective_lines,
+    implausible_number,
+    plausible_lines,
 )
 
 NUMBERS = st.none() | st.floats(width=32)
 COUNTS = st.integers(0, 999_999_999)
-LINES = st.lists(
-    st.builds(IterationLine, COUNTS, COUNTS, st.floats(), NUMBERS, NUMBERS, COUNTS, COUNTS, NUMBERS, NUMBERS, NUMBERS),
+
+ROWS = st.lists(
+    st.tuples(COUNTS, COUNTS, st.floats(), NUMBERS, NUMBERS, COUNTS, COUNTS, *[NUMBERS] * 5),
     max_size=8,
 )
 
 
+def by_column(rows: Sequence[Sequence[float | None]]) -> IterationLines:
+    columns = IterationLines()
+    for row in rows:
+        columns.append(row)
+    return columns
+
+
+def lines_of(*lines: IterationLine) -> IterationLines:
+    return IterationLines.of(lines, train_iterations=100)
+
+
 def line(number: int, elapsed_ms: float = 100.0, loss: float | None = 6.9, norm: float | None = 1.5) -> IterationLine:
-    return IterationLine(number, 100, elapsed_ms, loss, norm, 0, 0)
+    return lines_of(IterationLine(number, elapsed_ms, loss, norm, skipped=0, nan=0))[0]
 
 
 def lines(*numbers: int) -> IterationLines:
     """Each with its place as its time, so that two of the same number differ."""
-    return IterationLines.of(line(number, float(place)) for place, number in enumerate(numbers, 1))
+    return lines_of(*(line(number, float(place)) for place, number in enumerate(numbers, 1)))
 
 
 def shown(values: object) -> str:
     return repr(values)  # where NaN is NaN
 
 
-@given(LINES)
-def test_lines_by_column_are_the_lines(made: list[IterationLine]) -> None:
-    columns = IterationLines.of(made)
-    assert shown(list(columns)) == shown(made) and len(columns) == len(made)
-    assert [shown(columns[at]) for at in range(-len(made), len(made))] == [shown(one) for one in [*made, *made]]
-    assert shown(list(columns[1:3])) == shown(made[1:3])
-    assert columns == IterationLines.of(made) and columns[:0] == IterationLines()
-    assert repr(columns) == f"IterationLines.of({made!r})"
+@given(ROWS)
+def test_lines_by_column_are_the_lines(rows: list[tuple[float | None, ...]]) -> None:
+    columns = by_column(rows)
+    lines = list(columns)
+    in_log = [name for name in IterationLines.COLUMNS if name != "train_iterations"]
+    numbers = [row[:1] + row[2:] for row in rows]
+    assert [shown(tuple(getattr(one, name) for name in in_log)) for one in lines] == [shown(row) for row in numbers]
+    assert list(columns.planned) == [row[1] for row in rows]
+    assert [shown(columns[at]) for at in range(-len(rows), len(rows))] == [shown(one) for one in [*lines, *lines]]
+    assert shown(list(columns[1:3])) == shown(lines[1:3])
+    assert columns == by_column(rows) and columns[:0] == IterationLines()
 
 
 def test_the_columns_have_an_order_that_is_the_fields() -> None:
-    assert len(IterationLines.TYPES) == len(fields(IterationLine)) == len(IterationLine.__slots__)
-    assert IterationLine.__slots__ == tuple(field.name for field in fields(IterationLine))
+    names = {field.name for field in fields(IterationLine)}
+    assert len(IterationLines.TYPES) == len(IterationLines.COLUMNS)
+    assert names ^ set(IterationLines.COLUMNS) == {"used", "is_finite", "train_iterations"}
 
 
 def test_what_is_no_line_is_not_there() -> None:
@@ -62,7 +82,7 @@ def test_what_is_no_line_is_not_there() -> None:
 
 def test_lines_that_go_on_take_the_place_of_the_last_with_the_same_number() -> None:
     known = lines(1, 2)
-    known.go_on(IterationLines.of([line(2, 9.0), line(3, 9.0)]))
+    known.append_later(lines_of(line(2, 9.0), line(3, 9.0)))
     assert [(one.iteration, one.elapsed_ms) for one in known] == [(1, 1.0), (2, 9.0), (3, 9.0)]
 
 
@@ -92,8 +112,8 @@ def test_lines_that_go_on_take_the_place_of_the_last_with_the_same_number() -> N
 def test_what_counts_is_what_the_program_did_since_it_began_last(
     numbers: tuple[int, ...], last: int | None, kept: list[float], voids: bool, restarts: int
 ) -> None:
-    found = counting(lines(*numbers), last)
-    assert ([one.elapsed_ms for one in found[0]], *found[1:]) == (kept, voids, restarts)
+    found = effective_lines(lines(*numbers), last)
+    assert ([one.elapsed_ms for one in found.lines], found.is_restarted, found.restarts) == (kept, voids, restarts)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +134,10 @@ def test_what_counts_is_what_the_program_did_since_it_began_last(
 )
 def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: IterationLine, said: str) -> None:
     assert not odd.is_finite
-    made = IterationLines.of([line(1), odd, odd, line(3)])
-    kept, count, first = drop_implausible(made)
-    assert (count, first) == (2, said)
-    assert kept == (made if odd.iteration == 2 else IterationLines.of([line(1), line(3)]))
+    made = lines_of(line(1), odd, odd, line(3))
+    found = plausible_lines(made)
+    assert (found.odd, found.first_odd) == (2, said)
+    assert found.lines == (made if odd.iteration == 2 else lines_of(line(1), line(3)))
 
 
 @pytest.mark.parametrize(
@@ -125,12 +145,12 @@ def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: I
     [line(1), line(1, LONGEST_MS), line(1, 1e-3), line(1, loss=None), line(1, loss=LARGEST), line(1, norm=-1.0)],
 )
 def test_a_number_that_is_only_unusual_is_not_odd(fine: IterationLine) -> None:
-    made = IterationLines.of([line(1), fine])
-    assert fine.is_finite and drop_implausible(made) == (made, 0, None)
+    made = lines_of(line(1), fine)
+    assert fine.is_finite and plausible_lines(made) == PlausibleLines(made)
 
 
-@given(LINES)
-def test_what_the_columns_tell_at_once_is_what_each_line_tells(made: list[IterationLine]) -> None:
-    kept, count, _ = drop_implausible(IterationLines.of(made))
-    assert count == sum(one.oddity is not None for one in made)
-    assert kept == IterationLines.of(one for one in made if 0 < one.iteration <= one.train_iterations)
+@given(ROWS)
+def test_what_the_columns_tell_at_once_is_what_each_line_tells(rows: list[tuple[Any, ...]]) -> None:
+    found = plausible_lines(by_column(rows))
+    assert found.odd == sum(implausible_number(*row[:5]) is not None for row in rows)
+    assert found.lines == by_column([row for row in rows if 0 < row[0] <= row[1]])

@@ -11,23 +11,15 @@ import pytest
 
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
+from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration import IterationLine, IterationLines
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
-from orchestrator.megatron.logs.setup import WorldLine
 from orchestrator.reading.collect import measure
+from orchestrator.reading.config_check import Expected, expected_of
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.failure import Failure
+from orchestrator.reading.failure import Ending, Failure, ran_out_of_memory
 from orchestrator.reading.parse import LogReport, read_log
-from orchestrator.reading.verdict import (
-    ENOUGH_INTERVALS,
-    OUT_OF_MEMORY,
-    Ending,
-    Expected,
-    Judgement,
-    expected_of,
-    judge,
-    ran_out_of_memory,
-)
+from orchestrator.reading.verdict import ENOUGH_INTERVALS, OUT_OF_MEMORY, Judgement, judge
 from tests.unit.ledger.making import job_spec
 from tests.unit.results.making import a_row
 
@@ -36,12 +28,12 @@ LIMIT = Ending(ENDED, "TIMEOUT", 124, "the time limit")
 FAILED = Ending(ENDED, "FAILED", 1, None)
 PLANNED = Expected(gpus=4, tensor_parallel=2, pipeline_parallel=2, iterations=8, warmup_iterations=2)
 WORLD = WorldLine(4, 1, 2, 2)
-EIGHT = tuple(IterationLine(n, 8, 100.0, 6.9, 1.0, 0, 0) for n in range(1, 9))
+EIGHT = tuple(IterationLine(n, 100.0, 6.9, 1.0, skipped=0, nan=0) for n in range(1, 9))
 
 
 def log_of(lines: Sequence[IterationLine] = EIGHT, world: WorldLine | None = WORLD, done: bool = True) -> LogReport:
     last = lines[-1].iteration if lines else None
-    return LogReport(IterationLines.of(lines), LogFacts(world=world, says_done=done, last_iteration=last))
+    return LogReport(IterationLines.of(lines, 8), LogFacts(world=world, says_done=done, last_iteration=last))
 
 
 GOOD = log_of()
@@ -106,7 +98,7 @@ def test_the_line_that_decided_is_named_where_a_container_or_its_program_failed(
     line = says(kind, "the line that decided")
     found = judged(log_of([]), Ending(ENDED, "FAILED", 1, None, outside, None, nodes_inside), line)
     proof = f"; {outside}" if adds_proof else ""
-    assert found.reason == f"FAILED with exit code 1 ({line()}); no iteration was read from its log{proof}"
+    assert found.reason == f"FAILED with exit code 1 ({line()}); the log has no iteration{proof}"
     assert (str(found.failure), found.cause) == (failure, line())
 
 
@@ -132,7 +124,7 @@ def test_a_job_that_did_not_end_well_is_failed_whatever_its_log_says(ending: End
 
 def test_a_job_that_reached_its_limit_has_a_result_if_its_training_was_done_or_enough_of_it_measured() -> None:
     line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
-    assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit when its training was done")
+    assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit after its training was done")
     for upto in (4, 6):
         found = judged(log_of(EIGHT[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)))
         why = f"reached its time limit at iteration {upto} of 8, with {upto - 2} measured intervals"
@@ -146,11 +138,11 @@ def test_a_job_that_reached_its_limit_has_a_result_if_its_training_was_done_or_e
 def test_a_job_that_reached_its_limit_before_enough_was_measured_or_not_as_planned_has_none() -> None:
     too_few = PLANNED.warmup_iterations + ENOUGH_INTERVALS - 1
     report = log_of(EIGHT[:too_few], done=False)
-    assert reason(report, LIMIT) == "TIMEOUT with exit code 124 (the time limit); its log ends at iteration 3 of 8"
+    assert reason(report, LIMIT) == "TIMEOUT with exit code 124 (the time limit); the log ends at iteration 3 of 8"
     assert judged(report, LIMIT).failure is Failure.TIMEOUT
     assert "world size" in reason(log_of(world=replace(WORLD, world_size=1)), LIMIT)
     assert "NaN" in reason(log_of([*EIGHT[:5], replace(EIGHT[5], nan=1)]), LIMIT)
-    assert "no iteration was read" in reason(log_of((), WORLD, done=False), LIMIT)
+    assert "the log has no iteration" in reason(log_of((), WORLD, done=False), LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +170,7 @@ def test_ranks_that_wait_until_the_limit_for_one_that_failed_are_no_result(kind:
 
 
 def test_a_job_that_ended_well_and_lacks_its_last_iteration_is_none_however_much_was_measured() -> None:
-    assert reason(log_of(EIGHT[:7])) == "its log ends at iteration 7 of 8"
+    assert reason(log_of(EIGHT[:7])) == "the log ends at iteration 7 of 8"
     assert judged(log_of(EIGHT[:7])).failure is Failure.INCOMPLETE
 
 
@@ -192,7 +184,7 @@ def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
 
 def test_of_a_cancelled_job_it_is_said_who_ended_it_and_not_what_the_signal_did() -> None:
     found = judged(EMPTY, Ending(ENDED, "CANCELLED", 15, "by repro"), says("NCCL error", "x", 3))
-    assert found.reason == "CANCELLED with exit code 15 (by repro); no iteration was read from its log"
+    assert found.reason == "CANCELLED with exit code 15 (by repro); the log has no iteration"
     assert (found.failure, found.cause) == (Failure.CANCELLED, None)
 
 
@@ -217,7 +209,7 @@ def test_a_job_that_ran_otherwise_than_planned_is_failed_and_the_line_that_says_
 
 def test_every_mismatch_is_named_at_once_and_a_line_that_says_none_of_it_is_not_shown() -> None:
     facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
-    report = LogReport(IterationLines.of(EIGHT), facts)
+    report = LogReport(IterationLines.of(EIGHT, 8), facts)
     found = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
     assert found.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
     assert (found.failure, found.cause) == (Failure.CONFIGURATION, None)
@@ -236,20 +228,20 @@ def test_memory_that_ran_out_of_another_layout_is_not_the_published_end() -> Non
     assert found.failure is Failure.CONFIGURATION
     assert found.reason == (
         "FAILED with exit code 1 (out of GPU memory: CUDA out of memory. Tried to allocate 2.00 GiB);"
-        " ran with pipeline-parallel size 1, not 2; no iteration was read from its log"
+        " ran with pipeline-parallel size 1, not 2; the log has no iteration"
     )
 
 
 def test_a_log_with_iterations_must_say_what_world_size_it_ran_with() -> None:
     found = judged(log_of(world=None))
-    assert (found.reason, found.failure) == ("its log does not say what world size it ran with", Failure.INCOMPLETE)
+    assert (found.reason, found.failure) == ("the log has no world size", Failure.INCOMPLETE)
     told = LogFacts(settings={"world_size": "4"}, says_done=True, last_iteration=8)
-    assert judged(LogReport(IterationLines.of(EIGHT), told)).verdict == "verified"
+    assert judged(LogReport(IterationLines.of(EIGHT, 8), told)).verdict == "verified"
 
 
 def test_success_without_a_single_iteration_is_no_success() -> None:
-    assert reason(log_of(())) == "no iteration was read from its log"
-    assert reason(EMPTY) == "no iteration was read from its log"
+    assert reason(log_of(())) == "the log has no iteration"
+    assert reason(EMPTY) == "the log has no iteration"
 
 
 @pytest.mark.parametrize("bad", [{"loss": math.nan}, {"grad_norm": math.inf}, {"nan": 1}])
@@ -269,7 +261,7 @@ def test_skipped_iterations_are_no_fault_as_fp16_begins_with_some() -> None:
 def test_every_reason_is_given_the_first_cause_first() -> None:
     report = log_of(EIGHT[:1], replace(WORLD, world_size=1), done=False)
     assert reason(report, FAILED, says("error", "it broke")) == (
-        "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; its log ends at iteration 1 of 8"
+        "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; the log ends at iteration 1 of 8"
     )
 
 
@@ -281,7 +273,7 @@ GPU = "out of memory on the GPU (rank 3, tried to allocate 2.00 GiB)"
     [(FAILED, "FAILED with exit code 1"), (replace(LIMIT, exit_code=None), "TIMEOUT"), (WELL, None)],
 )
 def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(ending: Ending, expected: str | None) -> None:
-    said = "; ".join(filter(None, [GPU, expected, "no iteration was read from its log"]))
+    said = "; ".join(filter(None, [GPU, expected, "the log has no iteration"]))
     found = judged(log_of(()), ending, NO_MEMORY)
     assert (found.reason, found.failure, found.cause) == (said, Failure.GPU_OOM, NO_MEMORY())
 
@@ -327,11 +319,11 @@ def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times(
     assert "out of memory" not in reason(log_of((*EIGHT[:7], replace(EIGHT[7], nan=1))), find=NO_MEMORY)
 
 
-def test_only_a_failed_job_whose_first_reason_is_memory_ran_out_of_it(tmp_path: Path) -> None:
-    row = replace(a_row(tmp_path), verdict="failed", verdict_reason=f"{GPU}; FAILED with exit code 1")
+def test_only_a_failed_job_of_the_class_gpu_oom_ran_out_of_memory(tmp_path: Path) -> None:
+    row = replace(a_row(tmp_path), verdict="failed", failure="gpu-oom")
     assert ran_out_of_memory(row)
-    for other in ("FAILED (out of host memory: oom_kill event)", f"TIMEOUT; {GPU}", None):
-        assert not ran_out_of_memory(replace(row, verdict_reason=other))
+    for other in ("host-oom", "gpu-in-use", "timeout", None):
+        assert not ran_out_of_memory(replace(row, failure=other, verdict_reason=f"{GPU}; FAILED with exit code 1"))
     assert not ran_out_of_memory(replace(row, verdict="verified"))
 
 
@@ -411,11 +403,11 @@ def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path
     (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
     found = measure(replace(row, state="FAILED", exit_code=1))
     assert found.verdict_reason == (
-        "out of memory on the GPU (rank 1); FAILED with exit code 1; its log ends at iteration 1 of 8"
+        "out of memory on the GPU (rank 1); FAILED with exit code 1; the log ends at iteration 1 of 8"
     )
     assert (found.failure, found.deciding_rank) == ("gpu-oom", 1)
     assert found.deciding_line == "torch.OutOfMemoryError: CUDA out of memory."
-    assert ran_out_of_memory(replace(row, verdict=found.verdict, verdict_reason=found.verdict_reason))
+    assert ran_out_of_memory(replace(row, verdict=found.verdict, failure=found.failure))
 
 
 def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.megatron.logs.root_cause import cause
-from orchestrator.reading.failure import failure_of
-from orchestrator.reading.verdict import Ending
+from orchestrator.reading.failure import Ending, failure_of
 
 FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 MISUSED, NCCL = "NCCL misused", "NCCL error"

@@ -1,4 +1,4 @@
-"""Facts as they are stored, and those of several files put together."""
+"""Facts as they are stored, and those of several files put merged_facts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.megatron.logs.alpa import AlpaRow
-from orchestrator.megatron.logs.setup import WorldLine
-from orchestrator.reading.facts import LogFacts, Unfinished, together
+from orchestrator.megatron.logs.fact_lines import AlpaRow, WorldLine
+from orchestrator.reading.facts import LogFacts, Unfinished, merged_facts
 
 FULL = LogFacts(
     world=WorldLine(64, 2, 8, 4, 1),
@@ -25,6 +24,8 @@ FULL = LogFacts(
     theoretical_memory_bytes=4,
     timers_ms={"optimizer": (1.0, 2.5)},
     validation_loss=math.inf,
+    measured_from="2026-01-01 00:00:03",
+    measured_until="2026-01-01 00:00:08",
     restarts=1,
     last_iteration=25,
     odd_lines=2,
@@ -48,7 +49,7 @@ def test_the_example_leaves_nothing_out() -> None:
     assert [name for name, value in FULL.as_json().items() if value == nothing[name]] == ["version"]
 
 
-@pytest.mark.parametrize("stored", [{}, {"version": 0}, {"version": "1"}])
+@pytest.mark.parametrize("stored", [{}, {"version": 0}, {"version": 2}, {"version": "3"}])
 def test_what_another_version_has_stored_is_not_gone_on_from(stored: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="facts of version"):
         LogFacts.from_json(stored)
@@ -57,14 +58,14 @@ def test_what_another_version_has_stored_is_not_gone_on_from(stored: dict[str, o
 def test_of_the_files_of_several_ranks_the_largest_sizes_count() -> None:
     first = LogFacts(world=FULL.world, max_allocated_bytes=5, max_reserved_bytes=9, parameters={(0, 0): 1}, restarts=1)
     last = LogFacts(says_done=True, max_allocated_bytes=7, parameters={(0, 1): 2}, last_iteration=25, odd_lines=3)
-    both = together([first, last])
+    both = merged_facts([first, last])
     assert (both.world, both.says_done, both.last_iteration) == (FULL.world, True, 25)
     assert (both.max_allocated_bytes, both.max_reserved_bytes, both.parameters) == (7, 9, {(0, 0): 1, (0, 1): 2})
     assert (both.restarts, both.odd_lines) == (1, 3)
     compared = replace(first, memory_is_of_all=True)
-    assert together([last, compared]).max_allocated_bytes == 5
+    assert merged_facts([last, compared]).max_allocated_bytes == 5
 
 
 def test_one_file_is_itself_and_none_says_nothing() -> None:
-    assert together([FULL]) == FULL and together([]) == LogFacts()
-    assert replace(together([LogFacts(), FULL]), unfinished=FULL.unfinished) == FULL
+    assert merged_facts([FULL]) == FULL and merged_facts([]) == LogFacts()
+    assert replace(merged_facts([LogFacts(), FULL]), unfinished=FULL.unfinished) == FULL

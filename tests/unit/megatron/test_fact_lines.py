@@ -1,0 +1,347 @@
+"""Lines other than iterations, in the format strings of the versions that are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.megatron.logs.fact_lines import (
+    DUMP_BEGINS,
+    DUMP_ENDS,
+    TIMER_BLOCK_BYTES,
+    AlpaRow,
+    Memory,
+    RankParameters,
+    WorldLine,
+    alpa_rows,
+    begin_timer_block,
+    code_commit,
+    continue_timer_block,
+    dump_borders,
+    execution,
+    last_done,
+    last_timer_block,
+    last_validation,
+    memory_of_all,
+    padded_vocabulary,
+    printed_alpa_row,
+    rank_parameters,
+    reported_memory,
+    settings,
+    software,
+    theoretical_memory,
+    world_line,
+)
+
+# ---- world size, arguments, parameters -------------------------------------------------------------------
+
+SIZES = b"tensor-model-parallel size: 8, pipeline-model-parallel size: 4"
+ENCODER = (
+    b"tensor-model-parallel size: 8, encoder-tensor-model-parallel size: 0, pipeline-model-parallel size: 4, "
+    b"encoder-pipeline-model-parallel size: 0"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "context"),
+    [
+        (b"data-parallel-size: 2, " + SIZES + b" ", None),
+        (b"data-parallel size: 2, context-parallel size: 1 " + SIZES + b" ", 1),
+        (b"data-parallel size: 2, context-parallel size: 1, " + ENCODER, 1),
+        (b"data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None" + ENCODER, 1),
+        (b"data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: [2], " + ENCODER, 1),
+        (b"data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, " + SIZES, 1),
+        (b"data-parallel-size: 2, " + SIZES + b", context-parallel size: 16", 16),
+    ],
+    ids=["2021", "core_v0.4", "core_v0.9", "core_v0.10", "core_v0.13", "core_v0.15", "Megatron-Kwai"],
+)
+@pytest.mark.parametrize("label", [b"", b" 0: ", b"P0 0: ", b"[1,0]<stdout>:"])
+def test_the_world_a_job_really_ran_as_is_read(line: bytes, context: int | None, label: bytes) -> None:
+    log = b"x\n" + label + b"using world size: 64, " + line + b"\r\nusing world size: 1, ...\n"
+    assert world_line(log, 0, len(log)) == WorldLine(64, 2, 8, 4, context)
+
+
+def test_a_world_of_another_line_is_not_taken_for_it() -> None:
+    log = b"using world size: 64, data-parallel-size: 2, \n" + SIZES
+    assert world_line(log, 0, len(log)) is None
+
+
+@pytest.mark.parametrize("digits", [b"", b"9" * 5000])
+def test_a_world_without_a_size_is_none(digits: bytes) -> None:
+    log = b"using world size: " + digits + b", data-parallel-size: 2, " + SIZES
+    assert world_line(log, 0, len(log)) is None
+
+
+def test_parameters_are_read_by_rank_in_both_shapes() -> None:
+    log = (
+        b" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 4179787776\n"
+        b"7:  > number of parameters on (tensor, pipeline) model parallel rank (7, 11): 12 > number of parameters on"
+        b" (tensor, pipeline) model parallel rank (6, 11): 13\n"
+        b" > number of parameters on (tensor, gtp_weight_remat, pipeline) model parallel rank (7, 1, 11): 1825904640\n"
+        b" > number of parameters on (tensor, gtp_remat, pipeline) model parallel rank (7, 2, 11): 5\n"
+        b" > number of parameters on (tensor, pipeline) model parallel rank (7, 2, 11): 5\n"
+        b" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): " + b"9" * 30 + b"\n"
+    )
+    assert list(rank_parameters(log, 0, len(log))) == [
+        RankParameters(0, 0, None, 4179787776),
+        RankParameters(7, 11, None, 12),
+        RankParameters(6, 11, None, 13),
+        RankParameters(7, 11, 1, 1825904640),
+        RankParameters(7, 11, 2, 5),
+    ]
+
+
+def dumped(**values: str) -> bytes:
+    lines = ("  {} {} {}".format(name, "." * (48 - len(name)), value) for name, value in values.items())
+    return "".join(f"0: {line}\r\n" for line in lines).encode()
+
+
+def test_the_arguments_are_read_as_they_are_listed_and_nothing_else() -> None:
+    listed = {"lr": "0.00015", "data_path": "['a b', 'c']", "hidden_size": "64", "save": "", "x" * 46: "True"}
+    log = dumped(**listed) + b"  a warning ... with dots\n  too_few .. dots\nx\n" + dumped(lr="0.5")
+    assert settings(log, 0, len(log)) == {**listed, "lr": "0.5"}
+
+
+def test_a_list_of_arguments_that_is_cut_goes_on_in_the_next_part() -> None:
+    log = b"1" + DUMP_BEGINS + b"22" + DUMP_ENDS + b"3" + DUMP_BEGINS + b"44"
+    found = list(dump_borders(log, 0, len(log), is_open=False))
+    assert [(log[start:end], goes_on) for start, end, goes_on in found] == [(b"22", False), (b"44", True)]
+    assert list(dump_borders(b"55" + DUMP_ENDS + b"6", 0, 100, is_open=True)) == [(0, 2, False)]
+    assert list(dump_borders(b"6", 0, 1, is_open=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "mode"),
+    [
+        (b" > execution: graph\n", "graph"),
+        (b"0:  > execution: eager\r\n", "eager"),
+        (b" > execution: eager\n > execution: graph", "graph"),
+        (b" > execution: graph\n > execution: graphs\n", "graph"),
+        (b" > execution: \n > execution: lazy\n > execution: eagerly\nexecution: graph\n", None),
+    ],
+    ids=["graph", "label", "two starts", "an unknown word after it", "no mode"],
+)
+def test_the_execution_mode_is_read_and_no_other_word_is_one(log: bytes, mode: str | None) -> None:
+    assert execution(log, 0, len(log)) == mode
+
+
+def test_the_vocabulary_the_software_and_the_commit_are_read() -> None:
+    log = (
+        b" > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)\r\n"
+        b" > software: torch 2.9.0 | megatron-core 0.16.1 | backend nccl | device x \r\n"
+        b"**** Git info for Megatron: git_hash=5e0f373 git_branch=main ****\n"
+    )
+    assert padded_vocabulary(log, 0, len(log)) == 51200
+    assert software(log, 0, len(log)) == "torch 2.9.0 | megatron-core 0.16.1 | backend nccl | device x"
+    assert code_commit(log, 0, len(log)) == "5e0f373"
+    for read in (padded_vocabulary, software, code_commit):
+        assert read(b"git_hash=unknown padded vocab (size: x)", 0, 39) is None
+
+
+# ---- validation and end ----------------------------------------------------------------------------------
+
+VALIDATION = b" validation loss at %s | lm loss value: 9.500000E+00 | lm loss PPL: 1.335973E+04 | \n"
+
+
+@pytest.mark.parametrize("mark", [b"[after training is done]", b"[exiting program at iteration 20]"])
+def test_the_end_of_training_is_seen(mark: bytes) -> None:
+    log = b"0: " + mark + b" datetime: x\n0: " + mark + b" datetime: x\n"
+    assert last_done(log, 0, len(log)) == log.rfind(mark)
+
+
+@pytest.mark.parametrize(
+    "mark", [b"[exiting program after 60.0 minutes]", b"[exiting program after receiving SIGTERM.]"]
+)
+def test_what_was_told_to_end_is_not_done(mark: bytes) -> None:
+    assert last_done(mark, 0, len(mark)) is None
+
+
+@pytest.mark.parametrize(
+    "where", [b"iteration 10", b"the end of training for val data", b"iteration 10 on validation set"]
+)
+def test_the_last_validation_is_read_and_not_the_test_after_it(where: bytes) -> None:
+    log = VALIDATION % b"iteration 5" + VALIDATION % where
+    tests = (VALIDATION % b"the end of training for test data", VALIDATION % b"iteration 10 on test set")
+    found = last_validation(log + b"".join(tests), 0, 10_000)
+    assert found == (log.rfind(b" validation loss"), 9.5)
+    assert last_validation(tests[0], 0, len(tests[0])) is None
+
+
+# ---- memory ----------------------------------------------------------------------------------------------
+
+MIB = 2**20
+# The samples of 2021 and of core_v0.16 with --log-device-memory-used.
+OLD = (
+    b"[Rank 0] (after 2 iterations) memory (MB) | allocated: 1234.5 | max allocated: 56178.51953125 | reserved: 57000.0"
+)
+OLD += b" | max reserved: 58300.0"
+NEW = b"[Rank 8] (after 2 iterations) memory (MB) | allocated: 28123.50 | max allocated: 51234.25 | reserved: 60012.00"
+NEW += b" | max reserved: 60012.00 | total device memory used: 61999.12"
+
+
+def reported(log: bytes) -> Memory:
+    return reported_memory(log, 0, len(log))
+
+
+@pytest.mark.parametrize("between", [b"\n", b"\r\n3: ", b""], ids=["lines", "labels", "run into one another"])
+def test_the_largest_of_all_ranks_and_reports_counts(between: bytes) -> None:
+    log = between.join((OLD, NEW, OLD.replace(b"56178.51953125", b"100.0")))
+    assert reported(log) == Memory(round(56178.51953125 * MIB), round(60012.00 * MIB), round(61999.12 * MIB))
+
+
+def test_what_saving_a_checkpoint_took_is_not_the_trainings() -> None:
+    assert reported(OLD.replace(b"after 2 iterations", b"after save_checkpoint for iteration 2")) == Memory()
+
+
+@pytest.mark.parametrize("number", [b"nan", b"inf", b"-1.0", b"1e300", b"5.6.7", b"x", b""])
+def test_a_size_that_is_none_is_not_taken(number: bytes) -> None:
+    assert reported(OLD.replace(b"56178.51953125", number)) == Memory(None, round(58300.0 * MIB))
+
+
+BYTES = b"""\
+max_memory_allocated 58907409920
+memory_reserved 60000000000
+max_memory_reserved 61123592192
+memory_info.used 66123592192
+memory_info.total 85520809984
+"""
+
+
+def test_of_megatron_kwais_two_sets_the_second_counts() -> None:
+    second = BYTES.replace(b"58907409920", b"58907405824").replace(b"66123592192", b"7")
+    log = b"0: " + BYTES.replace(b"\n", b"\r\n0: ") + b"\n[1,0]<stdout>:" + second.replace(b"\n", b"\n[1,0]<stdout>:")
+    assert memory_of_all(log, 0, len(log)) == Memory(58907405824, 61123592192, 7)
+
+
+def test_other_words_of_memory_are_not_taken_for_it() -> None:
+    log = b"torch.cuda.max_memory_allocated is 5\nmax_memory_allocated 5.5\nmax_memory_reserved " + b"9" * 30
+    assert memory_of_all(log, 0, len(log)) == Memory()
+
+
+def test_the_theoretical_footprint_is_read() -> None:
+    log = b"Theoretical memory footprints: weight and optimizer=7078.45 MB, activation=1234.00 MB, total=8312.45 MB\n\n"
+    assert theoretical_memory(log, 0, len(log)) == round(8312.45 * MIB)
+    log = b"Theoretical memory footprints not yet supported for hybrid Mamba-Transformer models."
+    assert theoretical_memory(log, 0, len(log)) is None
+
+
+# ---- timers ----------------------------------------------------------------------------------------------
+
+
+def dotted(name: str, times: str) -> str:
+    return "    {}: {}\n".format((name + " ").ljust(48, "."), times)
+
+
+LINE = "time (ms) | forward-compute: 1102.31 | backward-compute: 2204.62 | optimizer: 44.21 | batch-generator: 3.20"
+LEAST_AND_MOST = (
+    "(min, max) time across ranks (ms):\n"
+    + dotted("forward-backward", "(1.25, 2.5)")
+    + dotted("optimizer", "(3.00, 4.00)")
+)
+MOST = "max time across ranks (ms):\n" + dotted("forward-backward", "2.50") + dotted("optimizer", "4.00")
+ALL = (
+    "times across ranks (ms):\n  forward-backward:\n     rank  0: 1.25\n     rank 12: 2.50\n"
+    "  optimizer:\n     rank  0: 4.00\n"
+)
+NAMES = {
+    LINE: {
+        "forward-compute": (1102.31, 1102.31),
+        "backward-compute": (2204.62, 2204.62),
+        "optimizer": (44.21, 44.21),
+        "batch-generator": (3.2, 3.2),
+    },
+    LEAST_AND_MOST: {"forward-backward": (1.25, 2.5), "optimizer": (3.0, 4.0)},
+    MOST: {"forward-backward": (2.5, 2.5), "optimizer": (4.0, 4.0)},
+    ALL: {"forward-backward": (1.25, 2.5), "optimizer": (4.0, 4.0)},
+}
+
+
+@pytest.mark.parametrize("text", NAMES, ids=["2021", "least and most", "most", "all"])
+@pytest.mark.parametrize("label", ["", "7: "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_each_shape_is_read_and_the_last_block_counts(text: str, label: str, end: str) -> None:
+    before = "time (ms) | forward-compute: 1.00\n" + dotted("forward-backward", "(8.0, 9.0)")
+    log = "".join(f"{label}{line}{end}" for line in (before + text).splitlines()).encode()
+    at = last_timer_block(log, 0, len(log))
+    assert at is not None and begin_timer_block(log, at, len(log)).ms == NAMES[text]
+
+
+def test_the_timers_of_set_up_and_saving_are_not_those_of_an_iteration() -> None:
+    log = ("time (ms) | save-checkpoint: 1.0\n" + dotted("model-and-optimizer-setup", "(1.0, 2.0)")).encode()
+    assert last_timer_block(log, 0, len(log)) is None
+
+
+@pytest.mark.parametrize("text", [LEAST_AND_MOST, MOST, ALL])
+def test_a_block_that_is_cut_between_lines_is_the_same(text: str) -> None:
+    log = text.replace("\n", "\nanother rank's line: 5.0\n").encode()
+    at = last_timer_block(log, 0, len(log))
+    assert at is not None
+    for cut in (place + 1 for place in range(at, len(log)) if log[place : place + 1] == b"\n"):
+        first = begin_timer_block(log, at, cut)
+        assert continue_timer_block(log, cut, len(log), first) == begin_timer_block(log, at, len(log))
+
+
+def test_a_block_does_not_go_on_for_ever() -> None:
+    log = (
+        dotted("forward-backward", "(1.0, 2.0)") + "x\n" * TIMER_BLOCK_BYTES + dotted("optimizer", "(1.0, 2.0)")
+    ).encode()
+    found = begin_timer_block(log, 0, len(log))
+    assert list(found.ms) == ["forward-backward"] and found.bytes_left == 0
+
+
+# ---- Alpa's benchmark ------------------------------------------------------------------------------------
+
+FIELDS = (
+    b"e2e",
+    b"p3.16",
+    b"1",
+    b"4",
+    b"gpt",
+    b"megatron",
+    b"{'tflops': 55.89, 'parameter_count': 1.313}",
+    b"1634066706",
+)
+HEADS = (
+    b"exp_name",
+    b"instance",
+    b"num_hosts",
+    b"num_devices_per_host",
+    b"model_name",
+    b"method",
+    b"value",
+    b"time_stamp",
+)
+ROW = AlpaRow("e2e", "p3.16", 1, 4, "gpt", "megatron", 55.89, 1.313, "1634066706")
+ALPA_LINE = b"\t".join(FIELDS) + b"\n"
+
+
+def test_a_table_is_read_with_its_comments_and_both_names_of_the_count() -> None:
+    other = ALPA_LINE.replace(b"parameter_count", b"param_count")
+    assert list(alpa_rows(b"# GPT\n\n" + ALPA_LINE + b"  # more\n" + other + b"\t".join(FIELDS))) == [ROW, ROW, ROW]
+
+
+def test_what_ran_out_of_memory_has_no_rate() -> None:
+    (row,) = alpa_rows(ALPA_LINE.replace(b"{'tflops': 55.89, 'parameter_count': 1.313}", b"{'tflops': -1}"))
+    assert (row.tflops, row.parameters_billion) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ALPA_LINE.replace(b"\t4\t", b"\tfour\t"),
+        ALPA_LINE.replace(b"\t4\t", b"\t\xc2\xb2\t"),
+        ALPA_LINE.replace(b"\t4\t", b"\t" + b"4" * 5000 + b"\t"),
+        ALPA_LINE.replace(b"\t1634066706", b""),
+        ALPA_LINE.replace(b"gpt", b""),
+        b"x" * 10_000 + ALPA_LINE,
+    ],
+)
+def test_what_is_no_row_is_passed_over(line: bytes) -> None:
+    assert list(alpa_rows(line)) == []
+
+
+def test_what_rank_0_prints_is_read() -> None:
+    printed = b"".join(head + b": " + field + b"  " for head, field in zip(HEADS, FIELDS, strict=True))
+    log = b"0: exp_name: e2e\n0: " + printed + b"\r\nexp_name: cut  instance: x\nmore\n"
+    assert printed_alpa_row(log, 0, len(log)) == ROW
+    assert printed_alpa_row(b"exp_name: e2e  instance: x", 0, 26) is None
+    assert printed_alpa_row(b"", 0, 0) is None
