@@ -78,12 +78,12 @@ def _title(now: FigureOutcome) -> str:
 
 
 def _rows(now: FigureOutcome) -> list[dict[str, Any]]:
-    from orchestrator.ledger.tables import fields
+    from orchestrator.ledger.tables import field_values
     from orchestrator.results.export.rows import claim_rows
 
     where = {"experiment": now.entry.name, "scale": now.scale, "cluster": now.cluster}
     return [
-        {**where, "kind": verdict.claim.kind, **row, "used": [fields(used) for used in verdict.used]}
+        {**where, "kind": verdict.claim.kind, **row, "used": [field_values(used) for used in verdict.used]}
         for row, verdict in zip(claim_rows(now.claims), now.claims, strict=True)
     ]
 

@@ -160,12 +160,12 @@ def _shown(one: ReferenceRow, result: Result) -> dict[str, Any]:
 
 
 def _plain(one: ReferenceRow, result: Result) -> dict[str, Any]:
-    from orchestrator.ledger.tables import fields
+    from orchestrator.ledger.tables import field_values
     from orchestrator.results.reference import equation
 
     metric, point = result.metric(one.metric), one.published
     return {
-        **fields(one),
+        **field_values(one),
         "published": point.value if point else None,
         "published_how": point.how if point else None,
         "published_confirmed": point.confirmed if point else None,

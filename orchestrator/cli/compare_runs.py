@@ -16,8 +16,9 @@ from orchestrator.cli.selection import matches
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.reports import run_summaries
 from orchestrator.paths import Folders, short_name
-from orchestrator.results.regression import CaseDiff, Side, compare_sides, known_runs, rows_of_side, side_meant
+from orchestrator.results.regression import CaseDiff, Side, compare_sides, rows_of_side, side_meant
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Asked:
 
 def compare_two(asked: Asked, words: tuple[str, str], json: bool) -> None:
     """Print a row for each case of either side; exit code 1 where one is slower beyond noise, or fails now."""
-    rows, runs = asked.rows(), known_runs(asked.ledger)
+    rows, runs = asked.rows(), run_summaries(asked.ledger)
     codes = {row.code for row in rows}
     a, b = (side_meant(word, runs, codes) for word in words)
     if a == b:

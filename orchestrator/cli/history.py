@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from orchestrator.ledger.reports import PastAttempt
 
 _MEASURED = ("iteration_ms", "tflops_per_gpu")
+_PLAIN = (
+    *("number", "run_id", "scheduler", "scheduler_id", "host", "user", "nodes", "state", "reason", "verdict"),
+    *("verdict_reason", "failure", "execution", "exit_code", "signal", "folder"),
+)
+_TIMES = ("created_at", "submitted_at", "started_at", "ended_at")
 
 
 def history(job: JobName, json: Json = False, database: Database = None) -> None:
@@ -48,12 +53,12 @@ def history(job: JobName, json: Json = False, database: Database = None) -> None
 
 
 def _as_json(attempt: PastAttempt) -> dict[str, Any]:
-    from orchestrator.ledger.tables import fields
+    from orchestrator.ledger.tables import field_values
 
-    plain = {name: value for name, value in fields(attempt).items() if not name.endswith("_at")}
-    times = {name: utc_stamp(getattr(attempt, name)) for name in attempt.__slots__ if name.endswith("_at")}
+    plain = {name: getattr(attempt, name) for name in _PLAIN}
+    times = {name: utc_stamp(getattr(attempt, name)) for name in _TIMES}
     metrics = {
-        name: {key: value for key, value in fields(metric).items() if key != "name"}
+        name: {key: value for key, value in field_values(metric).items() if key != "name"}
         for name, metric in attempt.metrics.items()
     }
     events = [{"at": utc_stamp(event.at), "event": event.kind, "detail": event.detail} for event in attempt.events]

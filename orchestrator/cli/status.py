@@ -130,11 +130,11 @@ def _view(ledger: Ledger, folders: Folders, shown: Shown, every: float = 0.0) ->
 def _counted(ledger: Ledger, counts: list[Any], looked: RefreshResult) -> View:
     from orchestrator.cli.job_table import bar_marks, total
     from orchestrator.ledger.reports import failure_counts
-    from orchestrator.ledger.tables import fields
+    from orchestrator.ledger.tables import field_values
 
     failures = failure_counts(ledger)
     rows = [
-        fields(count) | {"failures": failures.get((count.experiment, count.scale, count.cluster), {})}
+        field_values(count) | {"failures": failures.get((count.experiment, count.scale, count.cluster), {})}
         for count in counts
     ]
     still_open = any(count.running or count.waiting for count in counts)

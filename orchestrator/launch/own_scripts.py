@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.submissions import PendingAttempt
+from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ownership import read_own_file, require_own_folder
 
 JOB_SCRIPT = "job.sh"

@@ -24,10 +24,9 @@ from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submission_records import COMMENT, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, PendingAttempt
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
-    PendingAttempt,
     Submitter,
     claim,
     in_turn,

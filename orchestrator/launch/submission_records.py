@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder, read_job_file
-from orchestrator.ledger.submissions import PendingAttempt
+from orchestrator.ledger.rows import PendingAttempt
 
 COMMENT = "repro:"
 """Start of the comment of a Slurm job; the token follows."""

@@ -29,7 +29,7 @@ from orchestrator.ledger.tables import (
     Run,
     RunJob,
     batched,
-    fields,
+    field_values,
     note,
 )
 
@@ -92,7 +92,7 @@ def _changed(session: Session, ids: Sequence[int], seen: Mapping[int, Observatio
     changed: list[int] = []
     for attempt_id, unseen_since, *known in session.execute(sa.select(*columns).where(Attempt.id.in_(ids))):
         if attempt_id in seen:
-            said = fields(seen[attempt_id])
+            said = field_values(seen[attempt_id])
             differs = any(
                 said[name] != old and _counts(name, said[name]) for name, old in zip(names, known, strict=True)
             )
@@ -113,7 +113,7 @@ def _apply(session: Session, attempt: Attempt, observation: Observation) -> None
     if attempt.state == LOST and observation.state != LOST:
         attempt.ended_at = attempt.verdict = attempt.verdict_reason = None
         attempt.failure = attempt.deciding_line = attempt.deciding_rank = None
-    for name, value in fields(observation).items():
+    for name, value in field_values(observation).items():
         if _counts(name, value):
             setattr(attempt, name, value)
     attempt.unseen_since = attempt.unseen_log_bytes = attempt.unsettled_since = None

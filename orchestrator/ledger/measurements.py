@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, fields, rows_of
+from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, field_values, rows_of
 from orchestrator.megatron.logs.iteration import IterationLine
 
 
@@ -144,14 +144,14 @@ def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[
     _execute(session, sa.delete(table).where(*same), replaced)
     lines = [_line(m.attempt_id, line) for m in measurements for line in m.iterations]
     _execute(session, sa.insert(table), lines)
-    metrics = [{"attempt_id": m.attempt_id, **fields(metric)} for m in measurements for metric in m.metrics]
+    metrics = [{"attempt_id": m.attempt_id, **field_values(metric)} for m in measurements for metric in m.metrics]
     _execute(session, sa.insert(rows_of(Metric)), metrics)
 
 
 def _replace_files_read(session: Session, ids: Sequence[int], on: Mapping[int, ReadOn]) -> None:
     for some in batched(ids):
         session.execute(sa.delete(rows_of(Reading)).where(Reading.attempt_id.in_(some)))
-    rows = [{"attempt_id": one, **fields(file)} for one in ids if one in on for file in on[one].now.values()]
+    rows = [{"attempt_id": one, **field_values(file)} for one in ids if one in on for file in on[one].now.values()]
     _execute(session, sa.insert(rows_of(Reading)), rows)
 
 

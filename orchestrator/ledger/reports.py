@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,12 +11,17 @@ import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, metrics_of
-from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, Attempt, Event, Job, Run, RunJob, batched
-
-
-def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
-    """Return the hours of an attempt times its GPUs."""
-    return gpus * (ended_at - started_at).total_seconds() / 3600
+from orchestrator.ledger.rows import (
+    ATTEMPT_ORIGINS,
+    ATTEMPTS,
+    RUN_RECORDS,
+    RUN_SUMMARIES,
+    AttemptOrigin,
+    AttemptRow,
+    RunRecord,
+    RunSummary,
+)
+from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, Attempt, Event, Job, Run, RunJob, batched, field_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,152 +33,101 @@ class PastEvent:
     detail: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PastAttempt:
-    """One submission of the job, with what was measured in it by name; times are UTC without a zone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastAttempt(AttemptRow):
+    """One submission of a job with its metrics by name.
 
-    `events` are its own, and those of the runs that asked for the job while it was the latest attempt.
+    `events` are those of the attempt, and of the runs that asked for the job while it was the latest attempt.
     """
 
-    number: int
-    run_id: str
-    scheduler: str
-    scheduler_id: str | None
-    host: str
-    user: str | None
-    nodes: str | None
-    state: str
-    reason: str | None
-    verdict: str | None
-    verdict_reason: str | None
-    failure: str | None
-    execution: str | None
-    exit_code: int | None
-    signal: int | None
-    folder: str
-    created_at: datetime
-    submitted_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
     metrics: dict[str, MeasuredMetric]
     events: tuple[PastEvent, ...]
 
 
 def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
-    """The attempts of a job, the first one first, each with its events in the order in which they happened."""
+    """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
     with ledger.reading() as session:
-        attempts = list(session.scalars(sa.select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)))
+        query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
+        attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
         if not attempts:  # each has a wrong value, and is left out
             return []
-        ids = [attempt.id for attempt in attempts]
+        ids = [attempt.attempt_id for attempt in attempts]
         runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
         concerned = sa.or_(
             Event.attempt_id.in_(ids),
             sa.and_(Event.attempt_id.is_(None), Event.run_id.in_(runs)),
         )
         events = list(session.scalars(sa.select(Event).where(concerned).order_by(Event.at, Event.id)))
-    of_attempt: dict[int, list[PastEvent]] = {one: [] for one in ids}
+    of_attempt: dict[int, list[PastEvent]] = {attempt_id: [] for attempt_id in ids}
     for event in events:
-        owner = event.attempt_id if event.attempt_id is not None else _asked_for(event, attempts)
+        owner = event.attempt_id if event.attempt_id is not None else _attempt_of_run_event(event, attempts)
         of_attempt[owner].append(PastEvent(event.at, event.kind, event.detail))
-    measured = metrics_of(ledger, ids)
-    folders = ledger.run_folders()
-    past = (_past(one, measured.get(one.id, {}), of_attempt[one.id]) for one in attempts)
-    return [dataclasses.replace(one, folder=folders.current(one.folder)) for one in past]
+    metrics = metrics_of(ledger, ids)
+    return [
+        PastAttempt(
+            **field_values(attempt),
+            metrics=metrics.get(attempt.attempt_id, {}),
+            events=tuple(of_attempt[attempt.attempt_id]),
+        )
+        for attempt in attempts
+    ]
 
 
-def _asked_for(event: Event, attempts: Sequence[Attempt]) -> int:
-    """The attempt that a run's event is told with: the run's own, or the latest there was when the run found it."""
-    own = [one.id for one in attempts if one.run_id == event.run_id]
-    earlier = [one.id for one in attempts if one.created_at <= event.at]
-    return (own or earlier or [attempts[0].id])[-1]
+def _attempt_of_run_event(event: Event, attempts: Sequence[AttemptRow]) -> int:
+    """Return the attempt that a run's event belongs to: the run's own, or the latest one at the time of the event."""
+    own = [attempt.attempt_id for attempt in attempts if attempt.run_id == event.run_id]
+    earlier = [attempt.attempt_id for attempt in attempts if attempt.created_at <= event.at]
+    return (own or earlier or [attempts[0].attempt_id])[-1]
 
 
-def _past(attempt: Attempt, metrics: dict[str, MeasuredMetric], events: Sequence[PastEvent]) -> PastAttempt:
-    kept = {name: getattr(attempt, name) for name in _KEPT}
-    return PastAttempt(**kept, metrics=metrics, events=tuple(events))
-
-
-_KEPT = tuple(field.name for field in dataclasses.fields(PastAttempt) if field.name not in ("metrics", "events"))
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptOrigin:
-    """One submission of a job: what ran, where, from when to when (UTC), and what became of it."""
-
-    job_id: str
-    number: int
-    run_id: str
-    scheduler: str
-    scheduler_id: str | None
-    host: str
-    nodes: str | None
-    state: str
-    phase: str
-    reason: str | None
-    exit_code: int | None
-    signal: int | None
-    submitted_at: datetime | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    verdict: str | None
-    verdict_reason: str | None
-    failure: str | None
-    deciding_line: str | None
-    deciding_rank: int | None
-    script_sha256: str
-    gpus: int
-    workload: str
-    code: str
-    image: str | None
-    image_digest: str | None
-
-    @property
-    def gpu_hours(self) -> float:
-        """What it held GPUs for; 0 for one that never started, or has not ended yet."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
-
-
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
-    """One `repro submit`: who, when (UTC), how it was typed, from which code and with which profile."""
-
-    id: str
-    created_at: datetime
-    user: str
-    host: str
-    command: list[str]
-    git_commit: str | None
-    git_dirty: bool | None
-    versions: dict[str, Any]
-    profile: dict[str, Any]
-    profile_file: str | None
-
-
-_OF_JOB = ("gpus", "workload", "code", "image", "image_digest")
+def attempts_of_jobs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, list[AttemptRow]]:
+    """Return every attempt of each of these jobs, the first one first. Folders are as recorded."""
+    attempts: dict[str, list[AttemptRow]] = {job_id: [] for job_id in job_ids}
+    with ledger.reading() as session:
+        for ids in batched(list(attempts)):
+            query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
+            for attempt in ATTEMPTS.rows(session.execute(query)):
+                attempts[attempt.job_id].append(attempt)
+    return attempts
 
 
 def attempt_origins(ledger: Ledger, job_ids: Collection[str]) -> list[AttemptOrigin]:
-    """Every attempt of these jobs, by job and number; scripts, of which there is much, are not read."""
-    columns = [getattr(Job if name in _OF_JOB else Attempt, name) for name in AttemptOrigin.__slots__]
-    query = sa.select(*columns).join(Job, Job.id == Attempt.job_id).order_by(Attempt.job_id, Attempt.number)
-    found: list[AttemptOrigin] = []
+    """Return every attempt of these jobs, by job and number."""
+    query = sa.select(*ATTEMPT_ORIGINS.columns).join(Job, Job.id == Attempt.job_id)
+    query = query.order_by(Attempt.job_id, Attempt.number)
     with ledger.reading() as session:
-        for ids in batched(sorted(job_ids)):
-            found += [AttemptOrigin(*row) for row in session.execute(query.where(Attempt.job_id.in_(ids)))]
-    return found
+        return [
+            attempt
+            for ids in batched(sorted(job_ids))
+            for attempt in ATTEMPT_ORIGINS.rows(session.execute(query.where(Attempt.job_id.in_(ids))))
+        ]
 
 
-def run_origins(ledger: Ledger, run_ids: Collection[str]) -> list[RunOrigin]:
-    """These runs, the oldest first."""
-    columns = [getattr(Run, name) for name in RunOrigin.__slots__]
-    found: list[RunOrigin] = []
+def run_summaries(ledger: Ledger) -> list[RunSummary]:
+    """Return all runs, the oldest first; runs of the same time are ordered by id."""
+    with ledger.reading() as session:
+        query = sa.select(*RUN_SUMMARIES.columns).order_by(Run.created_at, Run.id)
+        return list(RUN_SUMMARIES.rows(session.execute(query)))
+
+
+def run_records(ledger: Ledger, run_ids: Collection[str]) -> list[RunRecord]:
+    """Return these runs, the oldest first."""
+    runs: list[RunRecord] = []
     with ledger.reading() as session:
         for ids in batched(sorted(run_ids)):
-            found += [RunOrigin(*row) for row in session.execute(sa.select(*columns).where(Run.id.in_(ids)))]
-    return sorted(found, key=lambda run: (run.created_at, run.id))
+            runs += RUN_RECORDS.rows(session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id.in_(ids))))
+    return sorted(runs, key=lambda run: (run.created_at, run.id))
+
+
+def cases_asked_for(ledger: Ledger, run_ids: Collection[str]) -> set[tuple[str, str, str, str]]:
+    """Return (experiment, scale, case, job id) of every job that these runs asked for, new or existing."""
+    query = sa.select(Run.experiment, Run.scale, RunJob.case_name, RunJob.job_id).join(Run, Run.id == RunJob.run_id)
+    cases: set[tuple[str, str, str, str]] = set()
+    with ledger.reading() as session:
+        for ids in batched(sorted(run_ids)):
+            rows = session.execute(query.where(Run.id.in_(ids)))
+            cases |= {(experiment, scale, case_name, job_id) for experiment, scale, case_name, job_id in rows}
+    return cases
 
 
 def script_texts(ledger: Ledger, digests: Collection[str]) -> dict[str, str]:

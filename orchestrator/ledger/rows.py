@@ -95,6 +95,65 @@ class JobRow(JobSummary):
     spec: JobSpec
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAttempt(AttemptRow):
+    """An attempt with its submission: the script `file`, further `sbatch` options, and the digest of its script."""
+
+    file: str
+    options: tuple[str, ...]
+    script_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOrigin(AttemptRow):
+    """One submission of a job, with what ran in it. The script is found by its digest."""
+
+    script_sha256: str
+    gpus: int
+    workload: str
+    code: str
+    image: str | None = None
+    image_digest: str | None = None
+
+    @property
+    def gpu_hours(self) -> float:
+        """Return the GPU-hours of the attempt; 0 for one that never started or has not ended yet."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One `repro submit`, without its command, profile and options."""
+
+    id: str
+    experiment: str
+    scale: str
+    cluster: str
+    created_at: datetime
+    git_commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord(RunSummary):
+    """One `repro submit`: who, when (UTC), the command, the code, the profile and the run's options."""
+
+    user: str
+    host: str
+    command: list[str]
+    git_dirty: bool | None = None
+    versions: dict[str, Any]
+    profile: dict[str, Any]
+    profile_file: str | None = None
+    wishes: dict[str, Any]
+
+
+def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
+    """Return the hours of an attempt times its GPUs."""
+    return gpus * (ended_at - started_at).total_seconds() / 3600
+
+
 class RowReader(Generic[R]):
     """Reader of rows of one type: a query selects `columns`, and `rows` makes a dataclass of each result.
 
@@ -130,8 +189,15 @@ def _column(tables: Sequence[type[Table]], name: str) -> InstrumentedAttribute[A
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "spec": JobSpec.from_json,
     "options": lambda options: tuple(options or ()),
+    "file": lambda file: file or "",
+    "wishes": lambda options: options or {},
 }
 
 JOB_TABLES = (Attempt, Run, RunJob, Job)
 JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id)
 JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=Job.configuration)
+ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
+PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
+ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
+RUN_SUMMARIES = RowReader(RunSummary, [Run])
+RUN_RECORDS = RowReader(RunRecord, [Run])

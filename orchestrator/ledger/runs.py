@@ -17,7 +17,18 @@ from sqlalchemy.orm import Session
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.run_folders import RunFolders
-from orchestrator.ledger.tables import IN_TURN, WAITING, Attempt, Event, Job, Run, RunJob, batched, fields, rows_of
+from orchestrator.ledger.tables import (
+    IN_TURN,
+    WAITING,
+    Attempt,
+    Event,
+    Job,
+    Run,
+    RunJob,
+    batched,
+    field_values,
+    rows_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +207,7 @@ def record_wishes(ledger: Ledger, run_id: str, wishes: Mapping[str, Any]) -> Non
 
 
 def _run_fields(run: NewRun) -> dict[str, Any]:
-    return {name: value for name, value in fields(run).items() if name not in ("machine", "pid_start_ticks")}
+    return {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
 
 
 def _missing(before: Latest | None) -> Missing:
@@ -237,7 +248,7 @@ def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
         {
             "created_at": now(),
             "configuration": job.spec.to_json(),
-            **{k: v for k, v in fields(job).items() if k not in ("case_name", "scheduler", "spec")},
+            **{k: v for k, v in field_values(job).items() if k not in ("case_name", "scheduler", "spec")},
         }
         for job in {job.id: job for job in jobs}.values()
         if job.id not in known
@@ -261,7 +272,7 @@ def _add_attempts(
     new, anew = [], []
     for job_id, attempt in made.items():  # in the order in which they are to be sent
         one = missing[job_id]
-        row = fields(attempt) | {
+        row = field_values(attempt) | {
             "job_id": job_id,
             "run_id": run.id,
             "number": one.number,

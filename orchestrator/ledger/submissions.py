@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import sqlalchemy as sa
 
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import PENDING_ATTEMPTS, PendingAttempt
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -20,7 +20,7 @@ from orchestrator.ledger.tables import (
     Attempt,
     Event,
     batched,
-    fields,
+    field_values,
     note,
 )
 from orchestrator.masking import masked
@@ -37,47 +37,17 @@ class Submitter:
     pid_start_ticks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAttempt:
-    """An attempt that waits its turn."""
-
-    attempt_id: int
-    job_id: str
-    run_id: str
-    number: int
-    scheduler: str
-    host: str
-    user: str | None
-    pid: int | None
-    pid_start_ticks: int | None
-    machine: str | None
-    folder: str
-    created_at: datetime
-    file: str
-    array_index: int | None
-    options: tuple[str, ...]
-    script_sha256: str
-
-
 def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
-    """Every attempt that was written down and not sent, in the order in which it was to be; of one run, or of all."""
+    """Return the attempts that no scheduler was asked to take yet, of one run or of all, in the order of submission."""
     query = (
-        sa.select(
-            *(Attempt.id, Attempt.job_id, Attempt.run_id, Attempt.number, Attempt.scheduler, Attempt.host),
-            *(Attempt.user, Attempt.pid, Attempt.pid_start_ticks, Attempt.machine, Attempt.folder),
-            *(Attempt.created_at, Attempt.file, Attempt.array_index, Attempt.options, Attempt.script_sha256),
-        )
+        sa.select(*PENDING_ATTEMPTS.columns)
         .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
     )
     if run_id is not None:
         query = query.where(Attempt.run_id == run_id)
     with ledger.reading() as session:
-        turns = session.execute(query).all()
-    return [
-        PendingAttempt(*first, file or "", index, tuple(options or ()), digest)  # type: ignore[call-arg]  # counted
-        for *first, file, index, options, digest in turns
-    ]
+        return list(PENDING_ATTEMPTS.rows(session.execute(query)))
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
@@ -110,7 +80,7 @@ def claim(
         if found != len(attempt_ids):
             return False
         taken = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}
-        taken |= {"unsettled_since": None, "slurm_cluster": slurm_cluster, **fields(sender)}
+        taken |= {"unsettled_since": None, "slurm_cluster": slurm_cluster, **field_values(sender)}
         for ids in batched(attempt_ids):
             session.execute(
                 sa.update(Attempt).where(Attempt.id.in_(ids)).values(**taken),
@@ -167,43 +137,29 @@ def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str,
             note(session, attempt, "not submitted", why)
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptedSubmission:
-    """A submission of which it is not known whether the scheduler took it, and the process that made it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptedSubmission(PendingAttempt):
+    """A submission that has neither a scheduler's id nor a refusal: its first attempt, with ids and folders of all."""
 
-    token: str
-    scheduler: str
-    host: str
-    user: str | None
-    pid: int | None
-    pid_start_ticks: int | None
-    machine: str | None
-    slurm_cluster: str | None
-    file: str
-    created_at: datetime
     attempt_ids: tuple[int, ...]
     folders: tuple[str, ...]
 
 
 def unsettled(ledger: Ledger) -> list[InterruptedSubmission]:
-    """Every submission that was begun and has neither an id nor a refusal."""
-    query = (
-        sa.select(
-            *(Attempt.token, Attempt.scheduler, Attempt.host, Attempt.user, Attempt.pid, Attempt.pid_start_ticks),
-            *(Attempt.machine, Attempt.slurm_cluster, sa.func.coalesce(Attempt.file, ""), Attempt.created_at),
-            *(Attempt.id, Attempt.folder),
-        )
-        .where(Attempt.phase == SUBMITTING)
-        .order_by(Attempt.id)
-    )
-    found: dict[str, InterruptedSubmission] = {}
-    run_folders = ledger.run_folders()
+    """Return every submission that was begun and has neither an id nor a refusal."""
+    query = sa.select(*PENDING_ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
+    by_token: dict[str, list[PendingAttempt]] = {}
     with ledger.reading() as session:
-        for token, *same, attempt_id, folder in session.execute(query):
-            ids, folders = (found[token].attempt_ids, found[token].folders) if token in found else ((), ())
-            here = run_folders.current(folder)
-            found[token] = InterruptedSubmission(token, *same, (*ids, attempt_id), (*folders, here))  # type: ignore[call-arg]  # counted
-    return list(found.values())
+        for attempt in PENDING_ATTEMPTS.rows(session.execute(query), ledger.run_folders()):
+            by_token.setdefault(attempt.token, []).append(attempt)
+    return [
+        InterruptedSubmission(
+            **field_values(attempts[0]),
+            attempt_ids=tuple(attempt.attempt_id for attempt in attempts),
+            folders=tuple(attempt.folder for attempt in attempts),
+        )
+        for attempts in by_token.values()
+    ]
 
 
 def record_unseen(

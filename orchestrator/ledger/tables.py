@@ -6,6 +6,7 @@ the hash of its configuration; an attempt is one submission of a job.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -282,6 +283,6 @@ def batched(ids: Sequence[T]) -> Iterator[Sequence[T]]:
         yield ids[start : start + _MOST_AT_ONCE]
 
 
-def fields(value: Any) -> dict[str, Any]:
-    """The fields of a slotted dataclass, as a table's arguments."""
-    return {name: getattr(value, name) for name in value.__slots__}
+def field_values(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, those of its base classes included. Their values are not copied."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

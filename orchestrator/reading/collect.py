@@ -20,8 +20,7 @@ from orchestrator.ledger.measurements import (
     places,
     record_measurements,
 )
-from orchestrator.ledger.reports import gpu_hours
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
 from orchestrator.megatron.logs.iteration import IterationLine

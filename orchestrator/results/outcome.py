@@ -12,12 +12,13 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import losses_of, metrics_of
+from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import ClaimVerdict, judge_claims
-from orchestrator.results.regression import in_order_of_runs, known_runs
+from orchestrator.results.regression import in_order_of_runs
 from orchestrator.workloads.traits import traits_of
 
 
@@ -93,7 +94,7 @@ def read_outcome(
         raise ReproError(
             Problem(f"{what} was never submitted", hint=hint + (f" --workload {workload}" * bool(workload)))
         )
-    last = in_order_of_runs(matching, known_runs(ledger))[-1]
+    last = in_order_of_runs(matching, run_summaries(ledger))[-1]
     return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last)
 
 
@@ -108,7 +109,7 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     programs = {case.workload for case in cases}
     figure = (last.experiment, last.scale, last.cluster)
     rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
-    rows = in_order_of_runs(rows, known_runs(ledger))
+    rows = in_order_of_runs(rows, run_summaries(ledger))
     ids = [row.attempt_id for row in rows]
     needs_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
     losses = losses_of(ledger, ids) if needs_losses else None

@@ -8,15 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
-
-import sqlalchemy as sa
+from typing import Literal
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED, VERIFIED, Attempt, Run, RunJob, batched
+from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
+from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
+from orchestrator.ledger.tables import FAILED, VERIFIED, field_values
 from orchestrator.results import cases
 from orchestrator.results.evidence import SMALLER_IS_BETTER
 from orchestrator.results.repeats import CaseMetric, Together, together
@@ -33,18 +32,6 @@ Change = Literal[
 Key = tuple[str, str, str, str, str | None]
 _SHORTEST = 4
 """Characters of a commit or a run's id that may stand for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownRun:
-    """What of a run says which side it is on."""
-
-    id: str
-    experiment: str
-    scale: str
-    cluster: str
-    created_at: datetime
-    git_commit: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +67,13 @@ class CaseDiff:
     because: str | None = None
 
 
-def known_runs(ledger: Ledger) -> list[KnownRun]:
-    """All runs, the oldest first; of two at once the order of their ids decides."""
-    columns = (Run.id, Run.experiment, Run.scale, Run.cluster, Run.created_at, Run.git_commit)
-    with ledger.reading() as session:
-        return [KnownRun(*row) for row in session.execute(sa.select(*columns).order_by(Run.created_at, Run.id))]
-
-
-def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[KnownRun]) -> list[JobRow]:
+def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
     """Those that the latest run asked for last."""
     order = {run.id: position for position, run in enumerate(runs)}
     return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
-def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> Side:
+def side_meant(word: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
     """What a word is; ReproError where it is nothing, or could be several things. `codes` are those of all jobs."""
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", word):
         try:
@@ -118,7 +98,7 @@ def side_meant(word: str, runs: Sequence[KnownRun], codes: Collection[str]) -> S
     return meant[0]
 
 
-def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[KnownRun]) -> list[JobRow]:
+def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
     """Of these jobs those of the side, each with the attempt that the side means, the one that counts last at the end.
 
     A cluster's are its latest attempts; a date's the latest that had ended by its end, in UTC; a run's and a commit's
@@ -126,21 +106,22 @@ def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Seque
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
-    attempts = _attempts(ledger, rows)
+    attempts = attempts_of_jobs(ledger, {row.job_id for row in rows})
     if side.kind == "date":
         end = datetime.fromisoformat(side.name) + timedelta(days=1)
         ended = {
-            job: [one for one in tried if one["ended_at"] and one["ended_at"] < end] for job, tried in attempts.items()
+            job_id: [attempt for attempt in of_job if attempt.ended_at and attempt.ended_at < end]
+            for job_id, of_job in attempts.items()
         }
-        found = [dataclasses.replace(row, **ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
+        found = [_with_attempt(row, ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
         return sorted(found, key=lambda row: row.ended_at or end)
     own = {run.id: run for run in runs if side.name in (run.id, run.git_commit)}
-    asked = _asked(ledger, own)
+    asked = cases_asked_for(ledger, own)
     found = []
     for row in rows:
         if (row.experiment, row.scale, row.case_name, row.job_id) in asked or row.code == side.name:
-            submitted = [one for one in attempts[row.job_id] if one["run_id"] in own]
-            found.append(dataclasses.replace(row, **submitted[-1]) if submitted else row)
+            submitted = [attempt for attempt in attempts[row.job_id] if attempt.run_id in own]
+            found.append(_with_attempt(row, submitted[-1]) if submitted else row)
     return in_order_of_runs(found, runs)
 
 
@@ -238,34 +219,5 @@ def _is_start(word: str, commit: str) -> bool:
     return commit.startswith(word) or commit.rpartition("-")[2].startswith(word)
 
 
-def _asked(ledger: Ledger, runs: Mapping[str, KnownRun]) -> set[tuple[str, str, str, str]]:
-    """What these runs asked for, new or found: experiment, scale, case and job."""
-    found: set[tuple[str, str, str, str]] = set()
-    query = sa.select(RunJob.run_id, RunJob.case_name, RunJob.job_id)
-    with ledger.reading() as session:
-        for ids in batched(list(runs)):
-            for run_id, case_name, job_id in session.execute(query.where(RunJob.run_id.in_(ids))):
-                run = runs[run_id]
-                found.add((run.experiment, run.scale, case_name, job_id))
-    return found
-
-
-_OF_ATTEMPT = tuple(
-    field.name
-    for field in dataclasses.fields(JobRow)
-    if field.name != "job_id" and field.name in Attempt.__table__.columns
-)
-"""The fields of a JobRow that are its attempt's."""
-
-
-def _attempts(ledger: Ledger, rows: Sequence[JobRow]) -> dict[str, list[dict[str, Any]]]:
-    """Every attempt of these jobs, the first one first, as what of a job's row is the attempt's."""
-    found: dict[str, list[dict[str, Any]]] = {row.job_id: [] for row in rows}
-    columns = (Attempt.job_id, Attempt.id, *(getattr(Attempt, name) for name in _OF_ATTEMPT))
-    with ledger.reading() as session:
-        for ids in batched(list(found)):
-            query = sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
-            for job_id, attempt_id, *values in session.execute(query):
-                own = dict(zip(_OF_ATTEMPT, values, strict=True))
-                found[job_id].append({"attempt_id": attempt_id, **own})
-    return found
+def _with_attempt(row: JobRow, attempt: AttemptRow) -> JobRow:
+    return dataclasses.replace(row, **field_values(attempt))

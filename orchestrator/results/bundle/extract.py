@@ -23,8 +23,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import RunOrigin
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, RunRecord
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
 from orchestrator.results.bundle.masking import given_out
 
@@ -245,10 +244,10 @@ def job_row(run: Row, case_name: str, job: Row, attempt: Row, base: Path) -> Job
     return JobRow(**{field.name: known[field.name] for field in dataclasses.fields(JobRow) if field.name in known})
 
 
-def run_origin(run: Row) -> RunOrigin:
+def run_origin(run: Row) -> RunRecord:
     """The same for a run."""
-    known = run | {"user": "", "host": "", "profile": {}}
-    return RunOrigin(**{field.name: known[field.name] for field in dataclasses.fields(RunOrigin)})
+    known = run | {"user": "", "host": "", "profile": {}, "wishes": {}}
+    return RunRecord(**{field.name: known[field.name] for field in dataclasses.fields(RunRecord)})
 
 
 def latest_rows(extract: Extract, rows: Mapping[int, JobRow]) -> list[JobRow]:

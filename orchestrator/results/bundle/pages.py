@@ -13,8 +13,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
 from orchestrator.catalog.selection import with_workload
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.reports import AttemptOrigin
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import AttemptOrigin, JobRow
 from orchestrator.ledger.tables import OPEN
 from orchestrator.results.bundle.contents import SCRIPT, bundle_name, submit_command
 from orchestrator.results.bundle.extract import Extract, finite_losses, job_row, latest_rows, run_origin
@@ -102,12 +101,12 @@ class Pages:
     def _attempts(self) -> list[AttemptOrigin]:
         jobs = {row["id"]: row for row in self.extract.jobs}
         names = [field.name for field in dataclasses.fields(AttemptOrigin)]
-        return [
-            AttemptOrigin(
-                **{name: (jobs[row["job_id"]] if name in _OF_JOB else {"host": "", **row})[name] for name in names}
-            )
-            for row in self.extract.attempts
-        ]
+        attempts = []
+        for row in self.extract.attempts:
+            known = {name: jobs[row["job_id"]][name] for name in _OF_JOB} | {"host": "", "token": "", **row}
+            known |= {"attempt_id": row["id"]}
+            attempts.append(AttemptOrigin(**{name: known[name] for name in names if name in known}))
+        return attempts
 
 
 def code_sha256(templates: Path) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import iterations_of
-from orchestrator.ledger.reports import RunOrigin, attempt_origins, gpu_hours, run_origins
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import fields
+from orchestrator.ledger.reports import attempt_origins, run_records
+from orchestrator.ledger.rows import JobRow, RunRecord, gpu_hours
+from orchestrator.ledger.tables import field_values
 from orchestrator.masking import masked
 from orchestrator.results.cases import Result
 from orchestrator.results.claims import ClaimVerdict
@@ -31,7 +31,7 @@ _JOB = (
 _FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "number"}
 
 
-def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunOrigin] | None = None) -> list[Row]:
+def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunRecord] | None = None) -> list[Row]:
     """Plain values, None where there is nothing; a number of an unverified job is not given out as a result.
 
     `runs` are those that made the attempts, by the attempt's id. What a log or a scheduler said (a reason is often a
@@ -40,13 +40,13 @@ def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunOri
     return [ordered(_row(entry, result, runs or {}), [column.name for column in CASE_COLUMNS]) for result in found]
 
 
-def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunOrigin]:
+def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunRecord]:
     """Attempt id -> the run that made the attempt: a later run that finds the job done makes none.
 
     An attempt is missing where the ledger cannot give its run.
     """
     made_in = {(one.job_id, one.number): one.run_id for one in attempt_origins(ledger, {row.job_id for row in rows})}
-    runs = {run.id: run for run in run_origins(ledger, set(made_in.values()))}
+    runs = {run.id: run for run in run_records(ledger, set(made_in.values()))}
     known = {row.attempt_id: made_in.get((row.job_id, row.number)) for row in rows}
     return {attempt_id: runs[run_id] for attempt_id, run_id in known.items() if run_id in runs}
 
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
     return printable_line(masked(value)) if isinstance(value, str) else value
 
 
-def _row(entry: Entry, result: Result, runs: Mapping[int, RunOrigin]) -> Row:
+def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
     case, row = result.case, result.row
     known = {"experiment": entry.name, "scale": case.scale, "case": case.name, **_what_ran(result)}
     if row is not None:
@@ -160,4 +160,4 @@ def iteration_rows(ledger: Ledger, rows: Sequence[JobRow]) -> Iterator[Row]:
     for row in rows:
         shared = ordered(of_job(row, OF_JOB), OF_JOB)
         for line in iterations_of(ledger, row.attempt_id):
-            yield ordered(fields(line), _NAMES) | shared
+            yield ordered(field_values(line), _NAMES) | shared

@@ -12,15 +12,8 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.reports import (
-    AttemptOrigin,
-    RunOrigin,
-    attempt_origins,
-    latest_moment,
-    run_origins,
-    script_texts,
-)
-from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts
+from orchestrator.ledger.rows import AttemptOrigin, JobSummary, RunRecord
 from orchestrator.masking import masked
 from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import picture
@@ -116,7 +109,7 @@ class Records:
     outcome: FigureOutcome
     jobs: Sequence[JobSummary]
     attempts: Sequence[AttemptOrigin]
-    runs: Sequence[RunOrigin]
+    runs: Sequence[RunRecord]
 
     @property
     def device(self) -> str:
@@ -151,7 +144,7 @@ def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
     ]
     order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
     attempts = sorted(attempt_origins(ledger, order), key=lambda one: (order[one.job_id], one.number))
-    return Records(outcome, jobs, attempts, run_origins(ledger, {attempt.run_id for attempt in attempts}))
+    return Records(outcome, jobs, attempts, run_records(ledger, {attempt.run_id for attempt in attempts}))
 
 
 def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> FigureSection:

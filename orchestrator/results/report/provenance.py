@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger.reports import AttemptOrigin, RunOrigin
+from orchestrator.ledger.rows import AttemptOrigin, RunRecord
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.reading.failure import POLICIES, Failure
@@ -152,7 +152,7 @@ def attempt_rows(
     )
 
 
-def run_rows(runs: Sequence[RunOrigin]) -> tuple[RunRow, ...]:
+def run_rows(runs: Sequence[RunRecord]) -> tuple[RunRow, ...]:
     return tuple(
         RunRow(
             id=run.id,
@@ -166,7 +166,7 @@ def run_rows(runs: Sequence[RunOrigin]) -> tuple[RunRow, ...]:
     )
 
 
-def profiles_of(runs: Sequence[RunOrigin]) -> tuple[Profile, ...]:
+def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
     """Each profile once, whoever used it."""
     used: dict[tuple[str, str], list[str]] = {}
     for run in runs:

@@ -20,10 +20,9 @@ from orchestrator.launch.sbatch import Reporter, Sent, send
 from orchestrator.launch.submit import Request, Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.rows import JobRow, PendingAttempt
 from orchestrator.ledger.runs import run_row
 from orchestrator.ledger.submissions import (
-    PendingAttempt,
     Submitter,
     claim,
     in_turn,
@@ -412,6 +411,9 @@ def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Se
 
 def turn(index: int | None) -> PendingAttempt:
     return PendingAttempt(
+        token="",
+        state=IN_TURN,
+        phase="waiting",
         attempt_id=index or 0,
         job_id="a",
         run_id="run",

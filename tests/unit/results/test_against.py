@@ -14,16 +14,15 @@ from orchestrator.errors import ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.reports import run_summaries
+from orchestrator.ledger.rows import JobRow, RunSummary
 from orchestrator.ledger.tables import Attempt, Run
 from orchestrator.results.regression import (
     LEAST_NOISE,
     CaseDiff,
-    KnownRun,
     Side,
     compare_sides,
     in_order_of_runs,
-    known_runs,
     rows_of_side,
     side_meant,
 )
@@ -31,9 +30,22 @@ from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.unit.results.making import a_row
 
 DAY = datetime(2026, 11, 20)
+
+
+def run_summary(run_id: str, cluster: str, git_commit: str) -> RunSummary:
+    return RunSummary(
+        id=run_id,
+        experiment="sc21/figure-13",
+        scale="cpu",
+        cluster=cluster,
+        created_at=DAY,
+        git_commit=git_commit,
+    )
+
+
 RUNS = [
-    KnownRun("20261120-101500-abcd", "sc21/figure-13", "cpu", "selene", DAY, "6985e58938"),
-    KnownRun("20261121-101500-abce", "sc21/figure-13", "cpu", "eos", DAY, "6985aaaaaa"),
+    run_summary("20261120-101500-abcd", cluster="selene", git_commit="6985e58938"),
+    run_summary("20261121-101500-abce", cluster="eos", git_commit="6985aaaaaa"),
 ]
 CODES = {"pretrain-0123456789ab", "c0ffee1234"}
 
@@ -99,7 +111,7 @@ def a_run(ledger: Ledger, name: str, day: int, *jobs: str, cluster: str = "local
 def on(ledger: Ledger, kind: str, name: str) -> list[tuple[str, int]]:
     """The jobs of a side, with the number of the attempt."""
     side = Side(kind, name)  # type: ignore[arg-type]  # a literal that mypy does not follow
-    return [(row.job_id, row.number) for row in rows_of_side(ledger, side, job_rows(ledger), known_runs(ledger))]
+    return [(row.job_id, row.number) for row in rows_of_side(ledger, side, job_rows(ledger), run_summaries(ledger))]
 
 
 def test_a_date_means_the_latest_attempts_that_had_ended_by_its_end(ledger: Ledger) -> None:
@@ -140,9 +152,9 @@ def test_a_cluster_means_its_latest_attempts(ledger: Ledger) -> None:
 def test_of_two_runs_at_once_the_order_of_their_ids_decides(ledger: Ledger) -> None:
     for name in ("20260101-000000-bbbb", "20260101-000000-aaaa", "20251231-235959-cccc"):
         a_run(ledger, name, 1 if name.startswith("2026") else 2, name)
-    order = [run.id for run in known_runs(ledger)]
+    order = [run.id for run in run_summaries(ledger)]
     assert order == ["20260101-000000-aaaa", "20260101-000000-bbbb", "20251231-235959-cccc"]
-    assert [row.run_id for row in in_order_of_runs(job_rows(ledger), known_runs(ledger))] == order
+    assert [row.run_id for row in in_order_of_runs(job_rows(ledger), run_summaries(ledger))] == order
 
 
 @pytest.fixture(scope="module")
