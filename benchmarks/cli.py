@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import ledger_url, now, open_ledger
-from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
+from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, new_run
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
 
 JOBS = 10_000
@@ -84,13 +84,10 @@ def fill(database: Path) -> None:
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})
     spec = JobSpec(point={"pp": 1}, gpus_per_node=4)
     jobs = [NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, spec, 4, 8, "local") for i in range(JOBS)]
-    record_run(
-        ledger,
-        run,
-        jobs,
-        lambda _job_id, _latest: Disposition.MISSING,
-        lambda missing: {job: NewAttempt("/f", i, (), False, "/", "", "") for i, job in enumerate(missing)},
-    )
+    with new_run(ledger, run, jobs) as transaction:
+        missing = transaction.missing({job.id: Disposition.MISSING for job in jobs})
+        attempts = {job_id: NewAttempt("/f", i, (), False, "/", "", "") for i, job_id in enumerate(missing)}
+        transaction.add(attempts, {})
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(phase=ENDED, state="COMPLETED", verdict=VERIFIED, ended_at=now()))
 

@@ -190,12 +190,12 @@ def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]
     from orchestrator.clusters.paths import path_findings
 
     if not cluster.is_slurm:
-        from orchestrator.launch.local_check import check_here
+        from orchestrator.launch.preflight import check_here
 
         return [*check_here(cluster), *path_findings(cluster, "login")]
     from orchestrator.clusters.check import check_login
+    from orchestrator.launch.preflight import option_findings, submission_findings
     from orchestrator.launch.probe import job_findings
-    from orchestrator.launch.sbatch_test import option_findings, submission_findings
     from orchestrator.slurm.site import read_site
 
     site = read_site(getpass.getuser())

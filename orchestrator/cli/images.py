@@ -16,8 +16,7 @@ from orchestrator.errors import EXIT_FAILED
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.launch.image_import import Import
-    from orchestrator.launch.images import ImageRow
+    from orchestrator.launch.images import ImageRow, Import
 
 ImageNames = Annotated[
     Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
@@ -59,19 +58,19 @@ def list_images(cluster: OnCluster, json: Json = False) -> None:
 def import_images(cluster: OnCluster, names: ImageNames = None, again: RerunPolicy = False, wait: Wait = False) -> None:
     """Import images from their registry into the staging folder, each in a job of one task."""
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.launch import image_import
+    from orchestrator.launch import images
     from orchestrator.paths import find_folders
 
     folders = find_folders()
     profile = find_cluster(folders, cluster)
-    wanted = image_import.wanted_images(profile, names or [], again)
+    wanted = images.wanted_images(profile, names or [], again)
     for name in wanted.already:
         say(f"{name}: already imported, --again imports anew")
     here = bool(wanted.to_import) and profile.profile.site.offline_nodes
     if here:
         say(f"compute nodes of {profile.name} reach no registry: this machine imports, and you wait for it")
     imports: list[Import] = []
-    for one in image_import.import_images(profile, folders, wanted.to_import):
+    for one in images.import_images(profile, folders, wanted.to_import):
         imports.append(one)
         data(f"{one.name}  {one.job_id or 'here'}  {one.file}")
     if imports and not here:
@@ -99,7 +98,7 @@ def _say_how_they_ended(imports: Sequence[Import], cluster: str) -> None:
 
 def _wait(imports: Sequence[Import], cluster: str) -> dict[str, str]:
     """Return what went wrong, by name, when all have ended; Ctrl-C leaves the jobs running."""
-    from orchestrator.launch.image_import import import_progress
+    from orchestrator.launch.images import import_progress
 
     said = ""
     try:

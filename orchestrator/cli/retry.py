@@ -71,14 +71,13 @@ def retry(
 
 
 def _submit(ledger: Ledger, folders: Folders, profile: Cluster, plans: list[Plan], wanted: frozenset[Failure]) -> None:
-    from orchestrator.launch.policy import RerunPolicy
     from orchestrator.launch.preflight import require_ready
-    from orchestrator.launch.submit import Request
+    from orchestrator.launch.run_options import RunOptions
     from orchestrator.launch.submit import submit as submit_plans
 
     require_ready(plans, profile, folders)
-    again = RerunPolicy(classes=wanted, only_failed=True)
-    done = submit_plans(plans, profile, ledger, folders, sys.argv, Request(again=again), tell=say)
+    options = RunOptions(rerun_classes=wanted, only_failed=True)
+    done = submit_plans(plans, profile, ledger, folders, sys.argv, options, say)
     names = {plan.identity: plan.label for plan in plans}
     for job_id, number in done.recorded.to_submit.items():
         data(f"{job_id}  {names[job_id]}  attempt {number}")
@@ -125,16 +124,14 @@ def _plans(
 
 
 def _is_chosen(row: JobRow, wanted: frozenset[Failure]) -> bool:
-    from orchestrator.launch.policy import failure_named
-    from orchestrator.reading.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES, failure_named
 
     failure = failure_named(row.failure)
     return failure in wanted if wanted else POLICIES[failure].again
 
 
 def _say_nothing_to_retry(rows: list[JobRow], targets: list[str]) -> None:
-    from orchestrator.launch.policy import failure_named
-    from orchestrator.reading.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES, failure_named
 
     say("nothing to run again")
     left = sorted({failure_named(row.failure) for row in rows})

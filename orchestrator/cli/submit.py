@@ -30,7 +30,8 @@ from orchestrator.text import counted
 if TYPE_CHECKING:
     from orchestrator.catalog.library import Entry
     from orchestrator.clusters.resolve import Cluster
-    from orchestrator.launch.submit import Request, Submitted
+    from orchestrator.launch.run_options import RunOptions
+    from orchestrator.launch.submit import Submitted
     from orchestrator.ledger.database import Ledger
     from orchestrator.ledger.rows import JobRow
     from orchestrator.paths import Folders
@@ -101,9 +102,7 @@ def submit(
     if dry_run:
         _show_plans(plans, profile, json, workload, as_typed_budget(share, where))
         return
-    from orchestrator.launch.images import image_warnings
-    from orchestrator.launch.local import warnings as gpu_warnings
-    from orchestrator.launch.preflight import require_ready
+    from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
     from orchestrator.launch.submit import submit as submit_plans
     from orchestrator.ledger.attempts import job_rows
 
@@ -113,21 +112,23 @@ def submit(
     require_ready(plans, profile, folders)
     ledger = named_ledger(folders, database, create=True)
     assert ledger is not None
-    request = _request(ledger, folders, profile, rerun, max_parallel, after or [], canary, stop_after, depends_on)
+    options = _run_options(ledger, folders, profile, rerun, max_parallel, after or [], canary, stop_after, depends_on)
     for complaint in bring_up_to_date(ledger):
         say(f"note: {complaint}")
     before = job_rows(ledger, experiment=entry.name)
     try:
-        done = submit_plans(plans, profile, ledger, folders, sys.argv, request, tell=say)
+        done = submit_plans(plans, profile, ledger, folders, sys.argv, options, say)
     except KeyboardInterrupt:
         say("interrupted; what was submitted until then is recorded and goes on")
         next_command(f"repro status {entry.short_name}", f"or: repro cancel {entry.short_name}")
         raise
     _say_what_was_done(done, before, entry, plans, profile)
     if wait:
-        from orchestrator.cli.supervise import attend
+        from orchestrator.cli.waiting import wait_for
+        from orchestrator.launch.supervise import RunSupervisor
 
-        attend(plans, profile, ledger, folders, done.run_id, request)
+        supervisor = RunSupervisor(plans, profile, ledger, folders, done.run_id, options, sys.argv, say)
+        wait_for(ledger, supervisor.rows, entry.short_name, supervisor.supervise)
         from orchestrator.cli.outcome import outcome  # takes a while to load: Ctrl-C must find the waiting begun
 
         case = plans[0].case
@@ -144,7 +145,7 @@ def _require_sense(plans: list[Plan], profile: Cluster, max_parallel: int | None
         say(f"note: {profile.name} runs one job at a time, whatever --max-parallel allows")
 
 
-def _request(
+def _run_options(
     ledger: Ledger,
     folders: Folders,
     profile: Cluster,
@@ -154,17 +155,16 @@ def _request(
     canary: bool,
     stop_after: int | None,
     depends_on: Before | None,
-) -> Request:
+) -> RunOptions:
     """The options as one value; the jobs of --after found."""
-    from orchestrator.launch.policy import RerunPolicy
-    from orchestrator.launch.submit import Request
+    from orchestrator.launch.run_options import FollowedJob, RunOptions
 
     awaited = _awaited(ledger, folders, profile, after)
-    return Request(
-        again=RerunPolicy(verified=rerun),
+    return RunOptions(
+        rerun_verified=rerun,
         max_parallel=max_parallel,
         after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
-        follows=() if profile.is_slurm else tuple((row.folder, _queue(row)) for row in awaited),
+        follows=() if profile.is_slurm else tuple(FollowedJob(row.folder, _queue(row)) for row in awaited),
         canary=canary,
         stop_after=stop_after,
         warm_up=depends_on is Before.warm_up,
@@ -197,9 +197,8 @@ def _say_what_was_done(
     done: Submitted, before: list[JobRow], entry: Entry, plans: list[Plan], profile: Cluster
 ) -> None:
     """`10 cases: 7 done, 2 running, 1 submitted`, and what a person should know of the others."""
-    from orchestrator.launch.policy import failure_named
     from orchestrator.ledger.tables import RUNNING
-    from orchestrator.reading.failure import POLICIES
+    from orchestrator.reading.failure import POLICIES, failure_named
 
     found, sent = done.recorded, done.sent
     rows = {row.job_id: row for row in before}

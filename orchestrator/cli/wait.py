@@ -23,7 +23,7 @@ def wait(targets: MaybeTargets = None, database: Database = None) -> None:
     from orchestrator.cli.job_table import bar_marks, print_rows, stands, tallies
     from orchestrator.cli.selection import chosen_rows, submitted_ledger
     from orchestrator.cli.waiting import Following, wait_for
-    from orchestrator.launch.backlog import Turns
+    from orchestrator.launch.supervise import Backlog
     from orchestrator.ledger.database import now
     from orchestrator.paths import find_folders
 
@@ -37,9 +37,9 @@ def wait(targets: MaybeTargets = None, database: Database = None) -> None:
         return
     following = Following(ledger, chosen)
     names = sorted({short_name(row.experiment) for row in chosen})
-    turns = Turns(ledger, say)
+    backlog = Backlog(ledger, say)
     one = names[0] if len(names) == 1 else ""
-    wait_for(ledger, following, one, lambda: turns.send_what_has_room(following()))
+    wait_for(ledger, following, one, lambda: backlog.submit_what_fits(following()))
     rows = following()
     marks = bar_marks()
     for tally in tallies(rows):

@@ -1,4 +1,4 @@
-"""Batches of jobs that go to the scheduler together: their order and their files."""
+"""Batches of jobs that go to the scheduler together: their order and their files, and jobs that are no case."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder
-from orchestrator.launch.own_scripts import file_name
-from orchestrator.launch.policy import failure_named, pause_before
-from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_job, render_queue
-from orchestrator.launch.run_options import RunOptions
+from orchestrator.job_spec import Resources
+from orchestrator.launch.render import Script, render_array, render_job, render_queue
+from orchestrator.launch.run_options import RunPlan
+from orchestrator.launch.submission_files import file_name
 from orchestrator.ledger.runs import Latest, Missing, NewAttempt
 from orchestrator.ledger.tables import IN_TURN
 from orchestrator.masking import hidden_values, masked, secret_values
 from orchestrator.megatron.flops import flops_per_iteration
+from orchestrator.megatron.layout import Layout
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes
+from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.node_names import expand_node_names
 from orchestrator.workloads.pretrain_files import copy_program
+from orchestrator.workloads.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def in_order(plans: Sequence[Plan]) -> list[Plan]:
 def batches_of(
     plans: Sequence[Plan],
     missing: Mapping[str, Missing],
-    wishes: RunOptions,
+    run_plan: RunPlan,
     cluster: Cluster,
     most: int,
     failed: FailedNodes,
@@ -97,7 +102,7 @@ def batches_of(
     groups: dict[Any, list[Plan]] = {}
     for plan in plans:
         options = _options(plan, missing[plan.identity].before, failed)
-        groups.setdefault((plan.resources, options, plan.identity == wishes.canary), []).append(plan)
+        groups.setdefault((plan.resources, options, plan.identity == run_plan.canary), []).append(plan)
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
             yield Batch(tuple(group[start : start + most]), options)
@@ -112,13 +117,12 @@ def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
 def write_scripts(
     run_id: str,
     batches: Sequence[Batch],
-    wishes: RunOptions,
-    canary: tuple[Plan, str | None] | None,
+    run_plan: RunPlan,
     cluster: Cluster,
     folders: Folders,
 ) -> dict[str, NewAttempt]:
     """Render everything, then write everything; the attempts by job id, in the order in which they are to be sent."""
-    gate, secret = _gate(run_id, wishes, canary, folders), profile_secrets(cluster)
+    secret = profile_secrets(cluster)
     texts: dict[Path, str] = {}
     kept: dict[Path, tuple[str, str]] = {}
     attempts: dict[str, NewAttempt] = {}
@@ -126,7 +130,7 @@ def write_scripts(
     requeued = slurm is not None and slurm.requeue
     for batch in batches:
         scripts = scripts_of(run_id, batch.plans, folders)
-        text = _text_of_several(batch, run_id, scripts, wishes, gate, cluster, folders)
+        text = _text_of_several(batch, run_id, scripts, run_plan, cluster, folders)
         file = scripts[0].file
         if text is not None:
             kind = "array" if cluster.is_slurm else "queue"
@@ -167,29 +171,20 @@ def _text_of_several(
     batch: Batch,
     run_id: str,
     scripts: Sequence[Script],
-    wishes: RunOptions,
-    gate: Gate | None,
+    run_plan: RunPlan,
     cluster: Cluster,
     folders: Folders,
 ) -> str | None:
     """Return the text of the array or queue; None for a lone script that the scheduler can be given itself."""
     if not cluster.is_slurm:
-        before = [Before(Path(folder), queue) for folder, queue in wishes.follows]
-        return render_queue(scripts, folders.runs / "local.lock", folders.templates, gate=gate, after=before)
-    if len(scripts) == 1 and gate is None and scripts[0].is_alone:
+        lock = folders.runs / "local.lock"
+        return render_queue(scripts, lock, folders.templates, gate=run_plan.gate, follows=run_plan.follows)
+    if len(scripts) == 1 and run_plan.gate is None and scripts[0].is_alone:
         return None
     folder = folders.submissions(run_id)
-    return render_array(batch.plans, cluster, scripts, folder, folders.templates, at_once=wishes.at_once, gate=gate)
-
-
-def _gate(run_id: str, wishes: RunOptions, canary: tuple[Plan, str | None] | None, folders: Folders) -> Gate | None:
-    if not wishes.has_gate:
-        return None
-    if canary is None:
-        return Gate(folders.run(run_id), wishes.stop_after)
-    plan, running_in = canary
-    folder = Path(running_in) if running_in else folders.job(run_id, plan.slug)
-    return Gate(folders.run(run_id), wishes.stop_after, Canary(plan.label, folder, plan.case.training.iterations))
+    return render_array(
+        batch.plans, cluster, scripts, folder, folders.templates, at_once=run_plan.at_once, gate=run_plan.gate
+    )
 
 
 def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[str, ...]:
@@ -246,3 +241,55 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _texts(part)
+
+
+WARM_UP_TIME = "0:30:00"
+
+
+def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> Plan:
+    """One node of the cluster with this program in so many tasks, and so many GPUs."""
+    case = Case(
+        experiment=f"{name}/{cluster.name}",
+        scale="one node",
+        point=(("case", name),),
+        workload=program.workload,
+        model=ModelShape(layers=1, hidden=1, heads=1, seq=1, vocab=1),
+        layout=Layout(gpus=tasks, tensor_parallel=tasks, pipeline_parallel=1, micro_batch_size=1, global_batch_size=1),
+        training=Training(iterations=1),
+        time_limit=time_limit,
+    )
+    resources = Resources(1, tasks, gpus, time_limit)
+    return Plan(case=case, cluster=cluster.name, resources=resources, identity=name, program=program)
+
+
+def task_per_gpu(cluster: Cluster) -> Cluster:
+    """The same cluster with processes started by srun: what runs here is no program for torchrun."""
+    slurm = cluster.profile.slurm
+    assert slurm is not None
+    update = {"slurm": slurm.model_copy(update={"tasks": "per-gpu"})}
+    return replace(cluster, profile=cluster.profile.model_copy(update=update))
+
+
+def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[Plan, frozenset[str]]]:
+    """For each checkout into which several of these jobs would compile kernels at once: a job that does it before
+    them, and their identities. None where this machine sees that they are there already, unless `always`.
+    """
+    groups: dict[tuple[str, str | None], list[Plan]] = {}
+    for plan in plans:
+        if plan.program.compiles_in and plan.program.warm_up:
+            groups.setdefault((plan.program.compiles_in, plan.program.image), []).append(plan)
+    return [
+        (_warm_up(group[0], cluster), frozenset(plan.identity for plan in group))
+        for (checkout, _), group in groups.items()
+        if always or (len(group) > 1 and not _are_compiled(checkout))
+    ]
+
+
+def _warm_up(plan: Plan, cluster: Cluster) -> Plan:
+    program = plan.program
+    alone = replace(program, python=program.warm_up[0], target=program.warm_up[1:], arguments=())
+    return side_plan(cluster, alone, "warm-up", 1, WARM_UP_TIME)
+
+
+def _are_compiled(checkout: str) -> bool:
+    return any((Path(checkout) / "megatron" / "fused_kernels" / "build").glob("*.so"))

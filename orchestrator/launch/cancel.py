@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +11,12 @@ from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
-from orchestrator.launch.submission_records import sent_of_run
+from orchestrator.launch.submission_files import sent_of_run
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, record_never_submitted, unsettled
-from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, SUBMITTING, WAITING
+from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
 from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
@@ -57,7 +56,7 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
             _withdraw(ledger, row, done)
         elif row.scheduler == "local" and row.scheduler_id is not None:
             _end_here(ledger, row, done)
-    _give_up(ledger, [row for row in rows if row.phase == SUBMITTING], done)
+    _end_interrupted(ledger, [row for row in rows if row.phase == SUBMITTING], done)
     _end_on_slurm(ledger, [row for row in rows if row.scheduler == "slurm" and row.scheduler_id is not None], done)
     try:
         record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
@@ -96,7 +95,7 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         done.asked.append(row)
 
 
-def _give_up(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
+def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
     """End submissions that were cut off. If the scheduler has the job it is cancelled there; if not, its folder is
     marked, so that a copy that arrives late does not start.
     """
@@ -206,17 +205,3 @@ def why_not_in_run_folder(ledger: Ledger, row: JobRow) -> str | None:
     if not records or (row.token, row.job_id, row.array_index, folder.name) in submitted:
         return None
     return f"{folder.parent}: contains no submission of this job under that id"
-
-
-def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str | None:
-    """Cancel what waits once so many jobs have failed of one class; says so, or None where there is no need."""
-    kept_from = (str(Failure.STOPPED), str(Failure.CANCELLED))
-    failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure not in kept_from)
-    waiting = [row for row in rows if row.phase == WAITING]
-    if not failures or not waiting:
-        return None
-    failure, count = failures.most_common(1)[0]
-    if count < stop_after:
-        return None
-    cancel(ledger, waiting)
-    return f"{count} jobs failed ({failure}): {len(waiting)} that had not started are cancelled"

@@ -1,21 +1,41 @@
-"""The images of a profile: which file stands for each, whether it is there, and who imported it when."""
+"""Images of a profile: their files, who imported them, and the import of a registry's image to one file."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import secrets
 import shlex
 import stat
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.clusters.container import read_image
-from orchestrator.clusters.resolve import Cluster
+from orchestrator.clusters.container import ContainerFields, read_image
+from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
+from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
-from orchestrator.errors import Problem, ReproError
+from orchestrator.config.yaml import shown
+from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
+from orchestrator.job_dir import private_folder, read_record
+from orchestrator.job_spec import Resources
+from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
+from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.preflight import require_scheduler
+from orchestrator.launch.render import setup_lines
+from orchestrator.launch.sbatch import comment_of
+from orchestrator.launch.templates import Line, templates_in
+from orchestrator.paths import Folders
+from orchestrator.slurm.query import may_have_comment, query_jobs
+from orchestrator.slurm.records import JobRecord
+from orchestrator.slurm.states import Phase, meaning_of
+from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.text import printable_line
 
 if TYPE_CHECKING:
-    from orchestrator.planning.plan import Plan
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,56 +66,6 @@ def image_rows(cluster: Cluster) -> list[ImageRow]:
     return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
 
 
-def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
-    """ReproError where this machine sees that a job's image file is missing, or was imported from somewhere else."""
-    if not cluster.profile.site.login_sees_paths:
-        return
-    problems: list[Problem] = []
-    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
-        file = imported_file(cluster, name)
-        if file is None:
-            problems += _absent_file(cluster, name)
-            continue
-        hint = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
-        uri = image_uri(cluster, name)
-        sources = recorded_uris(import_record(file)) or [uri]
-        if not is_there(file):
-            problems.append(Problem(f"{name} is not imported yet", hint=hint))
-        elif uri not in sources:
-            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", hint=hint))
-    if problems:
-        raise ReproError(*problems)
-
-
-def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
-    """Return a warning for each image file whose folder this machine does not see: it cannot be looked for."""
-    if not cluster.profile.site.login_sees_paths:
-        return []
-    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image)
-    files = ((name, _own_file(cluster, name)) for name in names)
-    return [
-        f"{cluster.layered.where(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
-        f"because {file.parent} is not on this machine"
-        for name, file in files
-        if file is not None and not is_there(file) and not is_there(file.parent)
-    ]
-
-
-def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
-    file = _own_file(cluster, name)
-    if file is not None and not is_there(file) and is_there(file.parent):
-        where = cluster.layered.where(("container", "images", name))
-        hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
-        yield Problem(f"container.images.{name}: {file}: no such file", where, hint)
-
-
-def _own_file(cluster: Cluster, name: str) -> Path | None:
-    """The absolute path that the profile itself names as this image; None for every other image."""
-    location = cluster.image_location(name)
-    own = location is not None and location.startswith("/") and imported_file(cluster, name) is None
-    return Path(str(location)) if own else None
-
-
 def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
     location = cluster.image_location(name)
     if location is not None and location.startswith("<"):
@@ -121,3 +91,271 @@ def _size(file: Path) -> int | None:
 def _text(record: dict[str, Any], key: str) -> str | None:
     value = record.get(key)
     return value if isinstance(value, str) else None
+
+
+LONGEST = "1:00:00"
+"""What an import asks for, where the site's limits allow it."""
+
+_PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
+"""The runtimes with a store of their own, and how an image gets into it."""
+
+
+# enroot's last line where a registry wants a name and a password (it prints no error), or a token.
+_ANONYMOUS = ("Authenticating with user: <anonymous>", "error code: 401")
+CREDENTIALS_HINT = (
+    "; if the registry wants credentials: add `machine HOST login USER password TOKEN` to enroot's .credentials, in "
+    "$ENROOT_CONFIG_PATH or ~/.config/enroot"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Names of images: those to import, and those that are there already."""
+
+    to_import: tuple[str, ...]
+    already: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """An import under way, or, with an exit code, one that this machine did itself. `folder` has script and log."""
+
+    name: str
+    file: Path
+    folder: Path
+    job_id: str | None = None
+    exit_code: int | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of imports, by name: the state of those that have not ended, and what went wrong with those that failed."""
+
+    states: dict[str, str]
+    failures: dict[str, str]
+    complaints: tuple[str, ...] = ()
+
+
+def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -> Wanted:
+    """What an import of these images, or of every one that comes from a registry, has to do; ReproError with
+    everything that stands in its way.
+    """
+    container = cluster.profile.container
+    if container is None:
+        raise ReproError(Problem(f"{cluster.name} has no container:, so there are no images to import"))
+    registry = [name for name, says in container.images.items() if says[0] != "<" and not read_image(says).path]
+    chosen = list(dict.fromkeys(names)) or registry
+    if not chosen:
+        hint = f"name one in {shown(cluster.overlay)}: container: images: {{NAME: HOST/ORG/NAME:TAG}}"
+        raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", hint=hint))
+    problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
+    found = [name for name in chosen if name in registry]
+    if container.runtime in _PULLS:
+        problems += [_own_store(cluster, container, name) for name in found]
+    elif found:
+        problems += _obstacles(cluster, container, found, again)
+    if problems:
+        raise ReproError(*problems)
+    already = tuple(name for name in found if not again and _is_imported(cluster, name))
+    once = {image_uri(cluster, name): name for name in reversed(found) if name not in already}
+    return Wanted(tuple(name for name in found if name in once.values()), already)
+
+
+def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) -> str:
+    """The job script that imports one image; `folder` is where its log and its record go. Pure."""
+    container, site = cluster.profile.container, cluster.profile.site
+    assert container is not None and site.staging_folder is not None
+    image, ending, uri = read_image(container.images[name]), FILE_RUNTIMES[container.runtime], image_uri(cluster, name)
+    return templates_in(templates).render(
+        "import.sh.j2",
+        cluster=cluster.name,
+        directives=_directives(cluster, f"import-{image.file_stem}", folder),
+        setup=list(setup_lines(cluster, 1)),
+        tool="apptainer" if container.runtime == "apptainer" else "enroot",
+        uri=uri,
+        uri_text=json.dumps(uri, ensure_ascii=False),
+        repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
+        architecture=site.architecture,
+        # The profile's words are enroot's own.
+        architecture_option=f"--arch {site.architecture} " if site.architecture else "",
+        folder=str(folder),
+        staging=site.staging_folder,
+        stem=image.file_stem,
+        ending=ending,
+    )
+
+
+def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> Iterator[Import]:
+    """Import these, which `wanted_images` has let pass: each is a job, or, where nodes are offline, run here and now.
+
+    Raises what a submission raises; what was submitted before goes on.
+    """
+    offline = cluster.profile.site.offline_nodes
+    if not offline:
+        require_scheduler(cluster, folders)
+    scripts: list[tuple[Import, str]] = []
+    for name in names:
+        file = imported_file(cluster, name)
+        assert file is not None
+        one = Import(name, file, folders.image_import(f"{file.stem}.{secrets.token_hex(4)}"))
+        scripts.append((one, render_import(cluster, name, one.folder, folders.templates)))
+    for one, text in scripts:
+        script = one.folder / "import.sh"
+        private_folder(one.folder)
+        script.write_text(text, encoding="utf-8")
+        script.chmod(0o750)
+        if offline:
+            yield dataclasses.replace(one, exit_code=_run_here(script))
+        else:
+            comment = comment_of(one.folder.name)
+            yield dataclasses.replace(one, job_id=SlurmScriptExecutor(one.folder).submit_script(text, comment))
+
+
+def import_progress(imports: Sequence[Import]) -> Progress:
+    """How imports stand, by their own records and, of those without one, by one question to Slurm."""
+    states: dict[str, str] = {}
+    failures: dict[str, str] = {}
+    asked: dict[str, Import] = {}
+    for one in imports:
+        record = read_record(one.folder / "end")
+        code = record.exit_code if record is not None else one.exit_code
+        if code:
+            failures[one.name] = f"ended with exit code {code}{_last_words(one.log)}"
+        elif code is None and one.job_id is not None:
+            asked[one.job_id] = one
+
+    def is_ours(record: JobRecord) -> bool:
+        one = asked.get(record.job_id)
+        return one is not None and may_have_comment(record, comment_of(one.folder.name))
+
+    try:
+        answer = query_jobs(asked, is_ours)
+    except Unreachable as away:
+        return Progress(dict.fromkeys((one.name for one in asked.values()), "UNKNOWN"), failures, (str(away),))
+    for job_id, one in asked.items():
+        job = answer.records.get(job_id)
+        if job is None or job.phase is not Phase.ENDED:
+            states[one.name] = job.state if job else "UNKNOWN"
+        elif job.state != "COMPLETED":
+            failures[one.name] = f"job {job_id} {meaning_of(job.state)}{_last_words(one.log)}"
+    return Progress(states, failures, answer.complaints)
+
+
+def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
+    """Why an image of this name cannot be imported: there is none, nobody has said what it is, or it is a file."""
+    says = container.images.get(name)
+    if says is None:
+        there = f"there are: {', '.join(container.images) or 'none'}"
+        return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
+    where = cluster.layered.where(("container", "images", name))
+    if says.startswith("<"):
+        hint = f"write it in {shown(cluster.overlay)}"
+        return Problem(f"container.images.{name}: still to be filled in, {says}", where, hint)
+    return Problem(f"{name} is a file already, {says}: nothing to import", where)
+
+
+def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
+    command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
+    where = cluster.layered.where(("container", "images", name))
+    return Problem(f"{name}: {container.runtime} keeps images in a store of its own", where, f"type: {command}")
+
+
+def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
+    """What of the site stands in the way of importing these."""
+    site, where = cluster.profile.site, cluster.layered.where
+    problems = cluster.require_filled("", None)
+    if site.staging_folder is None:
+        hint = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
+        problems.append(Problem(f"{cluster.name} does not say where imported images are kept", hint=hint))
+    if site.offline_nodes and not site.login_sees_paths:
+        what = "compute nodes reach no registry, and this machine does not see the staging folder"
+        problems.append(Problem(what, where(("site", "offline_nodes"))))
+    try:
+        _time_limit(cluster)
+    except ReproError as error:
+        problems.extend(error.problems)
+    sources: dict[Path, str] = {}
+    for name in names:
+        file, place = imported_file(cluster, name), where(("container", "images", name))
+        if file is None:
+            continue
+        source = read_image(container.images[name]).for_docker
+        if sources.setdefault(file, source) != source:
+            hint = "their names must differ in more than the registry"
+            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, hint))
+        if again and _is_the_sites(cluster, file):
+            problems.append(Problem(f"{name}: {file} is a file that no import has made", place, "move it away first"))
+    return problems
+
+
+def _is_imported(cluster: Cluster, name: str) -> bool:
+    file = imported_file(cluster, name)
+    if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
+        return False
+    return image_uri(cluster, name) in recorded_uris(import_record(file)) or _is_the_sites(cluster, file)
+
+
+def _is_the_sites(cluster: Cluster, file: Path) -> bool:
+    """Whether there is a file by this name that no import made: an import leaves a link there."""
+    return cluster.profile.site.login_sees_paths and is_there(file) and not file.is_symlink()
+
+
+def _time_limit(cluster: Cluster) -> str:
+    """An hour, or the longest below it that the site's limits leave; ReproError where one node is refused."""
+    slurm = slurm_of(cluster)
+    allowed = sorted(
+        (one for one in _limits(slurm) if time_limit_s(one) <= time_limit_s(LONGEST)), key=time_limit_s, reverse=True
+    )
+    for limit in allowed:
+        if not slurm.refusals(1, 0, limit):
+            return limit
+    where = cluster.layered.where(("slurm",))
+    raise ReproError(*(Problem(f"an import {reason}", where) for reason in slurm.refusals(1, 0, allowed[-1])))
+
+
+def _limits(slurm: SlurmFields) -> Iterator[str]:
+    yield LONGEST
+    if slurm.max_time:
+        yield slurm.max_time
+    if isinstance(slurm.qos, list):
+        yield from (one.max_time for one in slurm.qos if one.max_time)
+
+
+def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
+    """One task without a GPU; the CPUs and the memory that a task of this site has, to unpack and to compress."""
+    limit = _time_limit(cluster)
+    return [
+        directive("job-name", job_name),
+        *placement(cluster, Resources(1, 1, 0, limit)),
+        *named(cluster, ("cpus_per_task", "mem")),
+        *(directive("nodes", "1"), directive("ntasks", "1"), directive("time", limit), Line.of("--no-requeue")),
+        *free_directives(cluster),
+        directive("output", output_pattern(folder / "log.txt")),
+    ]
+
+
+def _run_here(script: Path) -> int:
+    """Run it on this machine, what it prints going to stderr; returns its exit code."""
+    with subprocess.Popen(["bash", str(script)], stdin=subprocess.DEVNULL, stdout=2) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the terminal has told the script, too, which removes what it has begun
+            process.wait()
+            raise
+
+
+def _last_words(log: Path) -> str:
+    """Return `: ` and the last line that is not empty, with a hint where the registry refused an anonymous user."""
+    try:
+        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    words = next((line for line in reversed(lines) if line), "")
+    # What comes from a log must not steer the terminal.
+    shown = printable_line(words)
+    hint = CREDENTIALS_HINT if any(sign in words for sign in _ANONYMOUS) else ""
+    return f": {shown}{hint}" if words else ""

@@ -1,23 +1,40 @@
-"""What must be there before anything is submitted: the scheduler, variables, images, checkouts at their commits."""
+"""Checks before a submission, and checks of a profile from the login node."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import scale_names
+from orchestrator.catalog.library import Entry
+from orchestrator.clusters.check import open_fields
+from orchestrator.clusters.check_result import Finding, Result
+from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_options import MpirunFields
-from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
+from orchestrator.config.yaml import KeyPath
+from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.containers import require_mountable
 from orchestrator.launch.directives import output_pattern
-from orchestrator.launch.images import require_images
-from orchestrator.launch.provenance import git_says
+from orchestrator.launch.executors import clean_env_prefix
+from orchestrator.launch.render import render_job
+from orchestrator.launch.run_record import git_says
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.exact import absent_packages
+from orchestrator.planning.plan import INSTALL, Plan, check_case, plan_cases, refusal_problems
+from orchestrator.planning.target import Target
+from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.query import require_controller
+from orchestrator.slurm.rejections import explain_rejection, own_words
+from orchestrator.slurm.site import parse_options
+from orchestrator.text import counted
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
@@ -88,3 +105,248 @@ def _require_commits(plans: Sequence[Plan]) -> None:
             problems.append(Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
     if problems:
         raise ReproError(*problems)
+
+
+def check_here(cluster: Cluster) -> list[Finding]:
+    """What jobs that start here need, beside the profile's paths."""
+    return [*open_fields(cluster), *(_mpirun(cluster) if cluster.profile.mpirun else _this_machine(cluster))]
+
+
+def hosts_in(text: str) -> dict[str, int | None]:
+    """Host -> slots of an Open MPI hostfile; None where it says none, which stands for the host's cores.
+
+    That is Open MPI's default ("There are not enough slots available", orterun 3 and newer).
+    """
+    rows = re.findall(r"^[ \t]*([^#\s]+)(?:[^\n#]*?\bslots[ \t]*=[ \t]*([0-9]+))?", text, re.MULTILINE)
+    return {host: int(slots) if slots else None for host, slots in rows}
+
+
+def _mpirun(cluster: Cluster) -> list[Finding]:
+    mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.layered.where
+    assert mpirun is not None
+    program = shutil.which("mpirun")
+    hint = None if program else "run this on the machine from which jobs are started"
+    found = [
+        Finding(
+            "mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)), hint
+        )
+    ]
+    file = Path(mpirun.hostfile)
+    if "<" in mpirun.hostfile or not file.is_file():
+        return found
+    hosts = hosts_in(file.read_text(encoding="utf-8", errors="replace"))
+    few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
+    place = where(("mpirun", "hostfile"))
+    if len(hosts) < hardware.nodes:
+        said = f"{counted(len(hosts), 'host')}, hardware: nodes: says {hardware.nodes}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"add hosts to {mpirun.hostfile}"))
+    if few:
+        said = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"slots={hardware.gpus_per_node}"))
+    if len(hosts) >= hardware.nodes and not few:
+        said = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
+        found.append(Finding("mpirun.hostfile", "login", "ok", said, place))
+    return found
+
+
+def _this_machine(cluster: Cluster) -> list[Finding]:
+    machine, absent = cluster.machine, absent_packages()
+    gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
+    training = Finding("training", "login", "ok", "torch and megatron-core are here")
+    if absent and cluster.profile.workloads.pretrain.python is None:
+        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=INSTALL)
+    return [Finding("hardware", "login", "ok", gpus), training]
+
+
+_ON_SRUN = ("cpu_bind", "gpu_bind")
+_SIMILAR_OPTIONS = 0.75
+"""Similarity from which an option is proposed for an unknown one. srun has more than 100 options, so that each word
+is a little similar to one of them."""
+
+
+def option_findings(cluster: Cluster) -> list[Finding]:
+    """Whether srun and sbatch know the profile's words for them, and read their values.
+
+    Each is followed by --help, on which a command that has read so far without a fault ends and does nothing.
+    """
+    return [_option(cluster, path, command, word) for path, command, word in _options(cluster)]
+
+
+def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Finding]:
+    """Whether sbatch would take the smallest and the largest of these jobs that this hardware can hold.
+
+    Nothing is submitted. What planning refuses is a finding, too: a fault where it leaves no case.
+    """
+    target = Target.of_cluster(cluster)
+    checked = [check_case(case, target) for case in cases]
+    fitting = [plan.case for plan in checked if not plan.refusals]
+    result: Result = "not checked" if fitting else "wrong"
+    other = f"another --scale, of {', '.join(scale_names(entry.experiment))}" if not fitting else None
+    found = [Finding("plan", "login", result, one.what, hint=other) for one in refusal_problems(entry, checked)]
+    plans: list[Plan] = []
+    for workload in dict.fromkeys(case.workload for case in fitting):
+        try:
+            plans += plan_cases(entry, [case for case in fitting if case.workload == workload], cluster, folders)
+        except ReproError as error:
+            found += faults("plan", error)
+    by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.layout.gpus))
+    ends = {plan.identity: plan for plan in (*by_size[:1], *by_size[-1:])}
+    return [*found, *(one for plan in ends.values() for one in _tested(plan, cluster, folders))]
+
+
+def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
+    """Where a word stands in the profile, the command that is given it, and the word."""
+    slurm = cluster.profile.slurm
+    assert slurm is not None
+    for field in _ON_SRUN:
+        value = getattr(slurm, field)
+        if value is not None:
+            yield ("slurm", field), "srun", f"--{field.replace('_', '-')}={value}"
+    for command in ("srun", "sbatch"):
+        for i, word in enumerate(getattr(slurm, command)):
+            if "<" not in word:
+                yield ("slurm", command, i), command, word
+
+
+def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
+    check, where = f"slurm.{path[1]}", cluster.layered.where(path)
+    if word == "--":  # behind it --help would be what is to be run
+        return Finding(check, "login", "wrong", "--: no option", where, "take it out")
+    answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
+    if answer.returncode == 0:
+        return Finding(check, "login", "ok", word, where)
+    name = word.partition("=")[0]
+    if "unrecognized option" not in answer.stderr and "invalid option" not in answer.stderr:
+        found = f"{word}: {command} says: {own_words(answer.stderr)}"
+        return Finding(check, "login", "wrong", found, where, f"{command} --help lists what it takes")
+    known = parse_options(run_slurm([command, "--help"]).stdout).names
+    hint = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "take it out"
+    return Finding(check, "login", "wrong", f"{command} has no {name}", where, hint)
+
+
+def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
+    check = f"sbatch --test-only {plan.case.experiment} {plan.case.name}"
+    nodes = plan.resources.nodes
+    size = f"{counted(nodes, 'node')} for {plan.resources.time_limit}"
+    with tempfile.TemporaryDirectory(prefix="repro-check-") as base:
+        script = Path(base) / "job.sh"
+        try:
+            text = render_job(plan, cluster, Path(base) / "job", folders.templates)
+        except ReproError as error:
+            return faults(check, error)
+        script.write_text(text, encoding="utf-8")
+        answer = run_slurm([*clean_env_prefix(), "sbatch", "--test-only", str(script)])
+    if answer.returncode == 0:
+        return [Finding(check, "login", "ok", f"{size}: {own_words(answer.stderr)}")]
+    return [refused(check, cluster, explain_rejection(answer.stderr), f"{size}: ")]
+
+
+def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> Finding:
+    """Slurm's words and their mend; with the place of the profile's field that the mend names."""
+    named = [word for i, word in enumerate((problem.hint or "").split("`")) if i % 2]
+    slurm = cluster.profile.slurm
+    field = next((name for name in named if getattr(slurm, name, None)), None)
+    where = cluster.layered.where(("slurm", field)) if field else problem.location
+    return Finding(check, "login", "wrong", f"{size}{problem.what}", where, problem.hint)
+
+
+def faults(check: str, error: ReproError) -> list[Finding]:
+    """A refusal as findings; what is out of reach stays an error."""
+    if isinstance(error, Unreachable):
+        raise error
+    return [Finding(check, "login", "wrong", one.what, one.location, one.hint) for one in error.problems]
+
+
+def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
+    """ReproError where this machine sees that a job's image file is missing, or was imported from somewhere else."""
+    if not cluster.profile.site.login_sees_paths:
+        return
+    problems: list[Problem] = []
+    for name in dict.fromkeys(plan.program.image for plan in plans if plan.program.image):
+        file = imported_file(cluster, name)
+        if file is None:
+            problems += _absent_file(cluster, name)
+            continue
+        hint = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
+        uri = image_uri(cluster, name)
+        sources = recorded_uris(import_record(file)) or [uri]
+        if not is_there(file):
+            problems.append(Problem(f"{name} is not imported yet", hint=hint))
+        elif uri not in sources:
+            problems.append(Problem(f"{name}: {file} was imported from {' and '.join(sources)}", hint=hint))
+    if problems:
+        raise ReproError(*problems)
+
+
+def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
+    """Return a warning for each image file whose folder this machine does not see: it cannot be looked for."""
+    if not cluster.profile.site.login_sees_paths:
+        return []
+    names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image)
+    files = ((name, _own_file(cluster, name)) for name in names)
+    return [
+        f"{cluster.layered.where(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
+        f"because {file.parent} is not on this machine"
+        for name, file in files
+        if file is not None and not is_there(file) and not is_there(file.parent)
+    ]
+
+
+def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
+    file = _own_file(cluster, name)
+    if file is not None and not is_there(file) and is_there(file.parent):
+        where = cluster.layered.where(("container", "images", name))
+        hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
+        yield Problem(f"container.images.{name}: {file}: no such file", where, hint)
+
+
+def _own_file(cluster: Cluster, name: str) -> Path | None:
+    """The absolute path that the profile itself names as this image; None for every other image."""
+    location = cluster.image_location(name)
+    own = location is not None and location.startswith("/") and imported_file(cluster, name) is None
+    return Path(str(location)) if own else None
+
+
+LEAST_MIB = 1024
+"""Less of a GPU in use is no news: drivers and displays keep some hundred MiB of their own."""
+
+
+_MARK = b"REPRO_LOCAL_ID="
+"""What the queue of this machine starts each job with: jobs of ours wait for one another."""
+
+
+def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
+    """What to know of the GPUs that these jobs will take: one line for each that somebody has memory of, and one where
+    nvidia-smi fails, as jobs then run on CPU cores or not at all.
+    """
+    machine = cluster.machine
+    if machine is None:
+        return []
+    if machine.gpus == 0:
+        return [f"no GPU of this machine is used: {machine.lack}"] if machine.lack else []
+    wanted = max((plan.case.layout.gpus for plan in plans if plan.case.device == "gpu"), default=0)
+    return list(gpus_in_use(gpu_memory()[:wanted])) if wanted else []
+
+
+def gpus_in_use(gpus: Sequence[GpuMemory]) -> Iterator[str]:
+    """One line for each GPU of which others than our own jobs have memory."""
+    for gpu in gpus:
+        others = [process for process in gpu.processes if not _is_ours(process.pid)]
+        if gpu.used_mib < LEAST_MIB or (gpu.processes and not others):
+            continue
+        whose = ", ".join(map(_process_text, others)) or "nvidia-smi does not say by which process"
+        used = f"{gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.1f} GiB"
+        yield f"GPU {gpu.index} is in use, {used}: {whose}; jobs that it leaves too little for fail as gpu-in-use"
+
+
+def _process_text(process: GpuProcess) -> str:
+    held = f", {process.used_mib / 1024:.1f} GiB" if process.used_mib is not None else ""
+    return f"process {process.pid} ({process.name}{held})"
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone, or outside of this container
+        return False
+    return any(variable.startswith(_MARK) for variable in variables)

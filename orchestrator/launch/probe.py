@@ -17,11 +17,10 @@ from orchestrator.clusters.paths import Presence, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import JobRecord, private_folder, read_record
-from orchestrator.launch.auxiliary_jobs import side_plan, task_per_gpu
+from orchestrator.launch.batches import side_plan, task_per_gpu
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.preflight import require_scheduler
+from orchestrator.launch.preflight import refused, require_scheduler
 from orchestrator.launch.render import render_job
-from orchestrator.launch.sbatch_test import refused
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan

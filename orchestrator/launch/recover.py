@@ -6,15 +6,15 @@ import re
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import JobRecord, read_record, tail_bytes
-from orchestrator.launch.local import find_process, is_alive
-from orchestrator.launch.policy import sender_is_alive
+from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
-from orchestrator.launch.submission_records import COMMENT, SentJob, SentRecord, sent_of_run
+from orchestrator.launch.submission_files import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids
@@ -26,7 +26,7 @@ from orchestrator.ledger.submissions import (
     unsettled,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
+from orchestrator.machine_identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.job_ids import base_id
@@ -260,3 +260,34 @@ def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
         return measure(row).verdict == VERIFIED
     except ReproError:
         return False
+
+
+class HasSubmitter(Protocol):
+    """An attempt or submission with the process that recorded it."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def pid_start_ticks(self) -> int | None: ...
+    @property
+    def machine(self) -> str | None: ...
+    @property
+    def created_at(self) -> datetime: ...
+
+
+def sender_is_alive(sent: HasSubmitter) -> bool | None:
+    """Return whether the process that recorded this still runs; None if its processes cannot be seen from here.
+
+    A process with the same number and another start time is another process.
+    """
+    if sent.pid is None:
+        return False
+    place = place_of(sent.machine, sent.host)
+    if place is not Location.HERE:
+        return None if place is Location.ELSEWHERE else False
+    if sent.pid_start_ticks is not None:
+        return start_ticks(sent.pid) == sent.pid_start_ticks
+    began = began_at(sent.pid)
+    return began is not None and began <= sent.created_at

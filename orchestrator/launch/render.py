@@ -20,6 +20,14 @@ from orchestrator.launch.directives import (
     srun_options,
     time_limit_origin,
 )
+from orchestrator.launch.run_options import (
+    FAILURE_PATTERNS,
+    LAST_ITERATION,
+    LOG_TAIL_BYTES,
+    NOT_FINITE,
+    FollowedJob,
+    Gate,
+)
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
@@ -62,32 +70,6 @@ class Script:
         return self.file.parent == self.folder
 
 
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """The job that others wait for, where its log and records are, and its last iteration."""
-
-    name: str
-    folder: Path
-    iterations: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What a job looks at before it starts: the ends of all jobs below `run_folder`, and the canary."""
-
-    run_folder: Path
-    stop_after: int | None = None
-    canary: Canary | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """A job of this machine that another is to follow, and the process id of the queue that runs it."""
-
-    folder: Path
-    queue: int
-
-
 def render_array(
     plans: Sequence[Plan],
     cluster: Cluster,
@@ -109,16 +91,34 @@ def render_array(
 
 
 def render_queue(
-    scripts: Sequence[Script], lock: Path, templates: Path, *, gate: Gate | None = None, after: Sequence[Before] = ()
+    scripts: Sequence[Script],
+    lock: Path,
+    templates: Path,
+    *,
+    gate: Gate | None = None,
+    follows: Sequence[FollowedJob] = (),
 ) -> str:
     """What the local machine runs: the scripts, one after another."""
-    return templates_in(templates).render("queue.sh.j2", jobs=scripts, lock=str(lock), after=after, **_gate(gate))
+    return templates_in(templates).render("queue.sh.j2", jobs=scripts, lock=str(lock), follows=follows, **_gate(gate))
 
 
 def _gate(gate: Gate | None) -> dict[str, Any]:
     if gate is None:
         return {"has_gate": False}
-    return {"has_gate": True, "run_folder": gate.run_folder, "stop_after": gate.stop_after, "canary": gate.canary}
+    patterns: dict[str, Any] = {
+        "failure_patterns": FAILURE_PATTERNS,
+        "log_tail_bytes": LOG_TAIL_BYTES,
+        "not_finite": NOT_FINITE,
+    }
+    if gate.canary is not None:
+        patterns["last_iteration"] = LAST_ITERATION.format(gate.canary.iterations)
+    return {
+        "has_gate": True,
+        "run_folder": gate.run_folder,
+        "stop_after": gate.stop_after,
+        "canary": gate.canary,
+        **patterns,
+    }
 
 
 def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, output: Path | None) -> str:

@@ -1,44 +1,159 @@
-"""How a run is to go: in which order, how much of it at once, after what, and when to stop. Kept with the run."""
+"""Options of a run as requested, the plan that they resolve to, and the check that a job makes before it starts.
+
+A job runs the shell code of templates/gate.sh.j2. `repro` calls `equal_failures` and `has_passed`. Both read the
+records and logs of the run's jobs and use the same patterns, so that they count the same failures.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.errors import ReproError
+from orchestrator.job_dir import open_job_file, read_record, tail_bytes
+from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
+from orchestrator.reading.failure import Failure
+
+NOT_STARTED, CANCELLED = 95, 143
+"""Exit codes of a job that its gate or its folder kept from starting, and of one that SIGTERM ended."""
+
+LOG_TAIL_BYTES = 1 << 20
+"""End of a log in which the class of a failure is searched."""
+
+FAILURE_PATTERNS: tuple[tuple[str, str], ...] = tuple(
+    (failure.value, next(pattern.pattern for name, pattern in KINDS if name == kind).replace("(?:", "("))
+    for failure, kind in ((Failure.GPU_OOM, NO_GPU_MEMORY), (Failure.TIMEOUT, TIME_LIMIT))
+)
+"""Failure classes that the log decides, the most specific first, with their patterns (extended regular expressions)."""
+
+LAST_ITERATION = "iteration +{0}/ *{0} "
+"""Pattern of the last iteration line of a log, for a number of iterations."""
+
+NOT_FINITE = "lm loss: *[-+]?(nan|inf)"
+
+
+class FollowedJob(NamedTuple):
+    """A job of this machine that must end before a run starts, and the process id of the queue that runs it."""
+
+    folder: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryJob:
+    """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records."""
+
+    label: str
+    folder: Path
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The check that each job of a run makes before it starts: the ended jobs of the run, and the canary."""
+
+    run_folder: Path
+    stop_after: int | None = None
+    canary: CanaryJob | None = None
+
+
+def failure_kind(folder: Path) -> str | None:
+    """Return how the job in this folder failed: a class from its log, else its exit code.
+
+    None if the job has no end record, ended with 0, did not start or was cancelled.
+    """
+    try:
+        end = read_record(folder / "end")
+        if end is None or end.exit_code in (0, NOT_STARTED):
+            return None
+        log = tail_bytes(folder, "log.txt", LOG_TAIL_BYTES)
+    except ReproError:  # a link or a pipe is not read
+        return None
+    for failure, pattern in FAILURE_PATTERNS:
+        if re.search(pattern.encode(), log):
+            return failure
+    return None if end.exit_code == CANCELLED else f"exit code {end.exit_code}"
+
+
+def equal_failures(run_folder: Path) -> tuple[int, str]:
+    """Return the most frequent kind of failure among the jobs of a run, and its count; (0, "") if none failed."""
+    kinds = Counter(filter(None, (failure_kind(end.parent) for end in run_folder.glob("*/end"))))
+    return max(((count, kind) for kind, count in kinds.items()), default=(0, ""))
+
+
+def has_passed(canary: CanaryJob) -> bool:
+    """Return whether a canary passed its check: exit code 0, the last iteration in its log, and finite losses."""
+    last = re.compile(LAST_ITERATION.format(canary.iterations).encode())
+    not_finite, has_last = re.compile(NOT_FINITE.encode()), False
+    try:
+        end, log = read_record(canary.folder / "end"), open_job_file(canary.folder, "log.txt")
+        if end is None or end.exit_code != 0 or log is None:
+            return False
+        with log:
+            for line in log:
+                has_last = has_last or last.search(line) is not None
+                if not_finite.search(line):
+                    return False
+    except (ReproError, OSError):
+        return False
+    return has_last
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """`max_parallel`: no more of the run's jobs at once, whatever they ask for. `at_once`: elements of one array.
+    """Options of a run as the user requests them.
 
-    `after`: ids of the scheduler that must have ended first; `follows` the same on this machine: a job's folder, and
-    the process id of its queue. `canary`: the job that has to be verified before the others start. `stop_after`: so
-    many failures of one class end the rest. `warm_ups`: the scheduler's id of a job that compiles kernels -> the jobs
-    that need them.
+    `rerun_verified` measures verified jobs again. `rerun_classes` are failure classes that run again, whatever their
+    policy. `only_failed` leaves jobs alone that never ran. `max_parallel` limits the running jobs of the run. `after`
+    contains scheduler ids, and `follows` local jobs, that must end first. `stop_after` is the number of equal failures
+    after which no other job starts. `warm_up` compiles kernels first in any case.
     """
 
+    rerun_verified: bool = False
+    rerun_classes: frozenset[Failure] = frozenset()
+    only_failed: bool = False
     max_parallel: int | None = None
     after: tuple[str, ...] = ()
-    follows: tuple[tuple[str, int], ...] = ()
+    follows: tuple[FollowedJob, ...] = ()
+    canary: bool = False
+    stop_after: int | None = None
+    warm_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Resolved options of a run. The ledger stores them for every process that submits jobs of the run later.
+
+    `at_once` is the number of elements of one array that run at the same time. `canary` is a job id. `warm_ups` maps
+    the scheduler id of a job that compiles kernels to the jobs that need them. `gate` is rendered and not stored.
+    """
+
+    at_once: int = 1
+    max_parallel: int | None = None
+    after: tuple[str, ...] = ()
+    follows: tuple[FollowedJob, ...] = ()
     canary: str | None = None
     stop_after: int | None = None
     warm_ups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    at_once: int = 1
-
-    @property
-    def has_gate(self) -> bool:
-        """Whether each job has to look, before it starts, at what became of others."""
-        return self.canary is not None or self.stop_after is not None
+    gate: Gate | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Return the stored fields."""
+        stored = dataclasses.asdict(dataclasses.replace(self, gate=None))
+        del stored["gate"]
+        return stored
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RunOptions:
-        known = {one.name for one in dataclasses.fields(cls)}
-        given = {name: kept for name, kept in value.items() if name in known}
+    def from_json(cls, value: Mapping[str, Any]) -> RunPlan:
+        """Return the plan that `as_json` stored. Rows of older releases lack some fields."""
+        names = {column.name for column in dataclasses.fields(cls)} - {"gate"}
+        given = {name: stored for name, stored in value.items() if name in names}
         given["after"] = tuple(given.get("after", ()))
-        given["follows"] = tuple((folder, queue) for folder, queue in given.get("follows", ()))
+        given["follows"] = tuple(FollowedJob(folder, queue) for folder, queue in given.get("follows", ()))
         given["warm_ups"] = {name: tuple(jobs) for name, jobs in given.get("warm_ups", {}).items()}
         return cls(**given)

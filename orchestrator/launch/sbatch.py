@@ -17,11 +17,10 @@ from itertools import groupby
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_dir import FOLDER_MODE
+from orchestrator.job_dir import FOLDER_MODE, Unreadable
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
-from orchestrator.launch.own_scripts import OwnScript, read_own_script
-from orchestrator.launch.run_options import RunOptions
-from orchestrator.launch.submission_records import COMMENT, write_sent
+from orchestrator.launch.run_options import CanaryJob, RunPlan, has_passed
+from orchestrator.launch.submission_files import COMMENT, OwnScript, read_own_script, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow, PendingAttempt
@@ -35,7 +34,7 @@ from orchestrator.ledger.submissions import (
     record_submission,
     under_way_of,
 )
-from orchestrator.ledger.tables import FAILED, OPEN
+from orchestrator.ledger.tables import OPEN
 from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
@@ -81,26 +80,27 @@ def send(ledger: Ledger, run_id: str, talk: Reporter) -> Sent:
     submitted. Unreachable where it stays away: the next command settles what it was asked last.
     """
     sent = Sent()
-    wishes = RunOptions.from_json(run_row(ledger, run_id).wishes)
+    run_plan = RunPlan.from_json(run_row(ledger, run_id).wishes)
     groups = [list(group) for _, group in groupby(in_turn(ledger, run_id=run_id), key=lambda turn: turn.file)]
     for turns in groups:
         if sent.why is not None or talk.is_interrupted():  # what is larger has to wait behind what is smaller
             sent.in_turn += len(turns)
             continue
         try:
-            _send_group(ledger, run_id, turns, wishes, sent, talk)
-        except ReproError as error:
-            if error.exit_code == ReproError.exit_code:
-                rest = in_turn(ledger, run_id=run_id)
-                untried = [turn.attempt_id for turn in rest if ledger.is_own(turn.user)]
-                why = "not tried, as the submission before it failed"
-                record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
+            _send_group(ledger, run_id, turns, run_plan, sent, talk)
+        except (Unreachable, Unreadable):  # the scheduler may have accepted the job
+            raise
+        except ReproError:
+            rest = in_turn(ledger, run_id=run_id)
+            untried = [turn.attempt_id for turn in rest if ledger.is_own(turn.user)]
+            why = "not submitted, because the submission before it failed"
+            record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
             raise
     return sent
 
 
 def _send_group(
-    ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions, sent: Sent, talk: Reporter
+    ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan, sent: Sent, talk: Reporter
 ) -> None:
     """One file of the scheduler, in one submission or, where that is too much at once, in several."""
     try:
@@ -113,19 +113,19 @@ def _send_group(
         _send_queue(ledger, turns, script, sent)
         return
     rest, size = list(turns), len(turns)
-    why = _kept_back(ledger, run_id, turns, wishes)
+    why = _kept_back(ledger, run_id, turns, run_plan)
     if why is not None:
         sent.in_turn, sent.why = sent.in_turn + len(rest), why
         return
     while rest:
         some = rest[:size]
-        words = _dependencies(ledger, run_id, some, wishes)
+        words = _dependencies(ledger, run_id, some, run_plan)
         if words is None:
             why = "its canary failed"
             record_never_submitted(ledger, [turn.attempt_id for turn in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, some, script, [*_array(some, wishes), *words], talk)
+            scheduler_id = _send_slice(ledger, some, script, [*_array(some, run_plan), *words], talk)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -154,9 +154,10 @@ def _send_slice(
     except QueueFull as full:
         record_back_in_turn(ledger, token, full.problems[0].what)
         raise
+    except (Unreachable, Unreadable):  # the scheduler may have accepted the job
+        raise
     except ReproError as error:
-        if error.exit_code == ReproError.exit_code:  # refused; where it is out of reach, it may have been taken
-            record_never_submitted(ledger, attempts, error.problems[0].what, str(Failure.REFUSED))
+        record_never_submitted(ledger, attempts, error.problems[0].what, str(Failure.REFUSED))
         raise
     if not record_submission(ledger, token, scheduler_id):
         # It took so long that another login node gave it up, and submits these attempts under a token of its own.
@@ -265,7 +266,7 @@ def _send_queue(ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScri
     sent.jobs += len(turns)
 
 
-def _array(turns: Sequence[PendingAttempt], wishes: RunOptions) -> Iterator[str]:
+def _array(turns: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[str]:
     """Which elements of the array are meant, on the command line: the file has them all."""
     indexes = [turn.array_index for turn in turns if turn.array_index is not None]
     if not indexes:
@@ -277,34 +278,36 @@ def _array(turns: Sequence[PendingAttempt], wishes: RunOptions) -> Iterator[str]
         else:
             spans.append([index, index])
     text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-    yield f"--array={text}%{wishes.at_once}"
+    yield f"--array={text}%{run_plan.at_once}"
 
 
-def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions) -> str | None:
+def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan) -> str | None:
     """Why these jobs cannot be given to the scheduler yet: it must know what they are to wait for."""
-    if wishes.canary is None or wishes.canary in {turn.job_id for turn in turns}:
+    if run_plan.canary is None or run_plan.canary in {turn.job_id for turn in turns}:
         return None
-    canary = _canary(ledger, run_id, wishes)
+    canary = _canary(ledger, run_id, run_plan)
     return "its canary is not in the queue yet" if canary.phase in OPEN and canary.scheduler_id is None else None
 
 
-def _canary(ledger: Ledger, run_id: str, wishes: RunOptions) -> JobRow:
-    return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == wishes.canary)
+def _canary(ledger: Ledger, run_id: str, run_plan: RunPlan) -> JobRow:
+    return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == run_plan.canary)
 
 
-def _dependencies(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], wishes: RunOptions) -> list[str] | None:
+def _dependencies(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan) -> list[str] | None:
     """What these jobs have to wait for; None where it has failed already."""
     jobs = {turn.job_id for turn in turns}
-    wanted = [f"afterany:{job_id}" for job_id in wishes.after]
-    wanted += [f"afterok:{warm_up}" for warm_up, needy in wishes.warm_ups.items() if jobs & set(needy)]
-    if wishes.canary is not None and wishes.canary not in jobs:
-        canary = _canary(ledger, run_id, wishes)
-        if canary.verdict == FAILED:
-            return None
-        if canary.phase in OPEN:  # of one that has just ended, the jobs themselves read what became of it
+    wanted = [f"afterany:{job_id}" for job_id in run_plan.after]
+    wanted += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
+    if run_plan.canary is not None and run_plan.canary not in jobs:
+        canary = _canary(ledger, run_id, run_plan)
+        if canary.phase in OPEN:
             wanted.append(f"afterok:{canary.scheduler_id}")
+        elif canary.verdict is not None and not has_passed(
+            CanaryJob(canary.label, Path(canary.folder), canary.iterations)
+        ):
+            return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
     # An array keeps its own limit; what was cut off it for want of room, or must keep a limit with others, goes behind.
-    before = under_way_of(ledger, run_id, None if wishes.max_parallel is not None else turns[0].file)
+    before = under_way_of(ledger, run_id, None if run_plan.max_parallel is not None else turns[0].file)
     wanted += [f"afterany:{max(before, key=int)}"] if before else []
     if not wanted:
         return []

@@ -6,7 +6,8 @@ One transaction with the write lock from its start, so of two terminals only one
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -141,35 +142,61 @@ class Recorded:
     to_submit: dict[str, int]
 
 
-def record_run(
-    ledger: Ledger,
-    run: NewRun,
-    jobs: Sequence[NewJob],
-    decide: Callable[[str, Latest | None], Disposition],
-    make_attempts: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
-    wishes: Callable[[], Mapping[str, Any]] = dict,
-) -> Recorded:
-    """Store a run, its jobs, and an attempt for each job that `decide` finds missing.
+class RunTransaction:
+    """Open transaction of a new run. It holds the ledger's write lock until the `with` block of `new_run` ends.
 
-    One transaction with the write lock held throughout, so of two terminals only one submits a job. `make_attempts`
-    renders the scripts; when it raises, nothing is stored. `wishes` is asked after it. An attempt that waits its turn
-    and that nobody sends any more is made anew under its number: no scheduler has ever heard of it.
+    `latest` maps the id of each requested job to its latest attempt, if it has one.
     """
-    by_id = {job.id: job for job in jobs}  # cases may share a job
+
+    def __init__(self, session: Session, run: NewRun, jobs: Sequence[NewJob], latest: Mapping[str, Latest]) -> None:
+        self._session, self._run, self._jobs = session, run, jobs
+        self._by_id = {job.id: job for job in jobs}  # cases may share a job
+        self._dispositions: Mapping[str, Disposition] = {}
+        self._missing: dict[str, Missing] = {}
+        self.latest = latest
+
+    def missing(self, dispositions: Mapping[str, Disposition]) -> Mapping[str, Missing]:
+        """Set the disposition of each job, and return the attempts to make.
+
+        A queued attempt whose submitter is gone is made again under its number: no scheduler has had it.
+        """
+        self._dispositions = dispositions
+        self._missing = {
+            job_id: _missing(self.latest.get(job_id))
+            for job_id in self._by_id
+            if dispositions[job_id] is Disposition.MISSING
+        }
+        return self._missing
+
+    def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, Any]) -> Recorded:
+        """Store the run, its jobs, and one attempt for each missing job."""
+        run = {"created_at": now(), **_run_fields(self._run), "wishes": dict(run_plan)}
+        self._session.execute(sa.insert(rows_of(Run)), [run])
+        _add_jobs(self._session, self._run.id, self._jobs)
+        _add_attempts(self._session, self._run, self._by_id, self._missing, attempts)
+        ids = {
+            disposition: [job_id for job_id in self._by_id if self._dispositions[job_id] is disposition]
+            for disposition in Disposition
+        }
+        detail = ", ".join(f"{len(job_ids)} {disposition.value}" for disposition, job_ids in ids.items())
+        self._session.add(Event(at=now(), run_id=self._run.id, attempt_id=None, kind="run", detail=detail))
+        numbers = {job_id: missing.number for job_id, missing in self._missing.items()}
+        left = {
+            job_id: self.latest[job_id].failure if job_id in self.latest else None for job_id in ids[Disposition.LEFT]
+        }
+        return Recorded(ids[Disposition.DONE], ids[Disposition.UNDER_WAY], left, numbers)
+
+
+@contextmanager
+def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[RunTransaction]:
+    """Open the transaction of a new run. Of two processes only one makes an attempt of a job.
+
+    The write lock is held while the caller decides what is missing and writes the scripts. Nothing is stored if the
+    block raises.
+    """
     with ledger.writing() as session:
-        latest = _latest(session, list(by_id), ledger.run_folders())
-        standing = {job_id: decide(job_id, latest.get(job_id)) for job_id in by_id}
-        missing = {job_id: _missing(latest.get(job_id)) for job_id in by_id if standing[job_id] is Disposition.MISSING}
-        made = make_attempts(missing)
-        session.execute(sa.insert(rows_of(Run)), [{"created_at": now(), **_run_fields(run), "wishes": dict(wishes())}])
-        _add_jobs(session, run.id, jobs)
-        _add_attempts(session, run, by_id, missing, made)
-        found = {one: [job_id for job_id in by_id if standing[job_id] is one] for one in Disposition}
-        detail = ", ".join(f"{len(found[one])} {one.value}" for one in Disposition)
-        session.add(Event(at=now(), run_id=run.id, attempt_id=None, kind="run", detail=detail))
-    numbers = {job_id: one.number for job_id, one in missing.items()}
-    left = {job_id: latest[job_id].failure if job_id in latest else None for job_id in found[Disposition.LEFT]}
-    return Recorded(found[Disposition.DONE], found[Disposition.UNDER_WAY], left, numbers)
+        latest = _latest(session, list({job.id: job for job in jobs}), ledger.run_folders())
+        yield RunTransaction(session, run, jobs, latest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -355,3 +355,15 @@ class _TaskEnds:
         if task is None:
             return None
         return next((node for low, high, node in reversed(self._spans) if low <= task <= high), None)
+
+
+def failure_named(name: str | None) -> Failure:
+    """Return the failure class with this name; attempts of older releases have no class."""
+    return Failure(name) if name in {one.value for one in Failure} else Failure.PROGRAM
+
+
+def pause_before(submitted: int, failure: Failure) -> int:
+    """Return the seconds that the next submission waits after so many submissions."""
+    if not POLICIES[failure].again or submitted == 0:
+        return 0
+    return BACK_OFF_S[min(submitted - 1, len(BACK_OFF_S) - 1)]

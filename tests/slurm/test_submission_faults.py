@@ -40,7 +40,7 @@ main()
 """
 
 PLACES = {
-    "before the row": ("orchestrator.launch.submit.record_run", 1),
+    "before the row": ("orchestrator.launch.submit.new_run", 1),
     "between the rows and their turn": ("orchestrator.launch.submit.send", 1),
     "before the claim": ("orchestrator.launch.sbatch.claim", 1),
     "between the claim and sbatch": ("orchestrator.launch.sbatch._sbatch", 1),

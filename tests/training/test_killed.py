@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.job_dir import read_record
-from orchestrator.launch.local import local_state
+from orchestrator.launch.executors import local_state
 from orchestrator.launch.render import Script, render_queue
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, failure_of

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from orchestrator.launch import recover, refresh
-from orchestrator.launch.policy import may_mend_itself
 from orchestrator.launch.sbatch import PAUSES_S
+from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger import tables
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from orchestrator.slurm import states
@@ -140,7 +140,7 @@ def test_a_class_is_run_again_as_the_page_says(failure: Failure) -> None:
     job: Any = SimpleNamespace(verdict=tables.FAILED, number=1, failure=failure.value, is_requeued=False)
     policy = POLICIES[failure]
     said = [{"yes": True, "no": False}[word] for word in (again, elsewhere, while_waiting)]
-    assert said == [policy.again, policy.elsewhere, may_mend_itself(job)]
+    assert said == [policy.again, policy.elsewhere, may_be_resubmitted(job)]
 
 
 def test_every_state_is_on_the_page_in_its_phase() -> None:

@@ -16,10 +16,10 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.runs import Disposition, record_run
+from orchestrator.ledger.runs import Disposition
 from orchestrator.ledger.tables import Attempt, Run
 from tests.unit.launch.stand_in import Site
-from tests.unit.ledger.making import CONFIGURATION, attempts, new_job, new_ledger, new_run
+from tests.unit.ledger.making import CONFIGURATION, attempts, new_job, new_ledger, new_run, record_run
 
 FIRST_DAY = datetime(2026, 11, 1, 12)
 

@@ -105,7 +105,7 @@ def test_the_jobs_that_were_asked_for_last_count_whether_they_ran_then_or_before
 ) -> None:
     # Which of two runs is the later one is known by the second in which they began, here without waiting for the next.
     ids = (f"20260101-0000{number:02d}-0000" for number in itertools.count())
-    monkeypatch.setattr("orchestrator.launch.submit._run_id", lambda: next(ids))
+    monkeypatch.setattr("orchestrator.launch.run_record._run_id", lambda: next(ids))
     asked = ("--time-budget", f"{tight(four_gpus)}s")
     for words, expected in ((asked, "7"), ((), "8"), (asked, "7")):
         done = four_gpus("submit", *QUAD, *words, "--wait")

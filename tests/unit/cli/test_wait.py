@@ -135,7 +135,7 @@ def test_jobs_held_by_the_same_thing_are_said_in_one_line(made: MadeJobs) -> Non
 def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_is(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.launch.backlog.Turns.send_what_has_room", lambda *_: None)
+    monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", lambda *_: None)
     made.submit("a", "b")
     made.update("a-id", reason="JobHeldUser")
     made.update("b-id", state="IN_TURN", scheduler_id=None, reason="the queue is full")
@@ -158,7 +158,7 @@ def test_what_waits_its_turn_is_sent_by_whoever_waits_for_it(made: MadeJobs, mon
         else:
             made.ends("a-id")
 
-    monkeypatch.setattr("orchestrator.launch.backlog.Turns.send_what_has_room", sends)
+    monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", sends)
     done = made.repro("wait")
     assert done.returncode == 0 and " 18" in done.stdout
 

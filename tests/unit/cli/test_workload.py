@@ -45,7 +45,7 @@ def both(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
     monkeypatch.setenv("PATH", f"{elsewhere}:/usr/bin:/bin")
     # Which of two runs is the later one is known by the second in which they began, here without waiting for the next.
     ids = (f"20260101-00{number // 60:02d}{number % 60:02d}-0000" for number in itertools.count())
-    monkeypatch.setattr("orchestrator.launch.submit._run_id", lambda: next(ids))
+    monkeypatch.setattr("orchestrator.launch.run_record._run_id", lambda: next(ids))
     yield repro
     Site(elsewhere).clean_up()
 

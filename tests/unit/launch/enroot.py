@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch.image_import import render_import
+from orchestrator.launch.images import render_import
 from tests.unit.clusters.sites import cluster_of
 from tests.unit.render.plans import TEMPLATES
 

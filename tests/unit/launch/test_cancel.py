@@ -36,7 +36,7 @@ class Slurm:
         monkeypatch.setattr(cancelling, "cancel_jobs", self.cancel)
         monkeypatch.setattr(
             cancelling, "why_not_the_attempts_job", lambda *_: None
-        )  # tests/unit/launch/test_own_jobs.py
+        )  # tests/unit/launch/test_cancel_own_jobs.py
 
     def records(self) -> list[JobRecord]:
         return [

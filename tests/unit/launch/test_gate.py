@@ -13,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from orchestrator.job_dir import read_record
-from orchestrator.launch.render import Before, Canary, Gate, Script, render_array, render_queue
+from orchestrator.launch.render import Script, render_array, render_queue
+from orchestrator.launch.run_options import (
+    FAILURE_PATTERNS,
+    LOG_TAIL_BYTES,
+    CanaryJob,
+    FollowedJob,
+    Gate,
+    equal_failures,
+    failure_kind,
+    has_passed,
+)
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
@@ -29,6 +39,8 @@ echo "the job's own output"
 printf '%s\\n' event=end exit_code=CODE at=2026-01-01T00:00:00Z host=h scheduler_id=s pid=$$ >"$folder/end"
 exit CODE
 """
+
+LOGS = Path(__file__).parents[1] / "reading" / "logs"
 
 ITERATION = (
     " [2026-01-01 00:00:00.000000] iteration {:8d}/{:8d} | consumed samples:           16 | elapsed time per iteration"
@@ -129,7 +141,7 @@ def test_after_so_many_equal_failures_no_other_job_starts(run: Run) -> None:
     run.start(Gate(run.folder, stop_after=2))
     assert run.ran() == ["a", "b"]
     for folder in stopped:  # the second is not stopped by the first, which did not fail
-        was_not_started(run, folder, "2 jobs of this run have ended with exit code 7")
+        was_not_started(run, folder, "2 jobs of this run have failed in the same way: exit code 7")
 
 
 @pytest.mark.parametrize("codes", [(7, 3), (0, 0), (7, 0), (95, 95), (143, 143)])
@@ -158,6 +170,71 @@ def test_the_first_job_of_a_run_has_nothing_to_count(run: Run) -> None:
     assert run.ran() == ["a"]
 
 
+# One definition of the kind of a failure, for a job and for `repro wait`.
+
+OOM = b"3: [rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+LIMIT = b"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+KINDS = {
+    "well": (0, OOM, None),
+    "its program": (1, b"ValueError: x\n", "exit code 1"),
+    "no log": (2, None, "exit code 2"),
+    "out of memory": (1, OOM, "gpu-oom"),
+    "CUDA's words": (1, b"RuntimeError: CUDA error: out of memory\n", "gpu-oom"),
+    "out of memory until its limit": (143, OOM + LIMIT, "gpu-oom"),
+    "time limit": (143, LIMIT, "timeout"),
+    "cancelled": (143, b"CANCELLED AT 2026-01-01T00:00:00 ***\n", None),
+    "not started": (95, OOM, None),
+    "long ago in its log": (1, OOM + b"x\n" * LOG_TAIL_BYTES, "exit code 1"),
+    "no text": (1, b"\xff\x00\xfe" + OOM, "gpu-oom"),
+}
+
+
+def shell_kind(folder: Path) -> str | None:
+    """What the gate's own function prints, with the options that an array sets."""
+    text = render_queue([], folder / "lock", TEMPLATES, gate=Gate(folder.parent, stop_after=1))
+    function = text[text.index("plain() {") : text.index("may_start() {")]
+    call = f"failure_kind {shlex.quote(str(folder))}"
+    done = bash(folder.parent / "kind.sh", f"set -euo pipefail\n{function}\n{call}\n")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip() or None
+
+
+def ended(folder: Path, code: int, log: bytes | None) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "end").write_text(f"exit_code={code}\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=s\npid=1\n")
+    if log is not None:
+        (folder / "log.txt").write_bytes(log)
+    return folder
+
+
+@pytest.mark.parametrize(("code", "log", "kind"), KINDS.values(), ids=KINDS)
+def test_a_failure_has_one_kind_for_a_job_that_counts_it_and_for_repro(
+    tmp_path: Path, code: int, log: bytes | None, kind: str | None
+) -> None:
+    folder = ended(tmp_path / "the run's" / "a", code, log)
+    assert failure_kind(folder) == shell_kind(folder) == kind
+    assert equal_failures(folder.parent) == ((1, kind) if kind else (0, ""))
+
+
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda log: log.stem)
+def test_the_class_in_a_real_log_is_the_same_for_a_job_and_for_repro(tmp_path: Path, log: Path) -> None:
+    folder = ended(tmp_path / "a", 1, log.read_bytes())
+    assert failure_kind(folder) == shell_kind(folder)
+
+
+def test_the_patterns_are_those_of_the_verdict() -> None:
+    for failure, pattern in FAILURE_PATTERNS:
+        assert "(?" not in pattern and "\\" not in pattern, "grep -E reads it as Python does"
+        assert failure in {one.value for one in Failure}
+
+
+def test_a_link_in_the_place_of_a_record_counts_for_nobody(tmp_path: Path) -> None:
+    real, folder = ended(tmp_path / "elsewhere" / "a", 1, b""), tmp_path / "run" / "a"
+    folder.mkdir(parents=True)
+    (folder / "end").symlink_to(real / "end")
+    assert failure_kind(folder) is None and shell_kind(folder) is None
+
+
 # ---- --canary ------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +244,7 @@ def canary(run: Run, log: str = "", code: int | None = 0) -> Gate:
     (folder / "log.txt").write_text(log)
     if code is None:
         (folder / "job.sh").write_text("#!/bin/bash\nexit 0\n")
-    return Gate(run.folder, canary=Canary("pp=1 'x'", folder, 8))
+    return Gate(run.folder, canary=CanaryJob("pp=1 'x'", folder, 8))
 
 
 GOOD = ITERATION.format(7, 8, "6.9E+00") + ITERATION.format(8, 8, "6.8E+00")
@@ -178,6 +255,7 @@ def test_once_the_canary_is_verified_the_others_start(run: Run) -> None:
     run.job("b")
     run.start(gate)
     assert run.ran() == ["the 'smallest'", "b"]
+    assert gate.canary is not None and has_passed(gate.canary)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +280,7 @@ def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run,
     assert run.ran() in (["the 'smallest'"], [])
     for folder in others:
         was_not_started(run, folder, "its canary, pp=1 'x', was not verified")
+    assert gate.canary is not None and not has_passed(gate.canary)
 
 
 def test_a_canary_that_runs_in_another_runs_folder_is_looked_for_there(run: Run) -> None:
@@ -345,9 +424,9 @@ def test_a_queue_that_follows_a_job_begins_when_that_one_has_ended(
     run = Run("queue", tmp_path / "the run's")
     run.job("b")
     (tmp_path / "be fore").mkdir()
-    before = [Before(tmp_path / "be fore", sleeping.pid)]
+    before = [FollowedJob(str(tmp_path / "be fore"), sleeping.pid)]
     queue = run.folder / "queue.sh"
-    queue.write_text(render_queue(run.scripts, run.folder / "lock", TEMPLATES, after=before))
+    queue.write_text(render_queue(run.scripts, run.folder / "lock", TEMPLATES, follows=before))
     with subprocess.Popen(["bash", str(queue)], start_new_session=True) as process:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=0.5)

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import Unreachable
 from orchestrator.job_dir import read_record
-from orchestrator.launch.image_import import Import, import_progress, render_import, wanted_images
-from orchestrator.launch.images import image_rows
+from orchestrator.launch.images import Import, image_rows, import_progress, render_import, wanted_images
 from orchestrator.slurm.query import JobRecord, QueryAnswer
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
 from tests.unit.launch.stand_in import wait_until
@@ -451,7 +450,7 @@ def test_of_an_import_without_a_record_of_its_own_slurm_is_asked_and_a_missing_r
 ) -> None:
     row = JobRecord("17", state or "", "", "", None, None, "", None, None, "squeue")
     answer = QueryAnswer({"17": row} if state else {})
-    monkeypatch.setattr("orchestrator.launch.image_import.query_jobs", lambda *_: answer)
+    monkeypatch.setattr("orchestrator.launch.images.query_jobs", lambda *_: answer)
     progress = import_progress([Import("pretrain", shop.used, shop.folder, job_id="17")])
     assert (progress.states, progress.failures) == (states, failures)
 
@@ -460,7 +459,7 @@ def test_from_a_scheduler_out_of_reach_nothing_is_concluded(shop: Workshop, monk
     def away(*_: object) -> QueryAnswer:
         raise Unreachable("squeue: no answer")
 
-    monkeypatch.setattr("orchestrator.launch.image_import.query_jobs", away)
+    monkeypatch.setattr("orchestrator.launch.images.query_jobs", away)
     progress = import_progress([Import("pretrain", shop.used, shop.folder, job_id="17")])
     assert progress.states == {"pretrain": "UNKNOWN"} and progress.complaints == ("squeue: no answer",)
 

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.launch.image_import import render_import, wanted_images
-from orchestrator.launch.images import image_rows, image_warnings, require_images
+from orchestrator.launch.images import image_rows, render_import, wanted_images
+from orchestrator.launch.preflight import image_warnings, require_images
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases

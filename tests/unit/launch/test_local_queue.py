@@ -12,8 +12,7 @@ import pytest
 
 from orchestrator.job_dir import read_record
 from orchestrator.launch.cancel import cancel
-from orchestrator.launch.executors import LocalScriptJob
-from orchestrator.launch.local import local_state
+from orchestrator.launch.executors import LocalScriptJob, local_state
 from orchestrator.launch.refresh import refresh
 from orchestrator.launch.sbatch import mark_cancelled
 from orchestrator.launch.submit import submit

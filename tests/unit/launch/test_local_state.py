@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.job_dir import read_record
-from orchestrator.launch.local import began_at, find_process, is_alive, local_state
+from orchestrator.launch.executors import began_at, find_process, is_alive, local_state
 from orchestrator.ledger.database import now
 from tests.unit.launch.stand_in import wait_until
 
@@ -111,7 +111,7 @@ def test_a_job_that_starts_and_ends_while_it_is_looked_at_is_not_called_lost(
         write(tmp_path, "end")
         return False
 
-    monkeypatch.setattr("orchestrator.launch.local.is_alive", everything_happens_now)
+    monkeypatch.setattr("orchestrator.launch.executors.is_alive", everything_happens_now)
     assert local_state(tmp_path, 1).state == "COMPLETED"
 
 

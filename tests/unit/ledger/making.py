@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -12,8 +12,9 @@ from alembic.config import Config
 
 import orchestrator.ledger.migrations
 from orchestrator.job_spec import JobSpec
+from orchestrator.ledger import runs
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded, record_run
+from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, in_turn
 from orchestrator.ledger.tables import VERIFIED
 
@@ -98,6 +99,20 @@ def attempts(
         }
 
     return make
+
+
+def record_run(
+    ledger: Ledger,
+    run: NewRun,
+    jobs: Sequence[NewJob],
+    decide: Callable[[str, Latest | None], Disposition],
+    make: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
+) -> Recorded:
+    """Store a run with an attempt for each job that `decide` finds missing."""
+    with runs.new_run(ledger, run, jobs) as transaction:
+        latest = transaction.latest
+        missing = transaction.missing({job.id: decide(job.id, latest.get(job.id)) for job in jobs})
+        return transaction.add(make(missing), {})
 
 
 def unless_verified(_job_id: str, latest: Latest | None) -> Disposition:

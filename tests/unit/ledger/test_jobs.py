@@ -24,7 +24,7 @@ from orchestrator.ledger.measurements import (
     metrics_of,
     record_measurements,
 )
-from orchestrator.ledger.runs import Missing, NewAttempt, record_run
+from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.submissions import record_never_submitted, record_submission, unsettled
 from orchestrator.ledger.tables import (
     ENDED,
@@ -41,7 +41,7 @@ from orchestrator.ledger.tables import (
     Run,
 )
 from orchestrator.megatron.logs.iteration import IterationLine
-from tests.unit.ledger.making import attempts, new_job, new_run, record, unless_verified
+from tests.unit.ledger.making import attempts, new_job, new_run, record, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)
 DONE = Observation(state="COMPLETED", phase=ENDED, exit_code=0, ended_at=NOON)

@@ -19,8 +19,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 RACER = """
 import dataclasses, json, sys, time
 import sqlalchemy as sa
-from orchestrator.ledger.runs import record_run
-from tests.unit.ledger.making import attempts, new_job, new_run, opened, unless_verified
+from tests.unit.ledger.making import attempts, new_job, new_run, opened, record_run, unless_verified
 url, name = sa.make_url(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import MeasuredMetric, Measurement, record_measurements
-from orchestrator.ledger.runs import NewJob, record_run
+from orchestrator.ledger.runs import NewJob
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, Attempt
 from orchestrator.megatron.logs.iteration import IterationLine
 from tests.unit.ledger.making import (
@@ -23,6 +23,7 @@ from tests.unit.ledger.making import (
     new_run,
     opened,
     record,
+    record_run,
     unless_verified,
 )
 

@@ -14,18 +14,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch.auxiliary_jobs import warm_ups
-from orchestrator.launch.image_import import render_import
+from orchestrator.launch.batches import warm_ups
+from orchestrator.launch.images import render_import
 from orchestrator.launch.render import (
-    Before,
-    Canary,
-    Gate,
     Script,
     explain_job,
     render_array,
     render_job,
     render_queue,
 )
+from orchestrator.launch.run_options import CanaryJob, FollowedJob, Gate
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import SELENE_FILLED, cluster_of, selene, shipped_names
 from tests.unit.render.matrix import CHOSEN, VARIED, job_folder, plan_or_refusals, site, without_folders
@@ -113,7 +111,7 @@ def _scripts(*names: str) -> list[Script]:
     return [Script(RUN / name / "job.sh", RUN / name) for name in names]
 
 
-GATE = Gate(RUN, stop_after=2, canary=Canary("pp=1 'quoted'", RUN / "a b", 20))
+GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20))
 
 
 def _gated_array() -> str:
@@ -128,8 +126,8 @@ def _queue() -> str:
 
 
 def _gated_queue() -> str:
-    before = [Before(RUN / "before this", 4321)]
-    return render_queue(_scripts("a"), Path("/runs/.lock"), TEMPLATES, gate=GATE, after=before)
+    before = [FollowedJob(str(RUN / "before this"), 4321)]
+    return render_queue(_scripts("a"), Path("/runs/.lock"), TEMPLATES, gate=GATE, follows=before)
 
 
 def _warm_up() -> str:

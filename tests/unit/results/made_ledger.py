@@ -18,11 +18,12 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of
-from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun, record_run
+from orchestrator.ledger.runs import Disposition, NewAttempt, NewJob, NewRun
 from orchestrator.ledger.tables import Attempt, Event, Metric, Run, rows_of
 from orchestrator.results.cases import case_results
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.outcome import FigureOutcome
+from tests.unit.ledger.making import record_run
 
 START = datetime(2026, 1, 2, 3, 4, 5)
 SCRIPT = "#!/bin/bash\n# {name}\nset -euo pipefail\nsrun python pretrain.py \\\n  --train-iters 8\n"

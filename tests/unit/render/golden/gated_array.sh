@@ -21,23 +21,38 @@ folder=${jobs[2 * SLURM_ARRAY_TASK_ID + 1]}
 mkdir -p -- "$folder"
 exec >>"$folder/batch.txt" 2>&1
 own=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-# Keeps the job of $folder from starting: the reason where its output would be, and the record of its end.
+# Keep the job of $folder from starting: write the reason to its output, and the record of its end.
 not_started() {
   printf '%s\n' "repro: not started: $1"
   printf '%s\n' 'event=end' 'exit_code=95' "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
     "scheduler_id=$own" "pid=$$" >"$folder/.record.$$" && mv "$folder/.record.$$" "$folder/end"
 }
-# A link or a pipe in a record's place is neither followed nor waited for.
+# Links and pipes are not read.
 plain() { [ -f "$1" ] && [ ! -L "$1" ]; }
+# Print how the job in folder $1 failed: a class from the end of its log, else its exit code. Print nothing if it has no
+# end record, ended with 0, did not start (95) or was cancelled (143).
+failure_kind() {
+  local code
+  plain "$1/end" && code=$(grep -Em 1 '^exit_code=[1-9][0-9]*$' "$1/end") && [ "$code" != exit_code=95 ] || return 0
+  if plain "$1/log.txt" && _=$(tail -c 1048576 -- "$1/log.txt" | LC_ALL=C grep -aEc 'OutOfMemoryError|(CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED'); then
+    echo gpu-oom
+    return
+  fi
+  if plain "$1/log.txt" && _=$(tail -c 1048576 -- "$1/log.txt" | LC_ALL=C grep -aEc 'DUE TO TIME LIMIT'); then
+    echo timeout
+    return
+  fi
+  [ "$code" = exit_code=143 ] || echo "exit code ${code#*=}"
+}
 may_start() {
-  local count code
-  read -r count code < <(cat /runs/20261121-092041-bd57/*/end 2>/dev/null | grep -E '^exit_code=[1-9]' | grep -vE '=(95|143)$' |
+  local count kind end
+  read -r count kind < <(for end in /runs/20261121-092041-bd57/*/end; do failure_kind "${end%/end}"; done |
     sort | uniq -c | sort -rn | head -n 1) || :
   if [ "${count:-0}" -ge 2 ]; then
-    not_started "$count jobs of this run have ended with exit code ${code##*=}"
+    not_started "$count jobs of this run have failed in the same way: $kind"
     return 1
   fi
-  # Whether it was verified is told from its log: its last iteration, and no loss that is no number.
+  # The canary passes if it ended with 0, its log has the last iteration, and each loss is a finite number.
   local canary='/runs/20261121-092041-bd57/a b'
   if [ "$folder" != "$canary" ] && { ! plain "$canary/end" || ! plain "$canary/log.txt" ||
     ! grep -Eqs '^exit_code=0$' "$canary/end" ||

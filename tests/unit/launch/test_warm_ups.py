@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.launch.auxiliary_jobs import side_plan, task_per_gpu, warm_ups
+from orchestrator.launch.batches import side_plan, task_per_gpu, warm_ups
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.render import render_job
 from orchestrator.launch.submit import submit

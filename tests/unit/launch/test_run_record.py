@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import __version__
-from orchestrator.launch.provenance import provenance
+from orchestrator.launch.run_record import provenance
 
 
 def git(folder: Path, *words: str) -> str:

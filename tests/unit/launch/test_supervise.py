@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.cli.supervise import Attendant
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.launch.submit import Request, submit
+from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.submit import submit
+from orchestrator.launch.supervise import RunSupervisor
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, Attempt, Run
@@ -19,12 +20,12 @@ from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 
 
-def attended(site: Site, profile: str, request: Request, where: str = "gbs=4") -> tuple[Ledger, Attendant]:
+def supervised(site: Site, profile: str, request: RunOptions, where: str = "gbs=4") -> tuple[Ledger, RunSupervisor]:
     (site.folder / "clusters" / "there.yaml").write_text(profile)
     cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
     ledger, plans = new_ledger(site.folder), site.plans(where)
     run_id = submit(plans, cluster, ledger, site.folders, [], request).run_id
-    return ledger, Attendant(plans, cluster, ledger, site.folders, run_id, request)
+    return ledger, RunSupervisor(plans, cluster, ledger, site.folders, run_id, request, [], print)
 
 
 def fails(ledger: Ledger, failure: str, **columns: Any) -> None:
@@ -47,61 +48,63 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 def test_a_job_that_lost_its_node_is_submitted_again_once_for_each_time(
     site: Site, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger, attendant = attended(site, PROFILE, Request())
+    ledger, supervisor = supervised(site, PROFILE, RunOptions())
     fails(ledger, "node-fail", nodes="n7")
     for _ in range(3):
-        attendant.look_after()
+        supervisor.supervise()
     assert slurm.options() == ["--array=0-2%4", "--exclude=n7"] and runs(ledger) == 2
-    assert [row.number for row in attendant.rows()] == [2, 1, 1]
-    said = capsys.readouterr().err
+    assert [row.number for row in supervisor.rows()] == [2, 1, 1]
+    said = capsys.readouterr().out
     assert said == "pp=1,tp=4,gbs=4 failed (node-fail) and is submitted again\n"
 
 
 @pytest.mark.parametrize("failure", ["gpu-oom", "program", "timeout", "cancelled", "refused", "stopped"])
 def test_what_would_fail_again_or_never_began_is_left(site: Site, slurm: Slurm, failure: str) -> None:
-    ledger, attendant = attended(site, PROFILE, Request())
+    ledger, supervisor = supervised(site, PROFILE, RunOptions())
     fails(ledger, failure)
-    attendant.look_after()
+    supervisor.supervise()
     assert len(slurm.calls()) == runs(ledger) == 1
 
 
 def test_what_there_was_no_room_for_is_sent_when_there_is(site: Site, slurm: Slurm) -> None:
     slurm.has_room_for(1)
-    ledger, attendant = attended(site, PROFILE, Request())
-    assert [row.state for row in attendant.rows()] == ["PENDING", IN_TURN, IN_TURN]
-    attendant.look_after()
-    assert [row.state for row in attendant.rows()] == ["PENDING", IN_TURN, IN_TURN]
+    ledger, supervisor = supervised(site, PROFILE, RunOptions())
+    assert [row.state for row in supervisor.rows()] == ["PENDING", IN_TURN, IN_TURN]
+    supervisor.supervise()
+    assert [row.state for row in supervisor.rows()] == ["PENDING", IN_TURN, IN_TURN]
     slurm.has_room_for(5)
     fails(ledger, "program")
-    attendant.look_after()
-    assert [row.state for row in attendant.rows()] == ["FAILED", "PENDING", "PENDING"]
+    supervisor.supervise()
+    assert [row.state for row in supervisor.rows()] == ["FAILED", "PENDING", "PENDING"]
 
 
 def test_a_second_attempt_that_has_to_wait_its_turn_is_sent_too(site: Site, slurm: Slurm) -> None:
     """It belongs to a run of its own."""
-    ledger, attendant = attended(site, PROFILE, Request())
+    ledger, supervisor = supervised(site, PROFILE, RunOptions())
     slurm.has_room_for(0)
     fails(ledger, "node-fail")
-    attendant.look_after()
-    assert attendant.rows()[0].state == IN_TURN
+    supervisor.supervise()
+    assert supervisor.rows()[0].state == IN_TURN
     slurm.has_room_for(5)
     with ledger.writing() as session:
         other = sa.update(Attempt).where(Attempt.id == job_rows(ledger)[2].attempt_id)
         session.execute(other.values(phase=ENDED, state="COMPLETED", verdict="verified"))
-    attendant.look_after()
-    assert attendant.rows()[0].state == "PENDING"
+    supervisor.supervise()
+    assert supervisor.rows()[0].state == "PENDING"
 
 
 def test_after_so_many_failures_what_waits_is_cancelled_and_nothing_is_run_again(site: Site, slurm: Slurm) -> None:
-    ledger, attendant = attended(site, PROFILE, Request(stop_after=1))
-    fails(ledger, "node-fail")
-    attendant.look_after()
+    ledger, supervisor = supervised(site, PROFILE, RunOptions(stop_after=1))
+    fails(ledger, "program")
+    end = "exit_code=1\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=100_0\npid=1\n"
+    (Path(job_rows(ledger)[0].folder) / "end").write_text(end)
+    supervisor.supervise()
     assert sorted(slurm.cancelled()) == ["100_1", "100_2"] and len(slurm.calls()) == 1
 
 
 def test_what_slurm_runs_again_itself_is_left_to_it_without_a_trace(site: Site, slurm: Slurm) -> None:
-    ledger, attendant = attended(site, PROFILE.replace("max_running: 4", "requeue: true"), Request())
+    ledger, supervisor = supervised(site, PROFILE.replace("max_running: 4", "requeue: true"), RunOptions())
     fails(ledger, "node-fail")
     for _ in range(3):
-        attendant.look_after()
+        supervisor.supervise()
     assert len(slurm.calls()) == runs(ledger) == 1

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.job_dir import read_record
 from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
-from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.planning.plan import Plan, repeated
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -25,9 +25,9 @@ RUN = "20260101-000000-beef"
 
 def written(site: Site, plans: Sequence[Plan], cluster: Cluster) -> list[NewAttempt]:
     missing = {plan.identity: Missing(1, None) for plan in plans}
-    wishes = RunOptions(at_once=4)
-    batches = list(batches_of(plans, missing, wishes, cluster, 1000, FailedNodes(cluster)))
-    made = write_scripts(RUN, batches, wishes, None, cluster, site.folders)
+    run_plan = RunPlan(at_once=4)
+    batches = list(batches_of(plans, missing, run_plan, cluster, 1000, FailedNodes(cluster)))
+    made = write_scripts(RUN, batches, run_plan, cluster, site.folders)
     return [made[plan.identity] for plan in plans]
 
 

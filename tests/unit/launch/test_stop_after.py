@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.cancel import stop_if_due
+from orchestrator.launch.supervise import stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import record_submission
@@ -52,13 +52,36 @@ def update(ledger: Ledger, name: str, **columns: Any) -> None:
         session.execute(sa.update(Attempt).where(Attempt.job_id == f"{name}-id").values(**columns))
 
 
+ENDS = {
+    Failure.GPU_OOM: (1, "torch.OutOfMemoryError: CUDA out of memory."),
+    Failure.TIMEOUT: (143, "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01 DUE TO TIME LIMIT ***"),
+    Failure.PROGRAM: (1, "ValueError: x"),
+    Failure.STOPPED: (95, ""),
+    Failure.CANCELLED: (143, "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01 ***"),
+}
+"""Exit code and log of a job that failed so. A lost node leaves no end record."""
+
+
+def run_folder(ledger: Ledger) -> Path:
+    return ledger.runs[0] / "the-run"
+
+
 def fails(ledger: Ledger, names: str, failure: Failure) -> None:
     for name in names:
         update(ledger, name, phase=ENDED, state="FAILED", verdict=FAILED, failure=str(failure))
+        if failure in ENDS:
+            leave(run_folder(ledger) / name, *ENDS[failure])
+
+
+def leave(folder: Path, code: int, log: str) -> None:
+    """Leave the end record and the log of a job."""
+    folder.mkdir(parents=True)
+    (folder / "end").write_text(f"exit_code={code}\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=17\npid=1\n")
+    (folder / "log.txt").write_text(log)
 
 
 def stop(ledger: Ledger, after: int) -> str | None:
-    return stop_if_due(ledger, job_rows(ledger), after)
+    return stop_if_due(ledger, run_folder(ledger), job_rows(ledger), after)
 
 
 def test_after_so_many_failures_of_a_class_what_waits_is_cancelled_and_what_runs_is_not(
@@ -86,7 +109,7 @@ def test_fewer_failures_or_failures_of_several_classes_stop_nothing(ledger: Ledg
 def test_the_class_that_is_met_most_decides(ledger: Ledger, cancelled: list[str]) -> None:
     fails(ledger, "a", Failure.TIMEOUT)
     fails(ledger, "bcd", Failure.PROGRAM)
-    assert stop(ledger, 3) == "3 jobs failed (program): 2 that had not started are cancelled"
+    assert stop(ledger, 3) == "3 jobs failed (exit code 1): 2 that had not started are cancelled"
     assert len(cancelled) == 2
 
 
@@ -114,7 +137,7 @@ def test_what_waits_its_turn_is_withdrawn_without_a_word_to_the_scheduler(ledger
     fails(ledger, "abcd", Failure.PROGRAM)
     for name in "ef":
         update(ledger, name, state=IN_TURN, token="", scheduler_id=None)
-    assert stop(ledger, 2) == "4 jobs failed (program): 2 that had not started are cancelled"
+    assert stop(ledger, 2) == "4 jobs failed (exit code 1): 2 that had not started are cancelled"
     assert cancelled == []
     assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "cancelled")] * 2
     assert stop(ledger, 2) is None, "said once"

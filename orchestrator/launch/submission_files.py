@@ -1,19 +1,18 @@
-"""Scripts of queued attempts: read once, checked, and exactly these bytes are submitted.
-
-A path in the ledger is a claim of everybody who can write to the ledger. A script runs only if it lies in a run folder
-of the current user, if no other user can change it, and if its bytes have the digest that was recorded.
-"""
+"""Files of a submission in its run folder: its scripts, and the record of what is given to the scheduler."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import private_folder, read_job_file
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ownership import read_own_file, require_own_folder
@@ -115,3 +114,85 @@ def _sha256(text: bytes) -> str:
 
 def _refused(file: Path, why: str) -> ReproError:
     return ReproError(Problem(f"{why}, so it is not run", f"{file}:", "repro submit again writes a new one"))
+
+
+COMMENT = "repro:"
+"""Start of the comment of a Slurm job; the token follows."""
+
+_FOLDER, _SUFFIX = "submissions", ".sent"
+
+
+@dataclass(frozen=True, slots=True)
+class SentJob:
+    """A job of a submission; `element` is its index in the array or queue, None for a lone script."""
+
+    job_id: str
+    element: int | None
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """A submission: its token, the host it was made on, and the name of the file that the scheduler was given."""
+
+    token: str
+    scheduler: str
+    host: str
+    file: str
+    jobs: tuple[SentJob, ...]
+
+
+def write_sent(run: Path, turns: Sequence[PendingAttempt], token: str) -> None:
+    """Write down that these attempts are about to be given to a scheduler; ReproError if that is not possible."""
+    lines = [
+        f"token={token}",
+        f"scheduler={turns[0].scheduler}",
+        f"host={socket.gethostname()}",
+        f"file={Path(turns[0].file).name}",
+    ]
+    lines += [
+        f"job={turn.job_id} {'-' if turn.array_index is None else turn.array_index} {Path(turn.folder).name}"
+        for turn in turns
+    ]
+    path = run / _FOLDER / f"{token}{_SUFFIX}"
+    try:
+        private_folder(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    except OSError as error:
+        raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{path}:")) from None
+
+
+def read_sent(run: Path, token: str) -> SentRecord | None:
+    """Return the record of the submission with this token; None if the run has none, or none that can be read."""
+    try:
+        text = (read_job_file(run / _FOLDER, f"{token}{_SUFFIX}") or b"").decode()
+    except (ReproError, UnicodeDecodeError):
+        return None
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line]
+    fields = {name: value for name, value in pairs if name != "job"}
+    try:
+        jobs = tuple(_job(run, value) for name, value in pairs if name == "job")
+        return SentRecord(fields["token"], fields["scheduler"], fields["host"], fields["file"], jobs)
+    except (KeyError, ValueError):
+        return None
+
+
+def sent_of_run(run: Path) -> Iterator[SentRecord]:
+    """Every record of submissions in a run folder; none where it cannot be read."""
+    try:
+        names = sorted(path.name for path in (run / _FOLDER).iterdir() if path.name.endswith(_SUFFIX))
+    except OSError:
+        return
+    for name in names:
+        record = read_sent(run, name.removesuffix(_SUFFIX))
+        if record is not None:
+            yield record
+
+
+def _job(run: Path, text: str) -> SentJob:
+    job_id, element, folder = text.split(" ", 2)
+    if "/" in folder or folder in ("", ".", ".."):
+        raise ValueError(folder)
+    return SentJob(job_id, None if element == "-" else int(element), run / folder)

@@ -11,13 +11,13 @@ import pytest
 from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.launch.auxiliary_jobs import side_plan
+from orchestrator.launch.batches import side_plan
 from orchestrator.launch.preflight import require_ready
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.workloads.program import Program
 from tests.unit.clusters.sites import PLAIN, cluster_of
-from tests.unit.launch.test_provenance import checkout, git
+from tests.unit.launch.test_run_record import checkout, git
 
 __all__ = ["checkout"]
 

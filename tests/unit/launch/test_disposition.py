@@ -12,14 +12,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.case import Expectation
-from orchestrator.launch.policy import (
-    RerunPolicy,
-    failure_named,
-    may_mend_itself,
-    pause_before,
-    sender_is_alive,
-    standing_of,
-)
+from orchestrator.launch.recover import sender_is_alive
+from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.submit import disposition_of
+from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
 from orchestrator.ledger.runs import Disposition, Latest
@@ -36,7 +32,7 @@ from orchestrator.ledger.tables import (
 )
 from orchestrator.machine_identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.planning.plan import Plan
-from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
+from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure, failure_named, pause_before
 from orchestrator.slurm.time_limits import time_limit_s
 from tests.unit.ledger.making import new_ledger, record
 from tests.unit.render.plans import local, plans
@@ -95,8 +91,8 @@ def test_the_classes_that_are_run_again_are_these() -> None:
 @pytest.mark.parametrize("failure", Failure)
 def test_unasked_only_what_may_come_out_well_is_run_again(plan: Plan, failure: Failure) -> None:
     expected = MISSING if failure in RUN_AGAIN else LEFT
-    assert standing_of(plan, latest(failure), RerunPolicy()) is expected
-    assert standing_of(plan, latest(failure), RerunPolicy(only_failed=True)) is expected
+    assert disposition_of(plan, latest(failure), RunOptions()) is expected
+    assert disposition_of(plan, latest(failure), RunOptions(only_failed=True)) is expected
 
 
 @pytest.mark.parametrize("failure", Failure)
@@ -106,62 +102,66 @@ def test_asked_for_by_its_class_it_is_run_again_however_often_it_was_and_no_othe
     others = frozenset(Failure) - {failure}
     for submitted in (0, 1, MOST_ATTEMPTS, MOST_ATTEMPTS + 5):
         for is_slurms in (False, True):
-            asked = RerunPolicy(classes=frozenset({failure}), is_slurms=is_slurms)
-            assert standing_of(plan, latest(failure, submitted=submitted), asked) is MISSING
-    assert standing_of(plan, latest(failure), RerunPolicy(classes=others, only_failed=True)) is LEFT
+            asked, before = RunOptions(rerun_classes=frozenset({failure})), latest(failure, submitted=submitted)
+            assert disposition_of(plan, before, asked, slurm_requeues=is_slurms) is MISSING
+    assert disposition_of(plan, latest(failure), RunOptions(rerun_classes=others, only_failed=True)) is LEFT
 
 
 @pytest.mark.parametrize("failure", sorted(RUN_AGAIN))
 def test_after_three_submissions_it_is_left_to_a_person(plan: Plan, failure: Failure) -> None:
     assert MOST_ATTEMPTS == 3
-    assert standing_of(plan, latest(failure, submitted=2, number=9), RerunPolicy()) is MISSING
-    assert standing_of(plan, latest(failure, submitted=3, number=3), RerunPolicy()) is LEFT
+    assert disposition_of(plan, latest(failure, submitted=2, number=9), RunOptions()) is MISSING
+    assert disposition_of(plan, latest(failure, submitted=3, number=3), RunOptions()) is LEFT
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_rerun_runs_everything_that_has_ended_again(plan: Plan, failure: Failure) -> None:
-    rerun = RerunPolicy(verified=True)
-    assert standing_of(plan, latest(failure, submitted=MOST_ATTEMPTS), rerun) is MISSING
-    assert standing_of(plan, latest(), rerun) is MISSING
-    assert standing_of(plan, None, rerun) is MISSING
+    rerun = RunOptions(rerun_verified=True)
+    assert disposition_of(plan, latest(failure, submitted=MOST_ATTEMPTS), rerun) is MISSING
+    assert disposition_of(plan, latest(), rerun) is MISSING
+    assert disposition_of(plan, None, rerun) is MISSING
 
 
 @pytest.mark.parametrize(
-    "again", [RerunPolicy(), RerunPolicy(only_failed=True), RerunPolicy(classes=frozenset(Failure))]
+    "again", [RunOptions(), RunOptions(only_failed=True), RunOptions(rerun_classes=frozenset(Failure))]
 )
-def test_what_is_verified_is_done(plan: Plan, again: RerunPolicy) -> None:
-    assert standing_of(plan, latest(), again) is DONE
+def test_what_is_verified_is_done(plan: Plan, again: RunOptions) -> None:
+    assert disposition_of(plan, latest(), again) is DONE
 
 
 def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
     expected = Expectation("oom", confirmed=True, source="a table")
     published = replace(plan, case=replace(plan.case, expected=expected))
-    assert standing_of(published, latest(Failure.GPU_OOM), RerunPolicy()) is DONE
-    assert standing_of(published, latest(Failure.GPU_OOM), RerunPolicy(verified=True)) is MISSING
+    assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions()) is DONE
+    assert disposition_of(published, latest(Failure.GPU_OOM), RunOptions(rerun_verified=True)) is MISSING
     # It must be that memory, and that outcome.
-    assert standing_of(published, latest(Failure.HOST_OOM), RerunPolicy()) is LEFT
-    assert standing_of(published, latest(Failure.NODE_FAIL), RerunPolicy()) is MISSING
-    assert standing_of(published, latest(Failure.GPU_IN_USE), RerunPolicy()) is MISSING, "others had that memory"
+    assert disposition_of(published, latest(Failure.HOST_OOM), RunOptions()) is LEFT
+    assert disposition_of(published, latest(Failure.NODE_FAIL), RunOptions()) is MISSING
+    assert disposition_of(published, latest(Failure.GPU_IN_USE), RunOptions()) is MISSING, "others had that memory"
     other = replace(plan, case=replace(plan.case, expected=replace(expected, outcome="ok")))
-    assert standing_of(other, latest(Failure.GPU_OOM), RerunPolicy()) is LEFT
+    assert disposition_of(other, latest(Failure.GPU_OOM), RunOptions()) is LEFT
 
 
 def test_what_never_ran_is_missing_unless_only_failures_are_asked_for(plan: Plan) -> None:
-    assert standing_of(plan, None, RerunPolicy()) is MISSING
-    assert standing_of(plan, None, RerunPolicy(only_failed=True, classes=frozenset(Failure))) is LEFT
+    assert disposition_of(plan, None, RunOptions()) is MISSING
+    assert disposition_of(plan, None, RunOptions(only_failed=True, rerun_classes=frozenset(Failure))) is LEFT
 
 
 @pytest.mark.parametrize("phase", OPEN)
-@pytest.mark.parametrize("again", [RerunPolicy(), RerunPolicy(verified=True), RerunPolicy(classes=frozenset(Failure))])
-def test_what_is_under_way_is_never_run_beside_itself(plan: Plan, phase: str, again: RerunPolicy) -> None:
+@pytest.mark.parametrize(
+    "again", [RunOptions(), RunOptions(rerun_verified=True), RunOptions(rerun_classes=frozenset(Failure))]
+)
+def test_what_is_under_way_is_never_run_beside_itself(plan: Plan, phase: str, again: RunOptions) -> None:
     states = {SUBMITTING: "SUBMITTING", WAITING: "PENDING", RUNNING: "RUNNING"}
-    assert standing_of(plan, latest(phase=phase, state=states[phase], verdict=None), again) is UNDER_WAY
+    assert disposition_of(plan, latest(phase=phase, state=states[phase], verdict=None), again) is UNDER_WAY
 
 
-@pytest.mark.parametrize("again", [RerunPolicy(), RerunPolicy(verified=True), RerunPolicy(classes=frozenset(Failure))])
-def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, again: RerunPolicy) -> None:
-    assert standing_of(plan, latest(verdict=None), again) is UNDER_WAY
-    assert standing_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
+@pytest.mark.parametrize(
+    "again", [RunOptions(), RunOptions(rerun_verified=True), RunOptions(rerun_classes=frozenset(Failure))]
+)
+def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, again: RunOptions) -> None:
+    assert disposition_of(plan, latest(verdict=None), again) is UNDER_WAY
+    assert disposition_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
 
 
 def in_turn(**changes: object) -> Latest:
@@ -169,18 +169,18 @@ def in_turn(**changes: object) -> Latest:
 
 
 def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
-    assert standing_of(plan, in_turn(), RerunPolicy()) is MISSING
-    assert standing_of(plan, in_turn(pid=None), RerunPolicy()) is MISSING
-    assert standing_of(plan, in_turn(), RerunPolicy(verified=True)) is MISSING
+    assert disposition_of(plan, in_turn(), RunOptions()) is MISSING
+    assert disposition_of(plan, in_turn(pid=None), RunOptions()) is MISSING
+    assert disposition_of(plan, in_turn(), RunOptions(rerun_verified=True)) is MISSING
     # A retry is about what failed.
-    assert standing_of(plan, in_turn(), RerunPolicy(only_failed=True)) is UNDER_WAY
+    assert disposition_of(plan, in_turn(), RunOptions(only_failed=True)) is UNDER_WAY
     # Claiming is safe whoever tries, so nobody asks whether another host's process lives.
-    assert standing_of(plan, in_turn(host="another", pid=os.getpid()), RerunPolicy()) is MISSING
+    assert disposition_of(plan, in_turn(host="another", pid=os.getpid()), RunOptions()) is MISSING
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
     me = os.getpid()
-    assert standing_of(plan, in_turn(pid=me), RerunPolicy()) is UNDER_WAY
+    assert disposition_of(plan, in_turn(pid=me), RunOptions()) is UNDER_WAY
     assert sender_is_alive(in_turn(pid=me)) is True and sender_is_alive(in_turn(pid=NOBODY)) is False
     assert sender_is_alive(in_turn(pid=None)) is False and sender_is_alive(in_turn(pid=me, host="another")) is None
 
@@ -191,7 +191,7 @@ def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_calle
     long_ago, here = now() - timedelta(hours=1), this_machine_identity()
     own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
     assert sender_is_alive(in_turn(host="renamed", **own)) is True
-    assert standing_of(plan, in_turn(host="renamed", **own), RerunPolicy()) is UNDER_WAY
+    assert disposition_of(plan, in_turn(host="renamed", **own), RunOptions()) is UNDER_WAY
     assert sender_is_alive(in_turn(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
     other_namespace = str(replace(here, pid_namespace="1"))
     assert sender_is_alive(in_turn(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
@@ -206,8 +206,8 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
             before, after = now() - timedelta(minutes=1), now()
             assert sender_is_alive(in_turn(pid=repro.pid, created_at=after)) is True
             assert sender_is_alive(in_turn(pid=repro.pid, created_at=before)) is False
-            assert standing_of(plan, in_turn(pid=repro.pid, created_at=after), RerunPolicy()) is UNDER_WAY
-            assert standing_of(plan, in_turn(pid=repro.pid, created_at=before), RerunPolicy()) is MISSING
+            assert disposition_of(plan, in_turn(pid=repro.pid, created_at=after), RunOptions()) is UNDER_WAY
+            assert disposition_of(plan, in_turn(pid=repro.pid, created_at=before), RunOptions()) is MISSING
         finally:
             repro.kill()
 
@@ -215,15 +215,15 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
 @pytest.mark.parametrize("failure", Failure)
 def test_where_slurm_itself_runs_again_what_lost_a_node_repro_does_not(plan: Plan, failure: Failure) -> None:
     expected = MISSING if failure in RUN_AGAIN - {Failure.NODE_FAIL, Failure.PREEMPTED} else LEFT
-    assert standing_of(plan, latest(failure), RerunPolicy(is_slurms=True)) is expected
+    assert disposition_of(plan, latest(failure), RunOptions(), slurm_requeues=True) is expected
 
 
 def test_a_failure_without_a_class_or_of_one_that_is_gone_is_the_programs(plan: Plan) -> None:
     """As an older repro, or a newer one, has recorded it."""
     assert failure_named(None) is failure_named("no-such-class") is Failure.PROGRAM
     for name in (None, "no-such-class"):
-        failed, asked = replace(latest("x"), failure=name), RerunPolicy(classes=frozenset({Failure.PROGRAM}))
-        assert standing_of(plan, failed, RerunPolicy()) is LEFT and standing_of(plan, failed, asked) is MISSING
+        failed, asked = replace(latest("x"), failure=name), RunOptions(rerun_classes=frozenset({Failure.PROGRAM}))
+        assert disposition_of(plan, failed, RunOptions()) is LEFT and disposition_of(plan, failed, asked) is MISSING
 
 
 # ---- how soon ------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_while_somebody_waits_only_what_was_not_its_fault_and_began_is_run_again
     record(ledger, "a")
     failed = replace(job_rows(ledger)[0], verdict=FAILED, failure=str(failure), phase=ENDED, state="FAILED")
     mends = failure in (Failure.NODE_FAIL, Failure.PREEMPTED, Failure.LOST, Failure.IMAGE, Failure.GPU_FAULT)
-    assert may_mend_itself(failed) is mends
-    assert not may_mend_itself(replace(failed, number=MOST_ATTEMPTS))
-    assert not may_mend_itself(replace(failed, verdict=VERIFIED))
-    assert not may_mend_itself(replace(failed, verdict=None, state=NEVER_SUBMITTED))
+    assert may_be_resubmitted(failed) is mends
+    assert not may_be_resubmitted(replace(failed, number=MOST_ATTEMPTS))
+    assert not may_be_resubmitted(replace(failed, verdict=VERIFIED))
+    assert not may_be_resubmitted(replace(failed, verdict=None, state=NEVER_SUBMITTED))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.machine import GpuMemory, GpuProcess
-from orchestrator.launch.local import LEAST_MIB, taken
+from orchestrator.launch.preflight import LEAST_MIB, gpus_in_use
 from tests.unit.launch.stand_in import Site, wait_until
 
 NOBODY = 2**22 + 1
@@ -20,7 +20,7 @@ TWO = f'case "$1" in --query-gpu=index,uuid,name*) echo "0, GPU-a1, {H200}"; ech
 
 def test_a_gpu_in_use_is_named_with_how_much_and_by_whom() -> None:
     by = (GpuProcess(NOBODY, 136_500, "python3"), GpuProcess(NOBODY + 1, None, "[Not Found]"))
-    (said,) = taken([GpuMemory(0, 4, 143_771), GpuMemory(1, 137_000, 143_771, by)])
+    (said,) = gpus_in_use([GpuMemory(0, 4, 143_771), GpuMemory(1, 137_000, 143_771, by)])
     assert said.startswith(
         f"GPU 1 is in use, 133.8 of 140.4 GiB: process {NOBODY} (python3, 133.3 GiB), "
         f"process {NOBODY + 1} ([Not Found]); "
@@ -28,13 +28,13 @@ def test_a_gpu_in_use_is_named_with_how_much_and_by_whom() -> None:
 
 
 def test_where_no_process_is_told_the_memory_is_said_all_the_same() -> None:
-    (said,) = taken([GpuMemory(0, LEAST_MIB, 143_771)])
+    (said,) = gpus_in_use([GpuMemory(0, LEAST_MIB, 143_771)])
     assert "1.0 of 140.4 GiB: nvidia-smi does not say by which process;" in said
 
 
 @pytest.mark.parametrize("used", [0, 4, LEAST_MIB - 1])
 def test_what_a_driver_or_a_display_keeps_is_not_said(used: int) -> None:
-    assert list(taken([GpuMemory(0, used, 143_771, (GpuProcess(NOBODY, used, "Xorg"),))])) == []
+    assert list(gpus_in_use([GpuMemory(0, used, 143_771, (GpuProcess(NOBODY, used, "Xorg"),))])) == []
 
 
 def test_a_job_of_ours_which_the_new_ones_wait_for_is_not_said_and_another_beside_it_is() -> None:
@@ -42,8 +42,8 @@ def test_a_job_of_ours_which_the_new_ones_wait_for_is_not_said_and_another_besid
     with subprocess.Popen(["sleep", "300"], env=environment) as ours:
         wait_until(lambda: b"REPRO_LOCAL_ID" in Path(f"/proc/{ours.pid}/environ").read_bytes())
         own, other = GpuProcess(ours.pid, 90_000, "python3"), GpuProcess(NOBODY, 40_000, "python3")
-        assert list(taken([GpuMemory(0, 90_500, 143_771, (own,))])) == []
-        (said,) = taken([GpuMemory(0, 130_500, 143_771, (own, other))])
+        assert list(gpus_in_use([GpuMemory(0, 90_500, 143_771, (own,))])) == []
+        (said,) = gpus_in_use([GpuMemory(0, 130_500, 143_771, (own, other))])
         assert str(NOBODY) in said and str(ours.pid) not in said.replace(str(NOBODY), "")
         ours.kill()
 

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch import sbatch
-from orchestrator.launch.backlog import Turns
 from orchestrator.launch.executors import SlurmScriptExecutor
-from orchestrator.launch.own_scripts import OwnScript
 from orchestrator.launch.sbatch import Reporter, send
+from orchestrator.launch.submission_files import OwnScript
 from orchestrator.launch.submit import submit
+from orchestrator.launch.supervise import Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
@@ -117,7 +117,7 @@ def test_an_edited_row_runs_nothing_as_the_user_whose_row_it_is(queued: Queued, 
     EDITS[edited](queued)
     said: list[str] = []
     calls = len(queued.slurm.calls())
-    Turns(queued.ledger, said.append).send_what_has_room(queued.rows())
+    Backlog(queued.ledger, said.append).submit_what_fits(queued.rows())
     assert len(queued.slurm.calls()) == calls and queued.slurm.taken() == []
     assert len(said) == 1 and "; repro submit again writes " in said[0], said
     rows = queued.rows()
@@ -168,7 +168,7 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
             texts.append(text)
             return "100"
 
-    def changed(ledger: Ledger, turns: Any, script: OwnScript, token: str) -> None:  # noqa: ARG001  its signature
+    def changed(ledger: Ledger, backlog: Any, script: OwnScript, token: str) -> None:  # noqa: ARG001  its signature
         file.write_text(EVIL.format(queued.site.folder))
 
     monkeypatch.setattr(sbatch, "_write_sent", changed)
@@ -197,8 +197,8 @@ def test_a_row_without_a_user_is_foreign_where_others_may_write_to_the_ledger(qu
     (folder / "results.db" if writable == "file" else folder).chmod(0o777)
     said: list[str] = []
     ledger = new_ledger(folder)
-    turns = Turns(ledger, said.append)
-    turns.send_what_has_room(job_rows(ledger))
+    backlog = Backlog(ledger, said.append)
+    backlog.submit_what_fits(job_rows(ledger))
     assert [row.state for row in job_rows(ledger)] == [IN_TURN] * 3 and queued.slurm.taken() == []
     assert said == ["note: 3 of these jobs wait for another user, whose `repro wait` submits them"]
 
@@ -206,7 +206,7 @@ def test_a_row_without_a_user_is_foreign_where_others_may_write_to_the_ledger(qu
 def test_a_row_without_a_user_is_the_users_own_in_a_ledger_of_their_own(queued: Queued) -> None:
     queued.submit("gbs=4")
     queued.edit(user=None, pid=None)
-    Turns(queued.ledger, lambda _: None).send_what_has_room(queued.rows())
+    Backlog(queued.ledger, lambda _: None).submit_what_fits(queued.rows())
     assert [row.state for row in queued.rows()] == ["PENDING"] * 3
 
 
@@ -224,7 +224,7 @@ def test_a_planted_queue_of_this_machine_is_not_started(site: Site, user: str | 
     (site.folder / "results.db").chmod(0o666)
     said: list[str] = []
     shared = new_ledger(site.folder)
-    Turns(shared, said.append).send_what_has_room(job_rows(shared))
+    Backlog(shared, said.append).submit_what_fits(job_rows(shared))
     assert len(said) == 1 and not (site.folder / "evil").exists()
     assert job_rows(shared)[0].state == (IN_TURN if user is None else NEVER_SUBMITTED)
     wait_until(lambda: len(site.started()) == 1)

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -15,9 +16,9 @@ from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_spec import ComputedProducts
 from orchestrator.launch import sbatch
-from orchestrator.launch.run_options import RunOptions
+from orchestrator.launch.run_options import FollowedJob, RunOptions, RunPlan
 from orchestrator.launch.sbatch import Reporter, Sent, send
-from orchestrator.launch.submit import Request, Submitted, submit
+from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow, PendingAttempt
@@ -58,9 +59,9 @@ class Sender:
             return plans
         return [replace(p, resources=replace(p.resources, time_limit=f"0:1{n}:00")) for n, p in enumerate(plans)]
 
-    def submit(self, request: Request | None = None, where: str | None = None, *, apart: bool = False) -> Submitted:
+    def submit(self, request: RunOptions | None = None, where: str | None = None, *, apart: bool = False) -> Submitted:
         plans = self.plans(where, apart=apart)
-        return submit(plans, self.cluster(), self.ledger, self.site.folders, [], request, tell=self.said.append)
+        return submit(plans, self.cluster(), self.ledger, self.site.folders, [], request, self.said.append)
 
     def send(self, run_id: str) -> Sent:
         return send(self.ledger, run_id, Reporter(self.said.append))
@@ -73,6 +74,13 @@ class Sender:
         with self.ledger.writing() as session:
             change = {"phase": ENDED, "state": state, "verdict": verdict}
             session.execute(sa.update(Attempt).where(Attempt.id == row.attempt_id).values(**change))
+
+    def passes(self, row: JobRow) -> None:
+        """Leave the record and the log of a canary that passes its check."""
+        folder = Path(row.folder)
+        record = "exit_code=0\nat=2026-01-01T00:00:00Z\nhost=h\nscheduler_id=100_0\npid=1\n"
+        (folder / "end").write_text(record)
+        (folder / "log.txt").write_text(f" iteration {row.iterations:8d}/{row.iterations:8d} | lm loss: 1.0 |\n")
 
 
 @pytest.fixture
@@ -224,7 +232,7 @@ def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted
     assert (refused.state, refused.verdict, refused.failure) == (NEVER_SUBMITTED, FAILED, "refused")
     assert "artition" in str(refused.verdict_reason)
     assert (untried.state, untried.failure) == (NEVER_SUBMITTED, "not-submitted")
-    assert untried.verdict_reason == "not tried, as the submission before it failed"
+    assert untried.verdict_reason == "not submitted, because the submission before it failed"
     # Nothing was spent: the same command submits both, at once.
     done = sender.submit(where="gbs=4", apart=True)
     assert sorted(done.recorded.to_submit) == sorted([refused.job_id, untried.job_id])
@@ -280,12 +288,12 @@ def test_a_sender_leaves_its_host_and_process_with_what_it_claims(sender: Sender
 
 
 def test_jobs_begin_after_those_that_were_named(sender: Sender) -> None:
-    sender.submit(Request(after=("55", "56_3")))
+    sender.submit(RunOptions(after=("55", "56_3")))
     assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55,afterany:56_3"]
 
 
 def test_the_canary_goes_alone_and_the_others_wait_for_it_and_never_for_ever(sender: Sender) -> None:
-    done = sender.submit(Request(canary=True, after=("55",)))
+    done = sender.submit(RunOptions(canary=True, after=("55",)))
     smallest = sender.rows()[0]
     assert (done.canary, smallest.case_name) == (smallest.job_id, "pp=1,tp=4,gbs=4")
     assert sender.slurm.options() == [
@@ -295,8 +303,8 @@ def test_the_canary_goes_alone_and_the_others_wait_for_it_and_never_for_ever(sen
 
 
 def test_no_more_jobs_than_asked_for_at_once_in_an_array_and_across_submissions(sender: Sender) -> None:
-    sender.submit(Request(max_parallel=2), where="gbs=4")
-    sender.submit(Request(max_parallel=2), where="gbs=16", apart=True)
+    sender.submit(RunOptions(max_parallel=2), where="gbs=4")
+    sender.submit(RunOptions(max_parallel=2), where="gbs=16", apart=True)
     assert sender.slurm.options() == [
         "--array=0-2%2",
         "",
@@ -306,14 +314,14 @@ def test_no_more_jobs_than_asked_for_at_once_in_an_array_and_across_submissions(
 
 
 def test_asked_for_more_at_once_than_the_profile_allows_the_profile_wins(sender: Sender) -> None:
-    sender.submit(Request(max_parallel=50))
+    sender.submit(RunOptions(max_parallel=50))
     assert sender.slurm.options() == ["--array=0-5%4"]
 
 
 def canary_in_the_queue(sender: Sender) -> tuple[str, JobRow]:
     """There was room for the canary alone; the others wait their turn."""
     sender.slurm.has_room_for(1)
-    run_id = sender.submit(Request(canary=True)).run_id
+    run_id = sender.submit(RunOptions(canary=True)).run_id
     rows = sender.rows()
     assert states(rows) == ["PENDING", *[IN_TURN] * 5]
     sender.slurm.has_room_for(100)
@@ -323,6 +331,7 @@ def canary_in_the_queue(sender: Sender) -> tuple[str, JobRow]:
 def test_once_the_canary_is_verified_the_others_wait_for_nothing(sender: Sender) -> None:
     run_id, canary = canary_in_the_queue(sender)
     sender.end(canary, VERIFIED)
+    sender.passes(canary)
     assert sender.send(run_id).jobs == 5 and sender.slurm.options()[-1] == "--array=0-4%4"
 
 
@@ -354,14 +363,14 @@ def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
         return record_submission(ledger, token, scheduler_id)
 
     monkeypatch.setattr(sbatch, "record_submission", given_up)
-    done = sender.submit(Request())
+    done = sender.submit(RunOptions())
     assert sender.slurm.cancelled() == ["100"] and done.sent.jobs == 0
     assert {row.state for row in sender.rows()} == {IN_TURN}
 
 
 def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_their_turn(sender: Sender) -> None:
     sender.slurm.has_room_for(0)
-    run_id = sender.submit(Request(canary=True)).run_id
+    run_id = sender.submit(RunOptions(canary=True)).run_id
     sender.slurm.has_room_for(100)
     before = len(sender.slurm.calls())
     assert claim(sender.ledger, [sender.rows()[0].attempt_id], "theirs", Submitter("another-host", "me", 77))
@@ -383,7 +392,7 @@ def test_a_canary_that_would_fail_again_is_refused_and_the_mend_named(sender: Se
     canary_failed(sender, Failure.CONFIGURATION)
     before = len(sender.slurm.calls())
     with pytest.raises(ReproError, match="canary.*failed \\(configuration\\)") as caught:
-        sender.submit(Request(canary=True))
+        sender.submit(RunOptions(canary=True))
     assert caught.value.exit_code == 2
     assert "repro retry figure-13 --class configuration --where pp=1,tp=4,gbs=4" in str(caught.value)
     # Nothing was written down: neither a run nor its scripts.
@@ -394,7 +403,7 @@ def test_a_canary_that_would_fail_again_is_refused_and_the_mend_named(sender: Se
 
 def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(sender: Sender) -> None:
     canary_failed(sender, Failure.NODE_FAIL)
-    done = sender.submit(Request(canary=True))
+    done = sender.submit(RunOptions(canary=True))
     assert done.canary in done.recorded.to_submit and done.sent.jobs == 6
     assert "afterok:101_0" in sender.slurm.options()[-1]
 
@@ -404,7 +413,7 @@ def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Se
     plans = sender.plans()
     oom = Expectation("oom", confirmed=True, source="a table")
     published = [replace(plan, case=replace(plan.case, expected=oom)) for plan in plans]
-    request = Request(canary=True)
+    request = RunOptions(canary=True)
     done = submit(published, sender.cluster(), sender.ledger, sender.site.folders, [], request)
     assert (done.canary, done.sent.jobs) == (None, 5)
 
@@ -445,16 +454,16 @@ def turn(index: int | None) -> PendingAttempt:
     ],
 )
 def test_the_elements_that_are_meant_are_said_on_the_command_line(indexes: list[int | None], words: list[str]) -> None:
-    assert list(sbatch._array([turn(index) for index in indexes], RunOptions(at_once=3))) == words
+    assert list(sbatch._array([turn(index) for index in indexes], RunPlan(at_once=3))) == words
 
 
 def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender) -> None:
-    done = sender.submit(Request(max_parallel=2, after=("55",), stop_after=3, canary=True))
-    kept = RunOptions.from_json(run_row(sender.ledger, done.run_id).wishes)
+    done = sender.submit(RunOptions(max_parallel=2, after=("55",), stop_after=3, canary=True))
+    kept = RunPlan.from_json(run_row(sender.ledger, done.run_id).wishes)
     assert (kept.max_parallel, kept.after, kept.stop_after, kept.at_once) == (2, ("55",), 3, 2)
-    assert kept.canary == done.canary and kept.has_gate
-    follows = RunOptions(follows=(("/runs/a", 77),), warm_ups={"101": ("a", "b")})
-    assert RunOptions.from_json(follows.as_json()) == follows
+    assert kept.canary == done.canary
+    follows = RunPlan(follows=(FollowedJob("/runs/a", 77),), warm_ups={"101": ("a", "b")})
+    assert RunPlan.from_json(follows.as_json()) == follows
 
 
 def test_a_crash_before_anything_was_sent_does_not_lose_what_jobs_wait_for(
@@ -468,6 +477,6 @@ def test_a_crash_before_anything_was_sent_does_not_lose_what_jobs_wait_for(
 
     monkeypatch.setattr("orchestrator.launch.submit.send", die)
     with pytest.raises(Killed):
-        sender.submit(Request(after=("55",)))
+        sender.submit(RunOptions(after=("55",)))
     sender.send(sender.rows()[0].run_id)
     assert sender.slurm.options() == ["--array=0-5%4 --dependency=afterany:55"]

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.clusters.resolve import find_cluster
-from orchestrator.launch import backlog as taking_turns
-from orchestrator.launch.backlog import ASK_FOR_ROOM_EVERY_S, Turns
+from orchestrator.launch import supervise
 from orchestrator.launch.submit import submit
+from orchestrator.launch.supervise import FULL_QUEUE_RETRY_S, Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import ENDED, IN_TURN, Attempt
@@ -55,16 +55,16 @@ def test_a_full_queue_is_asked_at_first_then_when_a_job_has_left_it_or_a_minute_
     ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestrator.launch.backlog.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    turns = Turns(ledger, lambda _: None)
+    monkeypatch.setattr("orchestrator.launch.supervise.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    backlog = Backlog(ledger, lambda _: None)
 
     def look() -> int:
         before = len(slurm.calls())
-        turns.send_what_has_room(job_rows(ledger))
+        backlog.submit_what_fits(job_rows(ledger))
         return len(slurm.calls()) - before
 
     assert look() > 0 and look() == 0
-    clock[0] += ASK_FOR_ROOM_EVERY_S - 1
+    clock[0] += FULL_QUEUE_RETRY_S - 1
     assert look() == 0
     clock[0] += 2
     assert look() > 0 and look() == 0
@@ -81,17 +81,17 @@ def test_what_another_process_is_sending_is_left_to_it(
     asked = len(slurm.calls())
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(pid=1))
-    monkeypatch.setattr(taking_turns, "sender_is_alive", lambda _: True)
-    Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger))
+    monkeypatch.setattr(supervise, "sender_is_alive", lambda _: True)
+    Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger))
     assert len(slurm.calls()) == asked
-    monkeypatch.setattr(taking_turns, "sender_is_alive", lambda _: False)
-    Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger))
+    monkeypatch.setattr(supervise, "sender_is_alive", lambda _: False)
+    Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger))
     assert states(ledger) == ["PENDING"] * 3
 
 
 def test_only_what_is_waited_for_is_sent(ledger: Ledger, slurm: Slurm) -> None:
     slurm.has_room_for(5)
-    Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger)[:1])
+    Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger)[:1])
     assert states(ledger) == ["PENDING", IN_TURN, IN_TURN]
 
 
@@ -99,7 +99,7 @@ def test_a_refusal_is_said_and_ends_nothing_else(ledger: Ledger, slurm: Slurm) -
     said: list[str] = []
     slurm.has_room_for(5)
     slurm.then("refuse")
-    Turns(ledger, said.append).send_what_has_room(job_rows(ledger))
+    Backlog(ledger, said.append).submit_what_fits(job_rows(ledger))
     assert len(said) == 1 and said[0].startswith("note: Invalid partition name specified")
 
 
@@ -108,5 +108,5 @@ def test_what_another_user_has_written_down_is_that_users_to_send(ledger: Ledger
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(user="somebody-else", pid=2**22 + 1))
     slurm.has_room_for(5)
-    Turns(ledger, lambda _: None).send_what_has_room(job_rows(ledger))
+    Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger))
     assert states(ledger) == ["PENDING", IN_TURN, IN_TURN]

@@ -1,0 +1,155 @@
+"""Contents of a run in the ledger: who submitted what from which code, and the configuration of each job."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+
+import orchestrator
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.job_spec import ComputedProducts, JobSpec
+from orchestrator.launch.batches import (
+    profile_secrets,
+)
+from orchestrator.ledger.runs import (
+    NewJob,
+    NewRun,
+)
+from orchestrator.machine_identity import own_start_ticks, this_machine_identity
+from orchestrator.masking import masked_tree, masked_words
+from orchestrator.ownership import user_name
+from orchestrator.paths import Folders
+from orchestrator.planning.plan import Plan
+from orchestrator.workloads.traits import traits_of
+
+_PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    user: str
+    host: str
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, str]
+
+
+def provenance(checkout: Path) -> Provenance:
+    """`git_commit` and `git_dirty` are None where the data folders are no git checkout (an installed wheel)."""
+    commit = git_says(checkout, "rev-parse", "HEAD")
+    status = git_says(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
+    return Provenance(
+        user=user_name(),
+        host=socket.gethostname(),
+        git_commit=commit,
+        git_dirty=None if status is None else bool(status),
+        versions=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"repro": orchestrator.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_says(folder: Path, *words: str) -> str | None:
+    """None where the folder is no checkout of its own, or git cannot tell."""
+    if not (folder / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def new_run_of(
+    run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]
+) -> NewRun:
+    case, made, secret = plans[0].case, provenance(folders.shipped), profile_secrets(cluster)
+    profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
+    return NewRun(
+        id=run_id,
+        experiment=case.experiment,
+        scale=case.scale,
+        cluster=cluster.name,
+        user=made.user,
+        host=made.host,
+        pid=os.getpid(),
+        command=masked_words(command, known=secret),
+        git_commit=made.git_commit,
+        git_dirty=made.git_dirty,
+        versions=dict(made.versions),
+        profile=masked_tree(profile, known=secret),
+        profile_file=str(cluster.file.absolute()),
+        machine=str(this_machine_identity()),
+        pid_start_ticks=own_start_ticks(),
+    )
+
+
+def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
+    known = {plan.case.name: plan for plan in plans}  # repeats of a case are configured alike
+    secret = profile_secrets(cluster)
+    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in known.items()}
+    return [
+        NewJob(
+            id=plan.identity,
+            case_name=plan.case.name,
+            cluster=cluster.name,
+            workload=plan.case.workload,
+            code=plan.program.code,
+            image=plan.program.image,
+            image_digest=plan.program.image_digest,
+            spec=JobSpec.from_json(specs[plan.case.name]),
+            gpus=plan.case.layout.gpus,
+            iterations=plan.case.training.iterations,
+            scheduler="slurm" if cluster.is_slurm else "local",
+            repeat=plan.repeat,
+        )
+        for plan in plans
+    ]
+
+
+def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
+    """Return the configuration that the ledger stores with the job."""
+    case, hardware = plan.case, cluster.hardware
+    traits, arguments = traits_of(case.workload), plan.program.arguments
+    return JobSpec(
+        point=dict(case.point),
+        settings=case.settings,
+        device=case.device,
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        resources=plan.resources,
+        arguments=tuple(arguments),
+        computes=ComputedProducts(
+            causal_attention=traits.causal_attention(case.training, arguments),
+            skips_last_product=traits.skips_last_product,
+        ),
+        data=plan.program.data,
+        image_path=plan.program.image_path,
+        gpus_per_node=hardware.gpus_per_node,
+        gpu=hardware.gpu if case.device == "gpu" else None,
+        peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
+    )
+
+
+def new_run_id() -> str:
+    """Sorts by time, and two at once differ."""
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
