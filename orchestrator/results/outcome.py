@@ -111,8 +111,12 @@ def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRo
     rows = [row for row in rows if (row.experiment, row.scale, row.cluster) == figure and row.workload in programs]
     rows = in_order_of_runs(rows, run_summaries(ledger))
     ids = [row.attempt_id for row in rows]
-    needs_losses = any(claim.kind == "loss curves" for claim in entry.experiment.claims)
-    losses = losses_of(ledger, ids) if needs_losses else None
+    losses = losses_of(ledger, ids) if needs_losses(entry) else None
     results = case_results(entry, cases, rows, metrics_of(ledger, ids), losses)
     claims = judge_claims(entry, last.scale, results, last.spec.gpus_per_node or 0)
     return FigureOutcome(entry, last.scale, last.cluster, results, claims)
+
+
+def needs_losses(entry: Entry) -> bool:
+    """Return whether a claim of the experiment is about losses."""
+    return any(claim.kind == "loss curves" for claim in entry.experiment.claims)

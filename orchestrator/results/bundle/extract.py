@@ -6,11 +6,11 @@ ledger has as absolute paths, or as large texts, is a path within the bundle her
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -20,10 +20,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.rows import JobRow, RunRecord
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
 from orchestrator.results.bundle.masking import given_out
 
@@ -235,37 +233,52 @@ def _checked(value: Any, column: Any, is_path: bool) -> Any:
     return value
 
 
-def job_row(run: Row, case_name: str, job: Row, attempt: Row, base: Path) -> JobRow:
-    """As the ledger would give it, with the attempt's folder below `base`; what was left out is empty."""
-    known: Row = {**job, **attempt, "job_id": job["id"], "attempt_id": attempt["id"], "case_name": case_name}
-    known |= {name: run[name] for name in ("experiment", "scale", "cluster", "profile_file")}
-    known |= {"run_id": run["id"], "folder": str(base / attempt["folder"]), "host": "", "token": ""}
-    known["spec"] = JobSpec.from_json(job["configuration"])
-    return JobRow(**{field.name: known[field.name] for field in dataclasses.fields(JobRow) if field.name in known})
+def memory_ledger(
+    extract: Extract,
+    iterations: Iterable[Row],
+    base: Path,
+    profile_of: Callable[[Row], dict[str, Any]],
+    script_of: Callable[[Row], str | None],
+) -> Ledger:
+    """Return a ledger in memory with the rows of a bundle; the folders of attempts are below `base`.
+
+    What a bundle leaves out is empty. `profile_of` returns the profile of a run, `script_of` the script of an attempt.
+    """
+    url = sa.URL.create("sqlite")
+    engine = sa.create_engine(url, poolclass=sa.pool.StaticPool)
+    Table.metadata.create_all(engine)
+    runs = ({**row, **_LEFT_OUT_OF_RUN, "profile": profile_of(row)} for row in extract.runs)
+    attempts = (
+        {**row, **_LEFT_OUT_OF_ATTEMPT, "folder": str(base / row["folder"]), "script": script_of(row) or ""}
+        for row in extract.attempts
+    )
+    rows: Mapping[type[Table], Iterable[Row]] = {
+        Run: runs,
+        Job: extract.jobs,
+        RunJob: [*extract.run_jobs, *_jobs_of_other_figures(extract)],
+        Attempt: attempts,
+        Metric: extract.metrics,
+        Iteration: iterations,
+        Event: extract.events,
+    }
+    ledger = Ledger(url, engine)
+    with ledger.writing() as session:
+        for table, of_table in rows.items():
+            remaining = iter(of_table)
+            while block := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+                session.connection().execute(sa.insert(rows_of(table)), block)
+    return ledger
 
 
-def run_origin(run: Row) -> RunRecord:
-    """The same for a run."""
-    known = run | {"user": "", "host": "", "profile": {}, "wishes": {}}
-    return RunRecord(**{field.name: known[field.name] for field in dataclasses.fields(RunRecord)})
+_LEFT_OUT_OF_RUN: Row = {"user": "", "host": "", "pid": 0}
+_LEFT_OUT_OF_ATTEMPT: Row = {"host": "", "token": ""}
+_ROWS_AT_ONCE = 10_000
 
 
-def latest_rows(extract: Extract, rows: Mapping[int, JobRow]) -> list[JobRow]:
-    """Return every case with its job's latest attempt; the cases of the latest run come last. `rows` are by attempt."""
-    newest = {row["job_id"]: row for row in sorted(extract.attempts, key=lambda row: int(row["number"]))}
-    found: dict[tuple[str, str], JobRow] = {}
-    for asked in extract.run_jobs:
-        row = rows[newest[asked["job_id"]]["id"]]
-        known = dataclasses.replace(row, case_name=asked["case_name"], run_id=asked["run_id"])
-        found[asked["case_name"], asked["job_id"]] = known
-    order = {run["id"]: place for place, run in enumerate(extract.runs)}
-    return sorted(found.values(), key=lambda row: order[row.run_id])
-
-
-def finite_losses(iterations: Iterable[Row]) -> dict[int, list[tuple[int, float]]]:
-    """Return the losses of each attempt that are numbers, with their iterations."""
-    losses: dict[int, list[tuple[int, float]]] = {}
-    for row in iterations:
-        if row["loss"] is not None and math.isfinite(row["loss"]):
-            losses.setdefault(row["attempt_id"], []).append((row["iteration"], row["loss"]))
-    return losses
+def _jobs_of_other_figures(extract: Extract) -> Iterator[Row]:
+    """Yield the rows of `run_jobs` that the bundle leaves out, for attempts that a run of another figure made."""
+    names = {row["job_id"]: row["case_name"] for row in extract.run_jobs}
+    present = {(row["run_id"], row["job_id"]) for row in extract.run_jobs}
+    made = dict.fromkeys((row["run_id"], row["job_id"]) for row in extract.attempts)
+    for number, (run_id, job_id) in enumerate((key for key in made if key not in present), 1):
+        yield {"run_id": run_id, "position": -number, "job_id": job_id, "case_name": names[job_id]}

@@ -12,23 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.catalog.expand import expand
-from orchestrator.catalog.library import read_experiment
-from orchestrator.catalog.selection import with_workload
+from orchestrator.catalog.library import Entry, read_experiment
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import single_name
-from orchestrator.ledger.measurements import MeasuredMetric, Measurement
+from orchestrator.ledger.attempts import rows_of_attempts
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.reading.collect import measure
-from orchestrator.results.bundle.extract import Extract, Row, job_row, latest_rows, read_extract, read_rows, run_origin
+from orchestrator.results.bundle.extract import Extract, Row, memory_ledger, read_extract, read_rows
 from orchestrator.results.bundle.masking import given_out
-from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
-from orchestrator.results.cases import case_results
-from orchestrator.results.claims import judge_claims
+from orchestrator.results.bundle.pages import README, REPORT, code_sha256, readme, stored_outcome
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
-from orchestrator.results.export.rows import claim_rows, export_rows
+from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
+from orchestrator.results.outcome import needs_losses
+from orchestrator.results.report.html import report
+from orchestrator.text import counted
 
 CLOSE = 1e-9
 """Relative; two machines may differ in the last digits of a median."""
@@ -77,81 +78,85 @@ def text_of(folder: Path, name: str) -> str:
 
 @dataclass(slots=True)
 class _Derived:
-    """What the logs say now: by attempt the row with its verdict, its metrics and its losses."""
+    """Ledger with the numbers that the logs give, and the differences from the numbers in the bundle."""
 
-    rows: dict[int, JobRow] = field(default_factory=dict)
-    metrics: dict[int, dict[str, MeasuredMetric]] = field(default_factory=dict)
-    losses: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    ledger: Ledger
     differences: list[str] = field(default_factory=list)
-    read: int = 0
+    attempts: int = 0
     older: int = 0
     never_ran: int = 0
     under_way: int = 0
     iterations: int = 0
+    metrics: int = 0
 
     @property
     def what(self) -> str:
-        values = sum(len(one) for one in self.metrics.values())
-        said = f"{self.read} attempts read again: {self.iterations} iterations, {values} metrics"
-        said += f", {self.older} of them only as far as an older repro had read them" if self.older else ""
-        said += f"; {self.never_ran} never ran" if self.never_ran else ""
-        return said + (f"; {self.under_way} not judged yet" if self.under_way else "")
+        """Return how much was compared."""
+        text = f"{counted(self.attempts, 'attempt')} read again: {self.iterations} iterations, {self.metrics} metrics"
+        text += f"; {self.older} compared only in what an older repro recorded" if self.older else ""
+        text += f"; {self.never_ran} never ran" if self.never_ran else ""
+        return text + (f"; {self.under_way} not judged yet" if self.under_way else "")
 
 
-def again(folder: Path, about: About, templates: Path) -> Iterator[Check]:
-    """Yield the checks of the numbers, the results and the pages.
-
-    ReproError where the files are not such that they could be held together.
-    """
+def rederive(folder: Path, about: About, templates: Path) -> Iterator[Check]:
+    """Yield the checks of the numbers, the results and the pages; ReproError if the files do not fit together."""
     try:
         extract = read_extract(folder)
-        derived = _read_again(folder, extract, about.missing)
+        entry = read_experiment(about.experiment, folder / "experiment" / f"{about.experiment}.yaml")
+        derived = _read_logs(folder, extract, entry, about.missing)
         yield Check("numbers", derived.what, tuple(derived.differences))
-        yield _judged_again(folder, about, extract, derived)
-        yield _rendered_again(folder, about, extract, templates)
+        yield _check_results(folder, about, entry, derived.ledger)
+        yield _check_pages(folder, about, entry, extract, templates)
     except (*BROKEN, OSError) as error:
-        why = " ".join(f"{type(error).__name__} {error}".split())
-        raise ReproError(Problem(f"ledger, experiment and results: do not belong together ({why})")) from None
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ReproError(Problem(f"ledger, experiment and results: do not belong together ({reason})")) from None
 
 
-def _read_again(folder: Path, extract: Extract, missing: Mapping[str, str]) -> _Derived:
-    derived = _Derived()
-    runs, jobs = ({row["id"]: row for row in rows} for rows in (extract.runs, extract.jobs))
-    names = {row["job_id"]: row["case_name"] for row in extract.run_jobs}
-    metrics: dict[int, dict[str, Row]] = {}
-    for metric in extract.metrics:
-        metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = metric
-    lines = _by_attempt(folder)
-    stored_of, stored = next(lines, (None, []))
+def _read_logs(folder: Path, extract: Extract, entry: Entry, missing: Mapping[str, str]) -> _Derived:
+    """Read the log of each attempt, compare it with the stored numbers, and record it in a ledger in memory."""
     for attempt in extract.attempts:
         if not _FOLDER.fullmatch(attempt["folder"]):
             raise ReproError(Problem(f"ledger/attempts.jsonl: {attempt['folder'][:80]!r} is no folder of an attempt"))
-        row = job_row(runs[attempt["run_id"]], names[attempt["job_id"]], jobs[attempt["job_id"]], attempt, folder)
-        derived.rows[row.attempt_id] = row
+    without_numbers = dataclasses.replace(extract, metrics=[])
+    derived = _Derived(memory_ledger(without_numbers, (), folder, lambda _run: {}, lambda _attempt: None))
+    rows = {row.attempt_id: row for row in rows_of_attempts(derived.ledger, [row["id"] for row in extract.attempts])}
+    metrics: dict[int, dict[str, Row]] = {}
+    for metric in extract.metrics:
+        metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = metric
+    lines = _lines_by_attempt(folder)
+    next_id, next_lines = next(lines, (None, []))
+    for attempt in extract.attempts:
         own: list[Row] = []
-        if stored_of == row.attempt_id:
-            own, (stored_of, stored) = stored, next(lines, (None, []))
-        differences = _attempt_again(derived, row, attempt, metrics.pop(row.attempt_id, {}), own)
+        if next_id == attempt["id"]:
+            own, (next_id, next_lines) = next_lines, next(lines, (None, []))
+        row = rows[attempt["id"]]
+        differences = _read_log(derived, row, attempt, metrics.pop(row.attempt_id, {}), own, needs_losses(entry))
         lost = [
-            f"{path}: not in the bundle ({why})"
-            for path, why in missing.items()
+            f"{path}: not in the bundle ({reason})"
+            for path, reason in missing.items()
             if path.startswith(f"{attempt['folder']}/")
         ]
         derived.differences += lost if differences and lost else differences
-    if stored_of is not None or metrics:
-        derived.differences.append("ledger/: numbers of attempts that are not there, or not in their order")
+    if next_id is not None or metrics:
+        derived.differences.append("ledger/: numbers of attempts that are missing or out of order")
     return derived
 
 
-def _by_attempt(folder: Path) -> Iterator[tuple[int | None, list[Row]]]:
-    for one, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
-        yield one, list(rows)
+def _lines_by_attempt(folder: Path) -> Iterator[tuple[int | None, list[Row]]]:
+    """Yield the stored iterations of each attempt."""
+    for attempt_id, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
+        yield attempt_id, list(rows)
 
 
-def _attempt_again(
-    derived: _Derived, row: JobRow, attempt: Row, metrics: Mapping[str, Row], lines: Sequence[Row]
+def _read_log(
+    derived: _Derived,
+    row: JobRow,
+    attempt: Row,
+    metrics: Mapping[str, Row],
+    lines: Sequence[Row],
+    keeps_iterations: bool,
 ) -> list[str]:
-    """What the attempt's own log says, and where the ledger says otherwise."""
+    """Record the numbers of an attempt's log in the derived ledger; return the differences from the stored ones."""
     if row.verdict is None or row.state == NEVER_SUBMITTED:
         derived.never_ran += row.state == NEVER_SUBMITTED
         derived.under_way += row.verdict is None
@@ -161,30 +166,24 @@ def _attempt_again(
         measured = measure(row)
     except ReproError as error:
         return [f"{path}: {error.problems[0].what.replace(row.folder, 'its folder')}"]
-    if _is_of_older(attempt, lines):
-        measured = _as_older(measured, attempt, metrics)
+    if _is_of_older_repro(attempt, lines):
+        measured = _as_older_repro(measured, attempt, metrics)
         derived.older += 1
     elif row.spec.computes is None:
         measured = _before_computes(measured, metrics)
-    derived.read += 1
+    derived.attempts += 1
     derived.iterations += len(measured.iterations)
-    derived.rows[row.attempt_id] = dataclasses.replace(
-        row,
-        **{name: getattr(measured, name) for name in _OF_ATTEMPT},
-        verdict_reason=measured.verdict_reason,
-        deciding_line=measured.deciding_line,
-        deciding_rank=measured.deciding_rank,
-    )
-    derived.metrics[row.attempt_id] = {metric.name: metric for metric in measured.metrics}
-    losses = [(line.iteration, line.loss) for line in measured.iterations if line.loss is not None]
-    derived.losses[row.attempt_id] = [(number, loss) for number, loss in losses if math.isfinite(loss)]
-    where = f"{path} ({row.label})"
-    found = [
-        f"{where}: {name} is {_said(attempt[name])} in the ledger, {_said(getattr(measured, name))} from its log"
+    derived.metrics += len(measured.metrics)
+    recorded = measured if keeps_iterations else dataclasses.replace(measured, iterations=())
+    record_measurements(derived.ledger, [recorded])
+    location = f"{path} ({row.label})"
+    differences = [
+        f"{location}: {name} is {_shown(attempt[name])} in the ledger, {_shown(getattr(measured, name))} from its log"
         for name in _OF_ATTEMPT
         if attempt[name] != getattr(measured, name)
     ]
-    return [*found, *_of_metrics(where, metrics, measured), *_of_iterations(where, lines, measured)]
+    differences += _metric_differences(location, metrics, measured)
+    return [*differences, *_iteration_differences(location, lines, measured)]
 
 
 _OF_ATTEMPT = ("verdict", "failure", "iteration", "execution")
@@ -194,14 +193,14 @@ _LATER = (
 )
 
 
-def _is_of_older(attempt: Row, lines: Sequence[Row]) -> bool:
+def _is_of_older_repro(attempt: Row, lines: Sequence[Row]) -> bool:
     """Whether a repro read it that did not keep so much yet: each line has a count now, each failure a class."""
     if lines:
         return all(line["skipped"] is None for line in lines)
     return attempt["verdict"] == FAILED and attempt["failure"] is None
 
 
-def _as_older(measured: Measurement, attempt: Row, metrics: Mapping[str, Row]) -> Measurement:
+def _as_older_repro(measured: Measurement, attempt: Row, metrics: Mapping[str, Row]) -> Measurement:
     """What that one would have kept of it."""
     nothing: dict[str, Any] = dict.fromkeys(_LATER)
     return dataclasses.replace(
@@ -218,7 +217,7 @@ def _before_computes(measured: Measurement, metrics: Mapping[str, Row]) -> Measu
     return dataclasses.replace(measured, metrics=kept)
 
 
-def _of_metrics(where: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:
+def _metric_differences(where: str, stored: Mapping[str, Row], measured: Measurement) -> Iterator[str]:
     now = {metric.name: metric for metric in measured.metrics}
     for name in [*stored, *(one for one in now if one not in stored)]:
         if name not in now or name not in stored:
@@ -229,10 +228,10 @@ def _of_metrics(where: str, stored: Mapping[str, Row], measured: Measurement) ->
             before, after = stored[name][part], getattr(now[name], part)
             if not _same(before, after):
                 of = "" if part == "value" else f", its {part},"
-                yield f"{where}: {name}{of} is {_said(before)} in the ledger, {_said(after)} from its log"
+                yield f"{where}: {name}{of} is {_shown(before)} in the ledger, {_shown(after)} from its log"
 
 
-def _of_iterations(where: str, stored: Sequence[Row], measured: Measurement) -> Iterator[str]:
+def _iteration_differences(where: str, stored: Sequence[Row], measured: Measurement) -> Iterator[str]:
     before = {row["iteration"]: row for row in stored}
     now = {line.iteration: line for line in measured.iterations}
     differ: list[str] = []
@@ -243,7 +242,7 @@ def _of_iterations(where: str, stored: Sequence[Row], measured: Measurement) -> 
             continue
         for name, value in before[number].items():
             if name not in ("attempt_id", "iteration") and not _same(value, getattr(now[number], name)):
-                said = f"{name} is {_said(value)} in the ledger, {_said(getattr(now[number], name))} in its log"
+                said = f"{name} is {_shown(value)} in the ledger, {_shown(getattr(now[number], name))} in its log"
                 differ.append(f"{where}: iteration {number}: {said}")
     yield from _first_of(differ, where)
 
@@ -254,7 +253,7 @@ def _first_of(differ: Sequence[str], where: str) -> Iterator[str]:
         yield f"{where}: {len(differ) - _MOST_SHOWN} more like these"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "nothing" if value is None else str(value)
 
 
@@ -267,32 +266,29 @@ def _same(stored: Any, derived: Any) -> bool:
     return bool(stored == derived)
 
 
-def _judged_again(folder: Path, about: About, extract: Extract, derived: _Derived) -> Check:
-    entry = read_experiment(about.experiment, folder / "experiment" / f"{about.experiment}.yaml")
-    cases = expand(entry, about.scale)
-    if {case.workload for case in cases} != set(about.workloads):
-        cases = with_workload(cases, about.workloads[0])
-    rows = latest_rows(extract, derived.rows)
-    found = case_results(entry, cases, rows, derived.metrics, derived.losses)
-    gpus_per_node = rows[-1].spec.gpus_per_node or 0
-    runs = {run["id"]: run_origin(run) for run in extract.runs}
-    made = {attempt["id"]: runs[attempt["run_id"]] for attempt in extract.attempts}
-    claims = claim_rows(judge_claims(entry, about.scale, found, gpus_per_node))
-    now = {"cases": given_out(export_rows(entry, found, made), ()), "claims": claims}
+def _check_results(folder: Path, about: About, entry: Entry, ledger: Ledger) -> Check:
+    """Judge cases and claims from the derived numbers, and compare them with results/."""
+    outcome = stored_outcome(ledger, entry, about.scale)
+    rows = [result.row for result in outcome.results if result.row is not None]
+    cases = given_out(export_rows(entry, outcome.results, runs_of(ledger, rows)), ())
+    claims = claim_rows(outcome.claims)
     stored = json.loads(text_of(folder, "results/results.json"))
     differences = [
-        *_of_rows("case", stored["cases"], now["cases"]),
-        *_of_rows("claim", stored["claims"], now["claims"]),
+        *_row_differences("case", stored["cases"], cases),
+        *_row_differences("claim", stored["claims"], claims),
     ]
+    if sorted(about.workloads) != outcome.workloads:
+        differences.append(
+            f"bundle.json: workloads are {', '.join(about.workloads)}, not {', '.join(outcome.workloads)}"
+        )
     names = {column["name"] for column in stored["columns"]}
     columns = [column for column in CASE_COLUMNS if column.name in names]  # an older bundle has fewer
     if text_of(folder, "results/cases.csv") != as_csv(stored["cases"], columns):
-        differences.append("results/cases.csv: has other rows than results/results.json")
-    what = f"{len(now['cases'])} cases and {len(now['claims'])} claims judged again"
-    return Check("results", what, tuple(differences))
+        differences.append("results/cases.csv: rows differ from results/results.json")
+    return Check("results", f"{len(cases)} cases and {len(claims)} claims judged again", tuple(differences))
 
 
-def _rendered_again(folder: Path, about: About, extract: Extract, templates: Path) -> Check:
+def _check_pages(folder: Path, about: About, entry: Entry, extract: Extract, templates: Path) -> Check:
     """Render report and README from the bundle's rows, which the other checks compare with its logs."""
 
     def script_of(row: Row) -> str | None:
@@ -301,22 +297,22 @@ def _rendered_again(folder: Path, about: About, extract: Extract, templates: Pat
             return None
         return (folder / str(path)).read_bytes().decode("utf-8", "replace")
 
-    pages = Pages(
-        entry=read_experiment(about.experiment, folder / "experiment" / f"{about.experiment}.yaml"),
-        scale=about.scale,
-        workloads=about.workloads,
-        extract=extract,
-        iterations=read_rows(folder, "iterations"),
+    iterations = read_rows(folder, "iterations") if needs_losses(entry) else ()
+    ledger = memory_ledger(
+        extract,
+        iterations,
+        Path(),
         profile_of=lambda run: dict(json.loads(text_of(folder, _path_within(run["profile"])))),
         script_of=script_of,
     )
-    figure = pages.figure()
-    now = {REPORT: pages.report(figure, templates), README: pages.readme(figure, about.missing)}
-    differ = [path for path, text in now.items() if (folder / path).read_bytes() != text]
-    if differ and about.code_sha256 != code_sha256(templates):
-        return Check("pages", f"{' and '.join(differ)} not compared, as other code of repro made them", (), False)
-    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differ)
-    return Check("pages", f"{' and '.join(now)} rendered again", differences)
+    outcome = stored_outcome(ledger, entry, about.scale)
+    pages = {REPORT: report(ledger, [outcome], templates), README: readme(outcome, extract, about.missing)}
+    differing = [path for path, text in pages.items() if (folder / path).read_bytes() != text.encode()]
+    if differing and about.code_sha256 != code_sha256(templates):
+        what = f"{' and '.join(differing)} not compared: another version of repro made the bundle"
+        return Check("pages", what, (), is_proven=False)
+    differences = tuple(f"{path}: differs from what the ledger in the bundle gives" for path in differing)
+    return Check("pages", f"{' and '.join(pages)} rendered again", differences)
 
 
 def _path_within(path: str) -> str:
@@ -326,7 +322,7 @@ def _path_within(path: str) -> str:
     return path
 
 
-def _of_rows(key: str, stored: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:
+def _row_differences(key: str, stored: Sequence[Row], now: Sequence[Row]) -> Iterator[str]:
     before, after = ({row[key]: row for row in rows} for rows in (stored, now))
     if list(before) != list(after) or len(before) != len(stored):
         yield f"results/results.json: other {key}s than its logs give"
@@ -334,7 +330,7 @@ def _of_rows(key: str, stored: Sequence[Row], now: Sequence[Row]) -> Iterator[st
         where = f"results/results.json: {key} {name}"
         both = ((one, before[name].get(one), after[name].get(one)) for one in {**before[name], **after[name]})
         differ = [
-            f"{where}: {column} is {_said(said)}, and {_said(found)} by its logs"
+            f"{where}: {column} is {_shown(said)}, and {_shown(found)} by its logs"
             for column, said, found in both
             if column not in _WORDS and not _same(said, found)
         ]

@@ -16,7 +16,7 @@ from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import single_name
 from orchestrator.results.bundle.archive import unpacked
-from orchestrator.results.bundle.rederive import BROKEN, About, Check, again, text_of
+from orchestrator.results.bundle.rederive import BROKEN, About, Check, rederive, text_of
 from orchestrator.results.bundle.write import ABOUT, FORMAT, MANIFEST, SUMS
 
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -45,7 +45,7 @@ def verify(file: Path, templates: Path) -> Verified:
         about = _about(file, folder)
         checks = [Check("files", f"{len(paths)} of them", tuple(_changed(folder, paths)))]
         try:
-            checks += again(folder, about, templates)
+            checks += rederive(folder, about, templates)
         except ReproError as error:
             problems = tuple(_without(folder, str(problem)) for problem in error.problems)
             checks.append(Check("contents", "not read to their end", problems))

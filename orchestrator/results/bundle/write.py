@@ -21,12 +21,22 @@ from orchestrator.masking import masked
 from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.bundle.archive import Added, Archive, new_archive
 from orchestrator.results.bundle.contents import Contents, Missing, add_attempts, bundle_name
-from orchestrator.results.bundle.extract import TABLES, Extract, Row, extract_of, iterations_of, line_of, row_of
+from orchestrator.results.bundle.extract import (
+    TABLES,
+    Extract,
+    Row,
+    extract_of,
+    iterations_of,
+    line_of,
+    memory_ledger,
+    row_of,
+)
 from orchestrator.results.bundle.masking import given_out
-from orchestrator.results.bundle.pages import README, REPORT, Pages, code_sha256
+from orchestrator.results.bundle.pages import README, REPORT, code_sha256, readme, stored_outcome
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
-from orchestrator.results.outcome import FigureOutcome
+from orchestrator.results.outcome import FigureOutcome, needs_losses
+from orchestrator.results.report.html import report
 
 FORMAT = 1
 ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"
@@ -52,9 +62,9 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     for table in TABLES:
         contents.files[f"ledger/{table}.jsonl"] = functools.partial(lines.of, table)
     _add_results(contents, ledger, figure, extract)
-    pages = _pages(contents, figure, lines)
-    shown = pages.figure()
-    contents.add(REPORT, pages.report(shown, templates))
+    masked_ledger, masked_extract = _ledger_of_bundle(contents, figure, lines)
+    shown = stored_outcome(masked_ledger, figure.entry, figure.scale)
+    contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
     at: datetime = extract.last_run["created_at"]
     with written_whole(file) as part, new_archive(part, bundle_name(figure), at) as archive:
@@ -65,7 +75,8 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
         about |= {"code_sha256": code_sha256(templates)}
         about |= {"cluster": figure.cluster, "workloads": figure.workloads, "under_way": under_way, "missing": missing}
         added.append(archive.add(ABOUT, [_json(about)]))
-        added.append(archive.add(README, [pages.readme(shown, {one.path: one.why for one in contents.missing})]))
+        reasons = {one.path: one.why for one in contents.missing}
+        added.append(archive.add(README, [readme(shown, masked_extract, reasons).encode()]))
         added.append(archive.add(MANIFEST, [_manifest(added)]))
         archive.add(SUMS, [f"{one.sha256}  {one.path}\n".encode() for one in added])
     return Bundled(len(added) + 1, len(extract.attempts), under_way, tuple(contents.missing))
@@ -142,19 +153,22 @@ def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extr
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
-def _pages(contents: Contents, figure: FigureOutcome, lines: _Lines) -> Pages:
+def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) -> tuple[Ledger, Extract]:
+    """Return the rows that a reader of the bundle gets: masked, without users, and with the bundle's paths."""
+
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
-    return Pages(
-        entry=figure.entry,
-        scale=figure.scale,
-        workloads=figure.workloads,
-        extract=Extract(**{table: list(lines.read_back(table)) for table in TABLES if table != "iterations"}),
-        iterations=lines.read_back("iterations"),
-        profile_of=lambda run: json.loads(text_of(run["profile"])),
+    extract = Extract(**{table: list(lines.read_back(table)) for table in TABLES if table != "iterations"})
+    iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
+    ledger = memory_ledger(
+        extract,
+        iterations,
+        Path(),
+        profile_of=lambda run: dict(json.loads(text_of(run["profile"]))),
         script_of=lambda row: text_of(row["script"]) if row["script"] else None,
     )
+    return ledger, extract
 
 
 def _json(value: Any) -> bytes:

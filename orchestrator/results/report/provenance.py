@@ -157,7 +157,7 @@ def run_rows(runs: Sequence[RunRecord]) -> tuple[RunRow, ...]:
         RunRow(
             id=run.id,
             at=shown_time(run.created_at),
-            by=f"{run.user}@{run.host}",
+            by=f"{run.user}@{run.host}" if run.user else "",
             command=shlex.join(masked_words(run.command)),
             commit=(run.git_commit or "no git checkout") + (" with changes" if run.git_dirty else ""),
             versions=", ".join(f"{name} {version}" for name, version in run.versions.items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import tempfile
@@ -16,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import job_rows, rows_of_attempts
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import Measurement, record_measurements
+from orchestrator.ledger.measurements import Measurement, losses_of, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run, rows_of
 from orchestrator.megatron.logs.iteration import IterationLine
@@ -30,8 +31,8 @@ from orchestrator.results.bundle.extract import (
     columns_of,
     extract_of,
     iterations_of,
-    job_row,
     line_of,
+    memory_ledger,
     read_extract,
     read_rows,
 )
@@ -102,19 +103,20 @@ def test_what_is_read_back_is_the_row_that_the_ledger_gives(ledger: Ledger, tmp_
     row = next(row for row in job_rows(ledger, experiment="sc21/figure-13") if row.job_id == "b-id")
     record_measurements(ledger, [Measurement(row.attempt_id, 2, "failed", "a \u2028 b", lines, (), "nan")])
     folder = written(ledger, extract_of(ledger, *FIGURE_13), tmp_path / "bundle")
-    back = read_extract(folder)
-    asked = next(one for one in back.run_jobs if one["job_id"] == "b-id")
-    run = next(one for one in back.runs if one["id"] == asked["run_id"])
-    job = next(one for one in back.jobs if one["id"] == "b-id")
-    attempt = next(one for one in back.attempts if one["job_id"] == "b-id")
-    rows = job_rows(ledger, experiment="sc21/figure-13")
-    (known,) = [row for row in rows if row.job_id == "b-id" and row.scale == "cpu"]
-    found = job_row(run, asked["case_name"], job, attempt, Path("/there"))
+    copy = memory_ledger(
+        read_extract(folder), read_rows(folder, "iterations"), Path("/there"), lambda _: {}, lambda _: None
+    )
+    (recorded,), (found,) = (
+        [row for row in job_rows(one, experiment="sc21/figure-13") if row.job_id == "b-id" and row.scale == "cpu"]
+        for one in (ledger, copy)
+    )
     left_out = {"host", "token", "user", "folder", "pid", "pid_start_ticks", "machine"}
-    assert {n: getattr(found, n) for n in JobRow.__slots__ if n not in left_out} == {
-        n: getattr(known, n) for n in JobRow.__slots__ if n not in left_out
-    }
+    names = [field.name for field in dataclasses.fields(JobRow) if field.name not in left_out]
+    assert [getattr(found, name) for name in names] == [getattr(recorded, name) for name in names]
     assert found.folder == "/there/jobs/b-id-b-id/attempt-1" and found.user is None
+    assert losses_of(copy, [found.attempt_id]) == losses_of(ledger, [found.attempt_id])
+    every = [row["id"] for row in read_extract(folder).attempts]
+    assert [row.attempt_id for row in rows_of_attempts(copy, every)] == every
     read = [(one["iteration"], one["elapsed_ms"], one["loss"], one["used"]) for one in read_rows(folder, "iterations")]
     assert read == [(1, 0.1 + 0.2, 1e-300, False), (2, None, None, True)]
 
