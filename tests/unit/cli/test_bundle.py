@@ -581,10 +581,10 @@ def test_what_is_no_bundle_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["verify"], "verify takes a file, and no option but --allowed-signers. Hint: repro bundle verify FILE.tar.zst"),
+        (["verify"], "verify takes a file, and no option but --allowed-signers. Hint: repro bundle verify FILE"),
         (["verify", "x", "--force"], "verify takes a file, and no option but --allowed-signers"),
         (["verify", "x", "--sign", "key"], "verify takes a file, and no option but --allowed-signers"),
-        (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only verify takes it. Hint: --sign KEY signs a bundle"),
+        (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only verify takes it. Hint: --sign KEY"),
         (["figure-13", "--sign", "no-key"], "--sign no-key: no such file. Hint: ssh-keygen -t ed25519 makes a key"),
         (["verify", "x", "--allowed-signers", "no-file"], "--allowed-signers no-file: no such file"),
         (["figure-13", "x"], "x: only verify takes a file here. Hint: -o names the one to write"),
