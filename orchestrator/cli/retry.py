@@ -161,7 +161,7 @@ def _classes(text: str | None) -> frozenset[Failure]:
 
 def _new_limit(text: str | None) -> Callable[[str], str]:
     """From the old time limit to the new one; ReproError where the text is neither a limit nor an addition."""
-    from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
+    from orchestrator.slurm.notation import format_time_limit, time_limit_s
 
     if text is None:
         return lambda old: old

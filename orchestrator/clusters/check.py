@@ -12,8 +12,9 @@ from orchestrator.clusters.layers import dotted
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import did_you_mean
-from orchestrator.slurm.site import NodeKind, Partition, Site
-from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
+from orchestrator.slurm.notation import format_time_limit, time_limit_s
+from orchestrator.slurm.site import Site
+from orchestrator.slurm.site_parsers import NodeKind, Partition
 
 
 def check_login(cluster: Cluster, site: Site) -> list[Finding]:

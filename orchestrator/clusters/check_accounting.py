@@ -9,8 +9,8 @@ from orchestrator.clusters.check_result import Compared, Finding, is_blank, near
 from orchestrator.clusters.slurm_options import QosFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import did_you_mean
-from orchestrator.slurm.site import Association, Qos
-from orchestrator.slurm.time_limits import format_time_limit, time_limit_s
+from orchestrator.slurm.notation import format_time_limit, time_limit_s
+from orchestrator.slurm.site_parsers import Association, Qos
 
 
 class AccountingChecks(Compared):

@@ -9,8 +9,9 @@ from typing import Literal
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.errors import did_you_mean
-from orchestrator.slurm.site import Partition, Site
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
+from orchestrator.slurm.site import Site
+from orchestrator.slurm.site_parsers import Partition
 
 
 class Compared:

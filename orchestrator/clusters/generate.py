@@ -14,9 +14,9 @@ from typing import get_args
 from orchestrator.clusters.profile import Architecture
 from orchestrator.config.yaml import scalar
 from orchestrator.megatron.hardware import GPUS
-from orchestrator.slurm.site import NodeKind, Partition, Qos, Site
-from orchestrator.slurm.site_choice import Choice, choose
-from orchestrator.slurm.time_limits import format_time_limit
+from orchestrator.slurm.notation import format_time_limit
+from orchestrator.slurm.site import Choice, Site, choose
+from orchestrator.slurm.site_parsers import NodeKind, Partition, Qos
 from orchestrator.text import printable_line
 
 _GPU_NAMES = [name for name, facts in GPUS.items() if facts.peak_tflops]

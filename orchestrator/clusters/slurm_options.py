@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, Tag, model_validator
 
 from orchestrator.clusters.conditions import BY_KIND, filled_names
 from orchestrator.config.model import Count, Strict, Text, TimeLimit
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 
 # How a submission is found again, and where its output goes, cannot be the site's as well.
 _OURS = {

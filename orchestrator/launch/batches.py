@@ -29,7 +29,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
-from orchestrator.slurm.node_names import expand_node_names
+from orchestrator.slurm.notation import expand_node_names
 from orchestrator.workloads.pretrain_files import copy_program
 from orchestrator.workloads.program import Program
 

@@ -20,7 +20,7 @@ from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
 from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comments, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase

@@ -28,10 +28,10 @@ from orchestrator.launch.render import setup_lines
 from orchestrator.launch.sbatch import comment_of
 from orchestrator.launch.templates import Line, templates_in
 from orchestrator.paths import Folders
+from orchestrator.slurm.notation import time_limit_s
 from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of
-from orchestrator.slurm.time_limits import time_limit_s
 from orchestrator.text import printable_line
 
 if TYPE_CHECKING:

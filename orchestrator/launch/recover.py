@@ -29,7 +29,7 @@ from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.machine_identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import QueryAnswer, find_by_comments
 from orchestrator.slurm.records import JobRecord as SchedulerRecord
 from orchestrator.slurm.states import Phase

@@ -34,7 +34,7 @@ from orchestrator.machine_identity import Location, place_of, seconds_since_boot
 from orchestrator.ownership import user_name
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again, phase_of

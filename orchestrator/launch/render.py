@@ -31,7 +31,7 @@ from orchestrator.launch.run_options import (
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
 from orchestrator.planning.plan import Plan
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 
 # Exported for every rank. Megatron-LM wants CUDA_DEVICE_MAX_CONNECTIONS=1 with tensor parallelism before Blackwell.
 RANK_ENVIRONMENT: Mapping[str, str] = {

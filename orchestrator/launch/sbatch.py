@@ -39,7 +39,7 @@ from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
-from orchestrator.slurm.job_ids import base_id
+from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comment
 
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)

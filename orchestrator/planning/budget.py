@@ -21,7 +21,7 @@ from orchestrator.planning.cost import run_s
 from orchestrator.planning.plan import what_runs
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 
 LEAST_INTERVALS = 3
 """Log intervals behind the warm-up that every case keeps: the fewest of which the median leaves a stray one out."""

@@ -30,7 +30,7 @@ from orchestrator.paths import Folders, short_name
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.exact import absent_packages
 from orchestrator.planning.target import Target, fit_refusals, refusals, start_refusals, start_warnings, warnings
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
 

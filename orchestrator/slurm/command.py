@@ -139,37 +139,59 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-DEFAULT_MOST_IN_ARRAY = 1001
-"""MaxArraySize where nobody has set it (slurm.conf(5))."""
+_SETTING = re.compile(r"(\S+)\s*=[ \t]*(.*)")
+DEFAULT_MAX_ARRAY_SIZE = 1001
+"""MaxArraySize where the cluster does not set it (slurm.conf(5))."""
+
+
+def read_settings() -> dict[str, str]:
+    """Return the cluster's settings by name, from `scontrol show config`. Raise Unreachable if there is no answer."""
+    answer = run_slurm(["scontrol", "show", "config"])
+    if answer.returncode != 0:
+        message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
+        raise Unreachable(Problem(f"scontrol show config: {message}", hint=_LOGIN_NODE))
+    return parse_settings(answer.stdout)
+
+
+def parse_settings(stdout: str) -> dict[str, str]:
+    """Parse the output of `scontrol show config`. If a name comes twice, the first value counts."""
+    settings: dict[str, str] = {}
+    for line in stdout.splitlines():
+        if match := _SETTING.fullmatch(line):
+            settings.setdefault(match[1], match[2].strip())
+    return settings
 
 
 def most_in_array() -> int:
-    """How many elements an array may have. Unreachable where slurmctld does not answer.
+    """Return how many elements an array may have. Raise Unreachable where slurmctld does not answer.
 
     MaxArraySize is one more than the largest index, so that arrays that count from 0 have as many elements.
     """
-    config = run_slurm(["scontrol", "show", "config"]).stdout
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-    return max(int(found[1]) if found else DEFAULT_MOST_IN_ARRAY, 1)
+    size = read_settings().get("MaxArraySize", "")
+    return max(int(size) if size.isascii() and size.isdecimal() else DEFAULT_MAX_ARRAY_SIZE, 1)
+
+
+def keeps_comments(settings: Mapping[str, str]) -> bool:
+    """Return whether accounting stores job comments. Slurm before 21.08 has another setting for it."""
+    stored = settings.get("AccountingStoreFlags", "").lower()
+    return "job_comment" in stored or settings.get("AccountingStoreJobComment", "").lower() == "yes"
 
 
 _CHOOSING = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 def cluster_identity() -> str:
-    """Return the cluster as `name@host:port` of its first controller, from `scontrol show config`.
+    """Return the cluster as `name@host:port` of its first controller. Raise Unreachable if slurmctld does not answer.
 
-    Two clusters may have one name, and two may have one login node. Raises Unreachable if slurmctld does not answer.
+    Two clusters may have one name, and two may have one login node.
     """
     return _identity(tuple(os.environ.get(name) for name in _CHOOSING))
 
 
 @cache
 def _identity(_chosen: tuple[str | None, ...]) -> str:
-    answer = run_slurm(["scontrol", "show", "config"])
-    values = dict(re.findall(r"^(\w+(?:\[0\])?)\s*=\s*(\S+)", answer.stdout, re.MULTILINE))
-    name, host = values.get("ClusterName"), values.get("SlurmctldHost[0]") or values.get("ControlMachine")
-    if answer.returncode != 0 or name is None or host is None:
-        words = last_words(answer.stderr) or "the answer names no cluster"
-        raise Unreachable(Problem(f"scontrol show config: {words}", hint="run this on a login node of the cluster"))
-    return f"{name}@{host.partition('(')[0]}:{values.get('SlurmctldPort', '')}"
+    settings = {name: value.split()[0] for name, value in read_settings().items() if value}
+    name, host = settings.get("ClusterName"), settings.get("SlurmctldHost[0]") or settings.get("ControlMachine")
+    if name is None or host is None:
+        raise Unreachable(Problem("scontrol show config: the answer names no cluster", hint=_LOGIN_NODE))
+    return f"{name}@{host.partition('(')[0]}:{settings.get('SlurmctldPort', '')}"

@@ -8,8 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.errors import Problem, Unreachable
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult, last_words, run_slurm
-from orchestrator.slurm.job_ids import base_id, expand_array_id, id_lists, require_job_ids
+from orchestrator.slurm.command import (
+    AccountingUnreachable,
+    CommandResult,
+    keeps_comments,
+    last_words,
+    read_settings,
+    run_slurm,
+)
+from orchestrator.slurm.notation import base_id, expand_array_id, id_lists, require_job_ids
 from orchestrator.slurm.records import (
     ACCOUNTING_FIELDS,
     QUEUE_FIELDS,
@@ -20,18 +27,6 @@ from orchestrator.slurm.records import (
     parse_queue,
     parse_shown,
 )
-
-__all__ = [
-    "JobRecord",
-    "QueryAnswer",
-    "ask_accounting",
-    "find_by_comment",
-    "find_by_comments",
-    "keeps_comments",
-    "may_have_comment",
-    "query_jobs",
-    "require_controller",
-]
 
 # Seconds since the epoch, since local times are ambiguous, and an array's tasks in full, not the first 64 characters.
 _PLAIN = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -44,6 +39,8 @@ _SACCT = (
     f"--delimiter={SEPARATOR}",
     "--format=" + ",".join(ACCOUNTING_FIELDS),
 )
+_DAYS_BACK = 30
+"""Days for which sacct looks back for a comment."""
 _SCONTROL = ("scontrol", "--all", "--oneliner", "show", "job")
 
 
@@ -109,24 +106,24 @@ def require_controller() -> None:
         raise Unreachable(Problem(f"scontrol ping: {words}", hint="try again when slurmctld answers"))
 
 
-def find_by_comment(comment: str, *, user: str | None = None, days_back: int = 30) -> QueryAnswer:
+def find_by_comment(comment: str) -> QueryAnswer:
     """The jobs whose comment is exactly this one: `find_by_comments` for one."""
-    return find_by_comments([comment], user=user, days_back=days_back)
+    return find_by_comments([comment])
 
 
-def find_by_comments(comments: Collection[str], *, user: str | None = None, days_back: int = 30) -> QueryAnswer:
-    """A user's jobs whose comment is exactly one of these: from squeue, and of those it lacks from sacct.
+def find_by_comments(comments: Collection[str]) -> QueryAnswer:
+    """Return the current user's jobs whose comment is one of these. Comments that squeue lacks are asked of sacct.
 
-    The user is this one unless named; sacct looks back `days_back` days. A comment that is not in the answer proves
-    that there is no such job only if there are no complaints: there is one where accounting is away or does not keep
-    comments. Raises Unreachable when slurmctld does not answer, or does not know the user.
+    A comment that is not in the answer proves that there is no such job only if there are no complaints: there is one
+    where accounting is away or does not keep comments. Raises Unreachable when slurmctld does not answer, or does not
+    know the user.
     """
     missing = set(comments)
     if not missing:
         return QueryAnswer({})
-    whose = f"--user={os.getuid() if user is None else user}"
+    user = f"--user={os.getuid()}"
     # Without --all a job in a hidden partition is left out, which --jobs would not do.
-    live = _checked(run_slurm([*_SQUEUE, "--all", whose], variables=_PLAIN))
+    live = _checked(run_slurm([*_SQUEUE, "--all", user], variables=_PLAIN))
     if "invalid user" in live.stderr.lower():  # squeue says so, prints nothing, and ends with 0
         raise Unreachable(Problem(f"squeue: {last_words(live.stderr)}"))
     found = [job for job in parse_queue(live.stdout) if job.comment in missing]
@@ -137,7 +134,7 @@ def find_by_comments(comments: Collection[str], *, user: str | None = None, days
     lists_queue = not doubts
     try:
         # Accounting has the comment only from the job's end on; until then, and for a while after, squeue has it.
-        past = _checked(run_slurm([*_SACCT, whose, f"--starttime=now-{days_back}days"], variables=_PLAIN))
+        past = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
     except AccountingUnreachable as away:
         return replace(_by_comment(found, *doubts, str(away)), lists_queue=lists_queue)
     found += [job for job in parse_accounting(past.stdout) if job.comment in missing]
@@ -145,7 +142,7 @@ def find_by_comments(comments: Collection[str], *, user: str | None = None, days
     if not missing:
         return _by_comment(found)
     doubts += filter(None, [_doubt(past, _has_header(past))])
-    if not keeps_comments(run_slurm(["scontrol", "show", "config"]).stdout):
+    if not keeps_comments(read_settings()):
         doubts.append("sacct: accounting keeps no comments here, so a job that has left the queue is not found")
     return replace(_by_comment(found, *doubts), lists_queue=lists_queue)
 
@@ -165,17 +162,6 @@ def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool
     A task cancelled before it started may still be `PENDING` here for as long as its array is in the queue.
     """
     return dict(_ask_accounting(job_ids, is_ours).records)
-
-
-def keeps_comments(config: str) -> bool:
-    """Whether accounting stores job comments, from `scontrol show config`."""
-    for line in config.splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "AccountingStoreFlags" and "job_comment" in value.lower():
-            return True
-        if name.strip() == "AccountingStoreJobComment" and value.strip().lower() == "yes":  # before Slurm 21.08
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True)

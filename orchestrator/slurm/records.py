@@ -11,21 +11,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from orchestrator.ownership import name_of_user
-from orchestrator.slurm.job_ids import expand_array_id
+from orchestrator.slurm.notation import expand_array_id, parse_time_limit
 from orchestrator.slurm.states import Phase, base_state, phase_of
-from orchestrator.slurm.time_limits import parse_time_limit
-
-__all__ = [
-    "ACCOUNTING_FIELDS",
-    "QUEUE_FIELDS",
-    "SEPARATOR",
-    "JobRecord",
-    "Source",
-    "by_id",
-    "expand_array_id",
-    "parse_accounting",
-    "parse_queue",
-]
 
 SEPARATOR = "\x1f"
 
@@ -95,7 +82,6 @@ class JobRecord:
     started_at: datetime | None
     ended_at: datetime | None
     source: Source
-    job_name: str = ""
     user: str = ""
     submitted_at: datetime | None = None
     starts_at: datetime | None = None
@@ -165,7 +151,6 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         started_at=None if waiting else start,
         ended_at=end if ended else None,
         source=source,
-        job_name=_text(row["name"]),
         user=_text(row["user"]),
         submitted_at=_time(row["submit"]),
         starts_at=start if waiting else None,

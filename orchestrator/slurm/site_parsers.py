@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from orchestrator.slurm.time_limits import parse_time_limit
+from orchestrator.slurm.notation import parse_time_limit
 
 ASSOCIATION_FIELDS = ("DefaultAccount", "Account", "Partition", "QOS", "DefaultQOS")
 QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU", "MaxSubmitJobsPU")
@@ -132,7 +132,6 @@ class Partition:
     is_default: bool = False
     is_up: bool = True
     nodes: int = 0
-    node_names: str = ""
     max_nodes: int | None = None
     max_time_s: int | None = None
     default_time_s: int | None = None
@@ -216,7 +215,6 @@ def _partition(record: dict[str, str], members: dict[str, list[NodeKind]]) -> Pa
         is_default=record.get("Default") == "YES",
         is_up=record.get("State") == "UP",
         nodes=number(record.get("TotalNodes", "")) or sum(kind.count for kind in kinds),
-        node_names=",".join(names(record.get("Nodes", ""))),
         max_nodes=number(record.get("MaxNodes", "")),
         max_time_s=parse_time_limit(record.get("MaxTime", "")),
         default_time_s=parse_time_limit(record.get("DefaultTime", "")),

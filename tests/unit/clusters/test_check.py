@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.clusters.check import check_login
 from orchestrator.clusters.check_result import Finding
-from orchestrator.slurm.site import PYXIS_SINCE, Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
+from orchestrator.slurm.site import PYXIS_SINCE, Site, SrunOptions
+from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
 from tests.unit.clusters.sites import cluster_of
 
 PROFILE = """\

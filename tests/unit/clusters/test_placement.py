@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clusters.slurm_options import QosFields, SlurmFields
 from orchestrator.errors import ReproError
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
 # Leonardo's, by size and then by time (CINECA documentation).

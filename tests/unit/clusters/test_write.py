@@ -16,13 +16,14 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.model import placeholders
 from orchestrator.config.yaml import parse_document
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site, SrunOptions
+from orchestrator.slurm.site import Site, SrunOptions
+from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
 from tests.unit.clusters.sites import cluster_of
 
 SCHEMA = "../schemas/cluster.json"
 PYXIS_0_20 = frozenset({"container-image", "container-env", "container-entrypoint-log"})
 NODES = NodeKind(4, 16, 256_000, (Gres("gpu", "h100", 4),), frozenset({"h100"}), "x86_64")
-BATCH = Partition("batch", True, True, 4, "n[1-4]", max_time_s=14400, default_time_s=1800, kinds=(NODES,))
+BATCH = Partition("batch", True, True, 4, max_time_s=14400, default_time_s=1800, kinds=(NODES,))
 SITE = Site(
     user="root",
     cluster_name="ci",
@@ -281,7 +282,7 @@ def test_whatever_names_slurm_gives_they_are_read_back_as_they_are(
         cluster_name=cluster,
         slurm_version=rest,
         partitions=(
-            Partition(partition, True, True, 5, rest, kinds=(kind, rival)),
+            Partition(partition, True, True, 5, kinds=(kind, rival)),
             Partition(other, allow_qos=frozenset({rest})),
         ),
         associations=(Association(account, (qos, rest), qos, is_default=True),),

@@ -33,7 +33,7 @@ from orchestrator.ledger.tables import (
 from orchestrator.machine_identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure, failure_named, pause_before
-from orchestrator.slurm.time_limits import time_limit_s
+from orchestrator.slurm.notation import time_limit_s
 from tests.unit.ledger.making import new_ledger, record
 from tests.unit.render.plans import local, plans
 

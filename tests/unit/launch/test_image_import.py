@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from orchestrator.errors import Unreachable
 from orchestrator.job_dir import read_record
 from orchestrator.launch.images import Import, image_rows, import_progress, render_import, wanted_images
-from orchestrator.slurm.query import JobRecord, QueryAnswer
+from orchestrator.slurm.query import QueryAnswer
+from orchestrator.slurm.records import JobRecord
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES

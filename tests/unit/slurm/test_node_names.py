@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.slurm.node_names import MOST_NODES, expand_node_names
+from orchestrator.slurm.notation import MOST_NODES, expand_node_names
 
 
 @pytest.mark.parametrize(

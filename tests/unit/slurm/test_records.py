@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.records import (
-    SEPARATOR,
-    JobRecord,
-    by_id,
-    expand_array_id,
-    parse_accounting,
-    parse_queue,
-    parse_shown,
-)
+from orchestrator.slurm.notation import expand_array_id
+from orchestrator.slurm.records import SEPARATOR, JobRecord, by_id, parse_accounting, parse_queue, parse_shown
 
 PRINTABLE = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\u2028\u2029\x85"), max_size=40)
 
@@ -99,7 +92,7 @@ def test_whatever_stands_in_reason_name_and_comment_stays_there(reason: str, com
     past = accounting_row(comment=comment, name=name) + accounting_row("8", comment="next")
     for first, second in (parse_queue(rows), parse_accounting(past)):
         assert first.comment == ("" if comment == "(null)" else comment.rstrip("\n"))
-        assert first.job_name in (name.strip(), "") and first.user == "ada"
+        assert first.user == "ada"
         assert (second.job_id, second.comment) == ("8", "next")
     assert next(parse_queue(rows)).reason in (reason.strip(), "")
 
@@ -168,7 +161,7 @@ def test_the_three_sources_tell_the_same_of_a_job() -> None:
     told = {(record.source, *_without_source(record)) for record in (queued, past, shown)}
     assert {row[0] for row in told} == {"squeue", "sacct", "scontrol"}
     assert len({row[1:] for row in told}) == 1, told
-    assert (queued.job_name, queued.user, queued.submitted_at) == ("wrap", "ada", utc(SUBMITTED))
+    assert (queued.user, queued.submitted_at) == ("ada", utc(SUBMITTED))
 
 
 def _without_source(record: JobRecord) -> tuple[object, ...]:
@@ -226,7 +219,6 @@ def test_nothing_in_a_name_a_reason_or_a_comment_passes_for_another_field() -> N
         )
     )
     assert (record.job_id, record.state, record.user) == ("7", "RUNNING", "ada")
-    assert record.job_name == "a=b JobState=FAILED"
     assert record.reason == "ReqNodeNotAvail, UnavailableNodes:n1"
     assert record.comment == "x JobState=FAILED Comment=y\nlines JobId=77 x=1 UserId=eve(1) GroupId="
     (extra,) = parse_shown(shown_row(comment="token  Extra=more"))
@@ -262,7 +254,7 @@ def test_a_cancelled_jobs_state_loses_who_did_it() -> None:
 
 def test_the_wrong_nodes_of_a_stub_row_are_left_out() -> None:
     (stub,) = parse_accounting(accounting_row(name="allocation", limit=""))
-    assert (stub.nodes, stub.comment, stub.job_name, stub.state) == ("", "", "", "COMPLETED")
+    assert (stub.nodes, stub.comment, stub.state) == ("", "", "COMPLETED")
     (real,) = parse_accounting(accounting_row(name="allocation"))
     assert (real.nodes, real.comment) == ("n[1-2]", "token")
 

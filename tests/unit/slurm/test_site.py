@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, Unreachable
 from orchestrator.slurm import site
-from orchestrator.slurm.command import AccountingUnreachable, CommandResult
-from orchestrator.slurm.site import Site, parse_settings, read_site
+from orchestrator.slurm.command import AccountingUnreachable, CommandResult, parse_settings
+from orchestrator.slurm.site import Site, read_site
 from tests.unit.slurm import site_texts as texts
 
 

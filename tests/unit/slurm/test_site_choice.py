@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.slurm.site import Association, Gres, NodeKind, Partition, Qos, Site
-from orchestrator.slurm.site_choice import choose
+from orchestrator.slurm.site import Site, choose
+from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
 
 H100 = NodeKind(4, 64, 10**6, (Gres("gpu", "h100", 8),), frozenset({"h100"}))
 A100 = NodeKind(9, 64, 10**6, (Gres("gpu", "a100", 4),), frozenset({"a100"}))
@@ -16,7 +16,7 @@ PLAIN = NodeKind(50, 64, 10**6)
 
 
 def partition(name: str, *kinds: NodeKind, default: bool = False, up: bool = True) -> Partition:
-    return Partition(name, default, up, sum(kind.count for kind in kinds), "n[1-9]", kinds=kinds)
+    return Partition(name, default, up, sum(kind.count for kind in kinds), kinds=kinds)
 
 
 def site(*partitions: Partition, accounts: tuple[Association, ...] | None = (), qos: tuple[Qos, ...] = ()) -> Site:

@@ -66,13 +66,13 @@ def test_a_partition_has_its_limits_and_its_rights() -> None:
     batch, short, picky, denies = (found[name] for name in ("batch", "short", "picky", "denies"))
     assert (batch.is_default, batch.max_nodes, batch.max_time_s, batch.default_time_s) == (True, None, 14400, 1800)
     assert (short.is_default, short.max_nodes, short.max_time_s, short.default_time_s) == (False, 2, 600, 120)
-    assert (batch.nodes, batch.node_names, batch.allow_accounts, batch.qos) == (4, "n[1-4]", None, None)
+    assert (batch.nodes, batch.allow_accounts, batch.qos) == (4, None, None)
     assert (picky.is_up, picky.is_exclusive, picky.qos, picky.default_time_s) == (False, True, "limited", None)
     assert picky.takes_account("small") and not picky.takes_account("research")
     assert picky.takes_qos("low") and not picky.takes_qos("normal")
     assert denies.takes_account("research") and not denies.takes_account("small")
     assert denies.takes_qos("low") and not denies.takes_qos("normal")
-    assert (found["empty"].nodes, found["empty"].node_names, found["empty"].kinds) == (0, "", ())
+    assert (found["empty"].nodes, found["empty"].kinds) == (0, ())
 
 
 def test_like_nodes_are_one_kind_with_a_count() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.time_limits import format_time_limit, parse_time_limit, time_limit_s
+from orchestrator.slurm.notation import format_time_limit, parse_time_limit, time_limit_s
 
 
 @pytest.mark.parametrize(
