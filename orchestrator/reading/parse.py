@@ -9,7 +9,6 @@ timers, validation and the end only around the last two. Lines that are searched
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -88,9 +87,11 @@ def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int 
         facts = _with_memory(facts, fact_lines.reported_memory(text, start, end))
     plausible = plausible_lines(lines)
     effective = effective_lines(plausible.lines, facts.last_iteration)
-    facts = _with_times(facts, part, consumed, words, plausible.lines.numbers, warmup_iterations)
+    measured_from = _measured_from(facts, part, consumed, plausible.lines.numbers, warmup_iterations)
     facts = replace(
         facts,
+        measured_from=measured_from,
+        measured_until=last_line_time(part, 0, consumed) if words else facts.measured_until,
         restarts=facts.restarts + effective.restarts,
         last_iteration=effective.lines.numbers[-1] if effective.lines else facts.last_iteration,
         odd_lines=facts.odd_lines + plausible.odd,
@@ -180,22 +181,15 @@ def _with_memory(facts: LogFacts, memory: Memory) -> LogFacts:
     )
 
 
-def _with_times(
-    facts: LogFacts, log: bytes, end: int, words: int, numbers: array[int], warmup_iterations: int
-) -> LogFacts:
-    """Add the times of the last warm-up line, else of the first line, and of the last line.
-
-    `words` is the number of iteration lines in this part, `numbers` are the numbers of the plausible ones.
-    """
-    if not words:
-        return facts
-    measured_from = facts.measured_from
-    if numbers and min(numbers) <= warmup_iterations:
+def _measured_from(facts: LogFacts, log: bytes, end: int, numbers: Sequence[int], warmup_iterations: int) -> str | None:
+    """Return the time of the last warm-up line so far, else of the first line. `numbers`: iterations of this part."""
+    if not numbers:
+        return facts.measured_from
+    if min(numbers) <= warmup_iterations:
         last_of_warmup = next(number for number in reversed(numbers) if number <= warmup_iterations)
-        measured_from = line_time(log, last_of_warmup, 0, end, first=False)
-    elif numbers and facts.last_iteration is None:
-        measured_from = line_time(log, numbers[0], 0, end, first=True)
-    return replace(facts, measured_from=measured_from, measured_until=last_line_time(log, 0, end))
+        return line_time(log, last_of_warmup, 0, end, first=False)
+    is_first = facts.last_iteration is None
+    return line_time(log, numbers[0], 0, end, first=True) if is_first else facts.measured_from
 
 
 def _with_end(facts: LogFacts, log: bytes, end: int, words: int) -> LogFacts:
