@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.ledger.column_types import CheckedNumber
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Metric, Reading, batched, field_values, rows_of
+from orchestrator.ledger.tables import Attempt, Event, Iteration, LogOffset, Metric, batched, field_values, rows_of
 from orchestrator.megatron.logs.iteration import IterationLine
 
 
@@ -48,8 +48,8 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class FileRead:
-    """How far a file was read, as `tables.Reading` has it."""
+class FileOffset:
+    """How far a file was read: a row of `tables.LogOffset`."""
 
     name: str
     inode: str
@@ -58,25 +58,25 @@ class FileRead:
     facts: dict[str, Any]
 
     @property
-    def place(self) -> tuple[str, int, str]:
-        """Which file, and where in it."""
+    def position(self) -> tuple[str, int, str]:
+        """Identity of the file, and the offset in it."""
         return self.inode, self.bytes_read, self.fingerprint
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOn:
-    """That a measurement goes on from what was known: from `before`, by file, to `now`.
+class OffsetUpdate:
+    """Offsets of an attempt's files before and after a measurement, by file.
 
-    With `keeps` its iterations are only the new ones, which take the place of stored ones with their numbers.
+    If it `continues` from `before`, its iterations are only the new ones. They replace stored ones with their numbers.
     """
 
-    before: Mapping[str, FileRead]
-    now: Mapping[str, FileRead]
-    keeps: bool
+    before: Mapping[str, FileOffset]
+    after: Mapping[str, FileOffset]
+    continues: bool
 
 
 def record_measurements(
-    ledger: Ledger, measurements: Sequence[Measurement], read_on: Mapping[int, ReadOn] | None = None
+    ledger: Ledger, measurements: Sequence[Measurement], read_on: Mapping[int, OffsetUpdate] | None = None
 ) -> list[int]:
     """Replace what was known about these attempts, or add to it where they were read on; all in one transaction.
 
@@ -88,21 +88,25 @@ def record_measurements(
     on = read_on or {}
     ids = [measured.attempt_id for measured in measurements]
     with ledger.writing() as session:
-        known, verdicts = _files_read(session, ids), _verdicts(session, ids)
+        known, verdicts = _file_offsets(session, ids), _verdicts(session, ids)
         late = [m.attempt_id for m in measurements if m.verdict is None and verdicts[m.attempt_id][1] is not None]
         moved = [
-            one for one in ids if one in on and one not in late and places(known.get(one, {})) != places(on[one].before)
+            attempt_id
+            for attempt_id in ids
+            if attempt_id in on
+            and attempt_id not in late
+            and positions(known.get(attempt_id, {})) != positions(on[attempt_id].before)
         ]
         written = [m for m in measurements if m.attempt_id not in {*late, *moved}]
         _update_attempts(session, written, verdicts)
         _replace(session, written, on)
-        _replace_files_read(session, [m.attempt_id for m in written], on)
+        _replace_offsets(session, [m.attempt_id for m in written], on)
     return moved
 
 
-def places(files: Mapping[str, FileRead]) -> dict[str, tuple[str, int, str]]:
-    """By file: which one, and where in it. Equal where nothing is new."""
-    return {name: file.place for name, file in files.items()}
+def positions(files: Mapping[str, FileOffset]) -> dict[str, tuple[str, int, str]]:
+    """Return identity and offset of each file. They are equal if nothing is new."""
+    return {name: file.position for name, file in files.items()}
 
 
 def _update_attempts(
@@ -125,9 +129,9 @@ def _update_attempts(
     _execute(session, sa.insert(rows_of(Event)), events)
 
 
-def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[int, ReadOn]) -> None:
+def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[int, OffsetUpdate]) -> None:
     """The iterations and metrics."""
-    anew = [m.attempt_id for m in measurements if m.attempt_id not in on or not on[m.attempt_id].keeps]
+    anew = [m.attempt_id for m in measurements if m.attempt_id not in on or not on[m.attempt_id].continues]
     for ids in batched([m.attempt_id for m in measurements]):
         session.execute(sa.delete(rows_of(Metric)).where(Metric.attempt_id.in_(ids)))
     for ids in batched(anew):
@@ -148,11 +152,11 @@ def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[
     _execute(session, sa.insert(rows_of(Metric)), metrics)
 
 
-def _replace_files_read(session: Session, ids: Sequence[int], on: Mapping[int, ReadOn]) -> None:
+def _replace_offsets(session: Session, ids: Sequence[int], on: Mapping[int, OffsetUpdate]) -> None:
     for some in batched(ids):
-        session.execute(sa.delete(rows_of(Reading)).where(Reading.attempt_id.in_(some)))
-    rows = [{"attempt_id": one, **field_values(file)} for one in ids if one in on for file in on[one].now.values()]
-    _execute(session, sa.insert(rows_of(Reading)), rows)
+        session.execute(sa.delete(rows_of(LogOffset)).where(LogOffset.attempt_id.in_(some)))
+    rows = [{"attempt_id": one, **field_values(file)} for one in ids if one in on for file in on[one].after.values()]
+    _execute(session, sa.insert(rows_of(LogOffset)), rows)
 
 
 def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -192,19 +196,19 @@ _VALUES = operator.attrgetter(*IterationLine.__slots__)
 _NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinstance(column.type, CheckedNumber))
 
 
-def files_read(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileRead]]:
+def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
     """Attempt id -> name of a file -> how far it was read."""
     with ledger.reading() as session:
-        return _files_read(session, attempt_ids)
+        return _file_offsets(session, attempt_ids)
 
 
-def _files_read(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileRead]]:
-    columns = (Reading.attempt_id, *(getattr(Reading, name) for name in FileRead.__slots__))
-    found: dict[int, dict[str, FileRead]] = {}
+def _file_offsets(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
+    columns = (LogOffset.attempt_id, *(getattr(LogOffset, name) for name in FileOffset.__slots__))
+    found: dict[int, dict[str, FileOffset]] = {}
     for ids in batched(attempt_ids):
-        query = sa.select(*columns).where(Reading.attempt_id.in_(ids)).order_by(Reading.attempt_id, Reading.name)
+        query = sa.select(*columns).where(LogOffset.attempt_id.in_(ids)).order_by(LogOffset.attempt_id, LogOffset.name)
         for attempt_id, *values in session.execute(query):
-            file = FileRead(*values)
+            file = FileOffset(*values)
             found.setdefault(attempt_id, {})[file.name] = file
     return found
 

@@ -224,7 +224,7 @@ class Iteration(Table):
     host_wait_ms: Mapped[float | None]
 
 
-class Reading(Table):
+class LogOffset(Table):
     """How far a file of an attempt was read, so that the next look reads only what is new.
 
     `name` is the file's in the attempt's folder, `bytes_read` how much of it is in the ledger. `inode` (text: some file

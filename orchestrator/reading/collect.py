@@ -11,13 +11,13 @@ from orchestrator.job_dir import read_record
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    FileRead,
+    FileOffset,
     MeasuredMetric,
     Measurement,
-    ReadOn,
-    files_read,
+    OffsetUpdate,
+    file_offsets,
     iterations_of,
-    places,
+    positions,
     record_measurements,
 )
 from orchestrator.ledger.rows import JobRow, gpu_hours
@@ -67,14 +67,14 @@ def measure(row: JobRow) -> Measurement:
     return measured(row, _read(row, {}), ())
 
 
-def _read(row: JobRow, before: Mapping[str, FileRead]) -> NewContent:
+def _read(row: JobRow, before: Mapping[str, FileOffset]) -> NewContent:
     warmup_iterations = row.spec.warmup_iterations
     return read_new(Path(row.folder), before, final=row.phase == ENDED, warmup_iterations=warmup_iterations)
 
 
 def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, None]) -> list[int]:
     """Read these attempts once, and return those that another terminal has read at the same time."""
-    offsets = files_read(ledger, attempt_ids)
+    offsets = file_offsets(ledger, attempt_ids)
     batch = _Batch(ledger)
     for row in rows_of_attempts(ledger, attempt_ids):
         if row.verdict is not None:  # another terminal has just judged it
@@ -83,7 +83,7 @@ def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, Non
         try:
             new = _read(row, before)
             warnings |= dict.fromkeys(new.warnings)
-            if not has_ended and places(new.files) == places(before):
+            if not has_ended and positions(new.files) == positions(before):
                 continue
             stored = iterations_of(ledger, row.attempt_id, None if has_ended else _FIRST_LINES) if new.continues else []
             measurement = measured(row, new, stored)
@@ -91,12 +91,12 @@ def _collect(ledger: Ledger, attempt_ids: Sequence[int], warnings: dict[str, Non
             warnings[str(error)] = None
             continue
         files = _stored_files(new.files, Path(row.folder), has_ended)
-        batch.add(measurement, ReadOn(before, files, new.continues))
+        batch.add(measurement, OffsetUpdate(before, files, new.continues))
     batch.write()
     return batch.moved
 
 
-def _stored_files(files: Mapping[str, FileRead], folder: Path, has_ended: bool) -> dict[str, FileRead]:
+def _stored_files(files: Mapping[str, FileOffset], folder: Path, has_ended: bool) -> dict[str, FileOffset]:
     """Return the offsets with the facts to store, which contain no secret of the job's script."""
     secrets = job_secrets(folder)
     dropped = _ONLY_WHILE_RUNNING if has_ended else ()
@@ -113,22 +113,22 @@ class _Batch:
 
     ledger: Ledger
     measurements: list[Measurement] = field(default_factory=list)
-    read_on: dict[int, ReadOn] = field(default_factory=dict)
+    updates: dict[int, OffsetUpdate] = field(default_factory=dict)
     lines: int = 0
     moved: list[int] = field(default_factory=list)
 
-    def add(self, measurement: Measurement, read_on: ReadOn) -> None:
+    def add(self, measurement: Measurement, update: OffsetUpdate) -> None:
         """Add a measurement, and write the batch if it is large."""
         self.measurements.append(measurement)
-        self.read_on[measurement.attempt_id] = read_on
+        self.updates[measurement.attempt_id] = update
         self.lines += len(measurement.iterations)
         if self.lines >= LINES_AT_ONCE:
             self.write()
 
     def write(self) -> None:
         """Write the batch and begin the next one."""
-        self.moved += record_measurements(self.ledger, self.measurements, self.read_on)
-        self.measurements, self.read_on, self.lines = [], {}, 0
+        self.moved += record_measurements(self.ledger, self.measurements, self.updates)
+        self.measurements, self.updates, self.lines = [], {}, 0
 
 
 def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> Measurement:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.job_dir import open_job_file
-from orchestrator.ledger.measurements import FileRead
+from orchestrator.ledger.measurements import FileOffset
 from orchestrator.megatron.logs.iteration import IterationLines
 from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.logs import LogFile, log_files
@@ -26,14 +26,14 @@ class NewContent:
     `continues`, earlier lines do not count any more, and `lines` are all lines. `warnings` are one line each.
     """
 
-    files: dict[str, FileRead]
+    files: dict[str, FileOffset]
     lines: IterationLines
     facts: LogFacts
     continues: bool
     warnings: tuple[str, ...] = ()
 
 
-def read_new(folder: Path, before: Mapping[str, FileRead], *, final: bool, warmup_iterations: int = 0) -> NewContent:
+def read_new(folder: Path, before: Mapping[str, FileOffset], *, final: bool, warmup_iterations: int = 0) -> NewContent:
     """Read the log files of a folder from the offsets `before`.
 
     An incomplete last line is left for the next time unless this is `final`. If each rank has a log file, several files
@@ -60,7 +60,7 @@ def read_new(folder: Path, before: Mapping[str, FileRead], *, final: bool, warmu
 class _FileContent:
     """New content of one file."""
 
-    offset: FileRead
+    offset: FileOffset
     facts: LogFacts
     parts: list[Part]
     warnings: Sequence[str] = ()
@@ -87,7 +87,7 @@ def _has_lines(facts: LogFacts | None) -> bool:
     return facts is not None and facts.last_iteration is not None
 
 
-def _stored_facts(before: Mapping[str, FileRead]) -> dict[str, LogFacts]:
+def _stored_facts(before: Mapping[str, FileOffset]) -> dict[str, LogFacts]:
     """Return the stored facts by file; nothing if another version of the program stored them."""
     try:
         return {name: LogFacts.from_json(file.facts) for name, file in before.items()}
@@ -95,7 +95,9 @@ def _stored_facts(before: Mapping[str, FileRead]) -> dict[str, LogFacts]:
         return {}
 
 
-def _read(file: LogFile, before: FileRead | None, facts: LogFacts, final: bool, warmup_iterations: int) -> _FileContent:
+def _read(
+    file: LogFile, before: FileOffset | None, facts: LogFacts, final: bool, warmup_iterations: int
+) -> _FileContent:
     """Read one file from its offset."""
     start = end = before.bytes_read if before else 0
     if before is not None and file.size <= start:
@@ -108,11 +110,11 @@ def _read(file: LogFile, before: FileRead | None, facts: LogFacts, final: bool, 
         parts.append(part)
     if before is not None and end == start:
         return _FileContent(before, facts, parts, blocks.warnings)
-    offset = FileRead(file.name, str(file.inode), end, _fingerprint(file, end), facts.as_json())
+    offset = FileOffset(file.name, str(file.inode), end, _fingerprint(file, end), facts.as_json())
     return _FileContent(offset, facts, parts, blocks.warnings)
 
 
-def _are_the_same(files: Sequence[LogFile], before: Mapping[str, FileRead]) -> bool:
+def _are_the_same(files: Sequence[LogFile], before: Mapping[str, FileOffset]) -> bool:
     """Whether each file that was read exists, and still begins with the bytes that were read."""
     by_name = {file.name: file for file in files}
     return all(

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import open_job_file, read_job_file
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.measurements import files_read
+from orchestrator.ledger.measurements import file_offsets
 from orchestrator.ledger.reports import script_texts
 from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
 from orchestrator.masking import hidden_values, masked
@@ -86,7 +86,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     folders = attempt_folders(extract)
     texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
     contents.secrets |= secrets_of(extract, texts.values())
-    read = files_read(ledger, list(folders))
+    read = file_offsets(ledger, list(folders))
     paths: dict[int, Row] = {}
     now_in = ledger.run_folders()
     for recorded in extract.attempts:

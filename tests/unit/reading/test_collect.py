@@ -24,12 +24,12 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
     MeasuredMetric,
     Measurement,
-    ReadOn,
+    OffsetUpdate,
     iterations_of,
     metrics_of,
 )
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, Metric, Reading
+from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
 from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import incremental, logs
@@ -99,7 +99,7 @@ class Made:
             file.write_text("")
         nothing = dict.fromkeys((*KEPT, "ended_at", "exit_code"))
         with self.ledger.writing() as session:
-            for table in (Iteration, Metric, Reading, Event):
+            for table in (Iteration, Metric, LogOffset, Event):
                 session.execute(sa.delete(table))
             session.execute(sa.update(Attempt).values(state="RUNNING", phase=RUNNING, **nothing))
 
@@ -118,7 +118,7 @@ class Made:
         with self.ledger.reading() as session:
             found = {
                 table.__tablename__: [tuple(row) for row in session.execute(sa.select(*table.__table__.columns))]
-                for table in (Iteration, Metric, Reading)
+                for table in (Iteration, Metric, LogOffset)
             }
             found["attempts"] = [tuple(row) for row in session.execute(sa.select(*(getattr(Attempt, n) for n in KEPT)))]
             events = sa.select(Event.kind, Event.detail).where(Event.kind == "verdict")
@@ -331,7 +331,7 @@ def test_facts_of_another_version_are_not_gone_on_from(made: Made) -> None:
     file.write_text(log(5))
     collect(made.ledger)
     with made.ledger.writing() as session:
-        session.execute(sa.update(Reading).values(facts={"version": 0}))
+        session.execute(sa.update(LogOffset).values(facts={"version": 0}))
     file.write_text(log(6))
     collect(made.ledger)
     assert made.numbers() == [1, 2, 3, 4, 5, 6]
@@ -563,7 +563,7 @@ def test_a_crash_before_the_end_of_its_transaction_changes_nothing(made: Made, m
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.ledger.measurements._replace_files_read", crashes)
+        patch.setattr("orchestrator.ledger.measurements._replace_offsets", crashes)
         with pytest.raises(MemoryError):
             collect(made.ledger)
     assert made.everything() == before
@@ -619,7 +619,7 @@ def test_many_jobs_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.
         rows.append(len(ids))
         return attempts.rows_of_attempts(ledger, ids)
 
-    def record_measurements(ledger: Ledger, found: list[Measurement], on: dict[int, ReadOn]) -> list[int]:
+    def record_measurements(ledger: Ledger, found: list[Measurement], on: dict[int, OffsetUpdate]) -> list[int]:
         lines.append(sum(len(one.iterations) for one in found))
         return measurements.record_measurements(ledger, found, on)
 

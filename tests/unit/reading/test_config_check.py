@@ -248,7 +248,7 @@ def test_an_older_ledger_that_lacks_much_judges_what_it_has(tmp_path: Path) -> N
     expected = expected_of(a_row(tmp_path))
     assert (expected.gpus, expected.tensor_parallel, expected.pipeline_parallel) == (4, 2, 2)
     assert (expected.layers, expected.warmup_iterations) == (4, 2)
-    assert (expected.data_parallel, expected.padded_vocabulary, expected.commit) == (None, None, None)
+    assert (expected.data_parallel, expected.padded_vocabulary, expected.commit) == (1, None, None)
     assert expected.parameters == ()
 
 

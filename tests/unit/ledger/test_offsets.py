@@ -18,11 +18,11 @@ from orchestrator.ledger.attempts import (
 )
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (
-    FileRead,
+    FileOffset,
     MeasuredMetric,
     Measurement,
-    ReadOn,
-    files_read,
+    OffsetUpdate,
+    file_offsets,
     iterations_of,
     metrics_of,
     record_measurements,
@@ -39,22 +39,22 @@ def lines(*numbers: int, elapsed_ms: float = 100.0) -> tuple[IterationLine, ...]
     return tuple(IterationLine(n, elapsed_ms, 9.5, 1.0, n > 1, 1.0, 0, 0) for n in numbers)
 
 
-def file_read(upto: int, name: str = "log.txt") -> FileRead:
-    return FileRead(name, str(2**64 - 1), upto, f"digest of {upto}", FACTS)
+def file_read(upto: int, name: str = "log.txt") -> FileOffset:
+    return FileOffset(name, str(2**64 - 1), upto, f"digest of {upto}", FACTS)
 
 
 def add(
     ledger: Ledger,
-    before: FileRead | None,
-    now: FileRead,
+    before: FileOffset | None,
+    now: FileOffset,
     new: tuple[IterationLine, ...],
     *,
     keeps: bool = True,
     verdict: str | None = None,
 ) -> list[int]:
     measured = Measurement(1, new[-1].iteration if new else None, verdict, None, new, ())
-    known: Mapping[str, FileRead] = {before.name: before} if before else {}
-    return record_measurements(ledger, [measured], {1: ReadOn(known, {now.name: now}, keeps)})
+    known: Mapping[str, FileOffset] = {before.name: before} if before else {}
+    return record_measurements(ledger, [measured], {1: OffsetUpdate(known, {now.name: now}, keeps)})
 
 
 def stored(ledger: Ledger) -> list[tuple[int, float]]:
@@ -69,7 +69,7 @@ def a_job(ledger: Ledger) -> None:
 def test_how_far_a_file_was_read_comes_back_whatever_its_size_and_number(ledger: Ledger) -> None:
     far = file_read(2**40)
     assert add(ledger, None, far, lines(1)) == []
-    assert files_read(ledger, [1, 99]) == {1: {"log.txt": far}}
+    assert file_offsets(ledger, [1, 99]) == {1: {"log.txt": far}}
 
 
 def test_new_lines_are_added_and_take_the_place_of_those_with_their_numbers(ledger: Ledger) -> None:
@@ -82,7 +82,7 @@ def test_new_lines_are_added_and_take_the_place_of_those_with_their_numbers(ledg
 def test_where_what_was_read_no_longer_counts_all_of_it_is_replaced(ledger: Ledger) -> None:
     add(ledger, None, file_read(10), lines(1, 2, 3))
     add(ledger, file_read(10), file_read(5), lines(1, elapsed_ms=200.0), keeps=False)
-    assert stored(ledger) == [(1, 200.0)] and files_read(ledger, [1])[1]["log.txt"].bytes_read == 5
+    assert stored(ledger) == [(1, 200.0)] and file_offsets(ledger, [1])[1]["log.txt"].bytes_read == 5
 
 
 def test_who_goes_on_from_where_another_has_gone_on_writes_nothing_and_is_told(ledger: Ledger) -> None:
