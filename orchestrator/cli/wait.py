@@ -61,27 +61,20 @@ def _under_way(ledger: Ledger) -> list[JobRow]:
 
 
 def _is_well(folders: Folders, row: JobRow) -> bool:
-    """Verified, or ended as its source says that it does."""
-    from orchestrator.ledger.tables import VERIFIED
-
-    if row.verdict == VERIFIED:
-        return True
-    from orchestrator.reading.failure import ran_out_of_memory
-
-    return ran_out_of_memory(row) and _is_published_to_run_out(folders, row)
-
-
-def _is_published_to_run_out(folders: Folders, row: JobRow) -> bool:
+    """Return whether the job is verified, or failed as its source reports."""
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment
     from orchestrator.errors import ReproError
+    from orchestrator.ledger.tables import FAILED, VERIFIED
+    from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
 
+    if row.verdict != FAILED or not ran_out_of_memory(row):
+        return row.verdict == VERIFIED
     try:
         cases = expand(find_experiment(folders, row.experiment), row.scale)
-    except ReproError:  # its file has changed or is gone since: nothing is published then
+    except ReproError:  # the experiment file has changed or is gone
         return False
-    expected = next((case.expected for case in cases if case.name == row.case_name), None)
-    return expected is not None and expected.outcome == "oom"
+    return any(fails_as_published(case, row.failure) for case in cases if case.name == row.case_name)
 
 
 def _suggest(bad: Sequence[JobRow]) -> None:

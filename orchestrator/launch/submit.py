@@ -48,7 +48,7 @@ from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, VERIFIED
 from orchestrator.ownership import NotOwn, require_own_folder
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
-from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, failure_named
+from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
 
 
@@ -141,19 +141,13 @@ def disposition_of(
     failure = failure_named(latest.failure)
     if options.rerun_verified or (latest.verdict != VERIFIED and failure in options.rerun_classes):
         return Disposition.MISSING
-    if latest.verdict == VERIFIED or fails_as_published(plan, latest.failure):
+    if latest.verdict == VERIFIED or fails_as_published(plan.case, latest.failure):
         return Disposition.DONE
     if options.rerun_classes or latest.submitted >= MOST_ATTEMPTS:
         return Disposition.LEFT
     if slurm_requeues and failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
         return Disposition.LEFT
     return Disposition.MISSING if POLICIES[failure].again else Disposition.LEFT
-
-
-def fails_as_published(plan: Plan, failure: str | None) -> bool:
-    """Return whether the job failed as its source reports."""
-    expected = plan.case.expected
-    return expected is not None and expected.outcome == "oom" and failure == Failure.GPU_OOM.value
 
 
 def is_orphan(latest: Latest) -> bool:
@@ -200,7 +194,7 @@ def _require_canary(
     if not options.canary or latest is None or canary.identity in missing or latest.verdict != FAILED:
         return
     failure = failure_named(latest.failure)
-    if not fails_as_published(canary, latest.failure):
+    if not fails_as_published(canary.case, latest.failure):
         name, retry = short_name(canary.case.experiment), f"--class {failure} --where {canary.case.name}"
         what = f"the canary, {canary.label}, failed ({failure}), and the others wait for it"
         raise ReproError(Problem(what, hint=f"repro retry {name} {retry}, or leave --canary out"))

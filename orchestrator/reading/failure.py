@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
@@ -38,6 +39,9 @@ from orchestrator.megatron.logs.root_cause_kinds import (
     TIME_LIMIT,
 )
 from orchestrator.megatron.logs.scan import Origin, lines_with
+
+if TYPE_CHECKING:
+    from orchestrator.catalog.case import Case  # `status` loads no catalog
 
 MOST_ATTEMPTS = 3
 """Number of submissions of a job without a request by a person."""
@@ -197,6 +201,11 @@ class Ending:
 def ran_out_of_memory(row: JobRow) -> bool:
     """Return whether the job failed because a GPU's memory was too small."""
     return row.verdict == FAILED and row.failure == Failure.GPU_OOM.value
+
+
+def fails_as_published(case: Case, failure: str | None) -> bool:
+    """Return whether a failed job of this case ended as its source reports: it ran out of GPU memory."""
+    return case.expected is not None and case.expected.outcome == "oom" and failure == Failure.GPU_OOM.value
 
 
 def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:

@@ -12,7 +12,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import VERIFIED
-from orchestrator.reading.failure import ran_out_of_memory
+from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
 from orchestrator.results.repeats import CaseMetric, together
 
 
@@ -54,7 +54,7 @@ class Result:
     @property
     def ended_as_published(self) -> bool:
         """It failed, as the source says it does."""
-        return self.expects_oom and self.ran_out_of_memory
+        return self.ran_out_of_memory and self.row is not None and fails_as_published(self.case, self.row.failure)
 
     def has(self, settings: Settings) -> bool:
         return settings.given().items() <= self.case.settings.items()
