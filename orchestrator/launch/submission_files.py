@@ -15,6 +15,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder, read_job_file
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import PendingAttempt
+from orchestrator.ledger.tables import SchedulerKind
 from orchestrator.ownership import read_own_file, require_own_folder
 
 JOB_SCRIPT = "job.sh"
@@ -136,7 +137,7 @@ class SentRecord:
     """A submission: its token, the host it was made on, and the name of the file that the scheduler was given."""
 
     token: str
-    scheduler: str
+    scheduler: SchedulerKind
     host: str
     file: str
     jobs: tuple[SentJob, ...]
@@ -174,7 +175,8 @@ def read_sent(run: Path, token: str) -> SentRecord | None:
     fields = {name: value for name, value in pairs if name != "job"}
     try:
         jobs = tuple(_job(run, value) for name, value in pairs if name == "job")
-        return SentRecord(fields["token"], fields["scheduler"], fields["host"], fields["file"], jobs)
+        scheduler: SchedulerKind = "slurm" if fields["scheduler"] == "slurm" else "local"
+        return SentRecord(fields["token"], scheduler, fields["host"], fields["file"], jobs)
     except (KeyError, ValueError):
         return None
 

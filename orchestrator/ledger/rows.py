@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.run_folders import RunFolders
-from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, Table
+from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ class AttemptRow:
     job_id: str
     run_id: str
     number: int
-    scheduler: str
+    scheduler: SchedulerKind
     host: str
     user: str | None = None
     pid: int | None = None

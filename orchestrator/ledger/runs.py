@@ -26,6 +26,7 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
     RunJob,
+    SchedulerKind,
     batched,
     field_values,
     rows_of,
@@ -66,7 +67,7 @@ class NewJob:
     spec: JobSpec
     gpus: int
     iterations: int
-    scheduler: str
+    scheduler: SchedulerKind
     repeat: int = 1
     image_digest: str | None = None
 
@@ -101,7 +102,7 @@ class Latest:
     verdict: str | None
     failure: str | None
     reason: str | None
-    scheduler: str
+    scheduler: SchedulerKind
     host: str
     pid: int | None
     pid_start_ticks: int | None

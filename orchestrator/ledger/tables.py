@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import ForeignKey, Index, MetaData, TableClause, UniqueConstraint, true
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -40,6 +40,9 @@ IN_TURN = "IN_TURN"
 
 
 _MOST_AT_ONCE = 900
+
+SchedulerKind = Literal["slurm", "local"]
+"""Scheduler of an attempt: Slurm, or the queue of this machine, which also starts the jobs of `mpirun` clusters."""
 
 T = TypeVar("T")
 

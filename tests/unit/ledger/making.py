@@ -16,7 +16,7 @@ from orchestrator.ledger import runs
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, in_turn
-from orchestrator.ledger.tables import VERIFIED
+from orchestrator.ledger.tables import VERIFIED, SchedulerKind
 
 _RUN_IDS = (f"20260101-000000-{number:04x}" for number in itertools.count())
 
@@ -64,7 +64,7 @@ def new_run(experiment: str = "sc21/figure-13", scale: str = "cpu", host: str = 
     )
 
 
-def new_job(name: str, scheduler: str = "local") -> NewJob:
+def new_job(name: str, scheduler: SchedulerKind = "local") -> NewJob:
     return NewJob(
         id=f"{name}-id",
         case_name=name,
@@ -129,7 +129,7 @@ def record(
     *names: str,
     token: str = "token",
     run: NewRun | None = None,
-    scheduler: str = "local",
+    scheduler: SchedulerKind = "local",
     array: bool = True,
 ) -> Recorded:
     """A run of these jobs; what it has to submit is claimed under the token, and nobody has answered yet."""
