@@ -1,27 +1,28 @@
-"""What may be set for a case, by the names that matrices, rows, rules and `--where` all use."""
+"""Axes of a case: the names that matrices, rows, rules and `--where` may set, with the type of each value."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, shortened
+from orchestrator.errors import did_you_mean
 from orchestrator.megatron.training import ContextCommunication, DdpKind, Recompute
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Value = int | float | bool | str
-"""What an axis may be set to."""
+"""Value of a case on an axis."""
 
 
-class Settings(Strict):
-    """Everything that may differ between the cases of a figure.
+class ParallelAxes(Strict):
+    """Name of the row and of the paper's model, workload, parallel sizes and switches.
 
-    Sizes of the parallel groups: pipeline, tensor, data, context, expert and expert-tensor (`pp`, `tp`, `dp`, `cp`,
-    `ep`, `etp`), and `vp` virtual stages. `mbs` and `gbs` are the microbatch and global batch size in sequences.
-    `case` names a row; `model` one of the paper's models. The other names are those of `ModelShape` and `Training`.
+    Parallel sizes are pipeline, tensor, data, context, expert and expert-tensor (`pp`, `tp`, `dp`, `cp`, `ep`, `etp`);
+    `vp` is the number of virtual stages.
     """
 
     case: Text | None = None
@@ -42,6 +43,11 @@ class Settings(Strict):
     distributed_optimizer: Flag | None = None
     cp_comm: ContextCommunication | None = None
     ddp: DdpKind | None = None
+
+
+class ModelAxes(Strict):
+    """Sizes of a model, named as in `ModelShape`."""
+
     layers: Count | None = None
     hidden: Count | None = None
     heads: Count | None = None
@@ -51,97 +57,84 @@ class Settings(Strict):
     experts_per_token: Count | None = None
     seq: Count | None = None
     vocab: Count | None = None
+
+
+class BatchAxes(Strict):
+    """Microbatch and global batch size in sequences."""
+
     mbs: Count | None = None
     gbs: Count | None = None
 
+
+class Settings(BatchAxes, ModelAxes, ParallelAxes):
+    """Values on any axes. Pydantic orders the fields by base class, the last base first."""
+
     def given(self) -> dict[str, Value]:
-        """What is set, in the order of the axes."""
+        """Return the values that are set, in the order of the axes."""
         return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
 
 
 AXES: tuple[str, ...] = tuple(Settings.model_fields)
 """Names of all axes, in the order in which they name a case."""
 
+
 T = TypeVar("T")
 
 
-class ByAxis(Strict, Generic[T]):
-    """Something for some of the axes."""
-
-    case: T | None = None
-    model: T | None = None
-    workload: T | None = None
-    gpus: T | None = None
-    pp: T | None = None
-    tp: T | None = None
-    dp: T | None = None
-    cp: T | None = None
-    ep: T | None = None
-    etp: T | None = None
-    vp: T | None = None
-    recompute: T | None = None
-    offload: T | None = None
-    scatter_gather: T | None = None
-    sequence_parallel: T | None = None
-    distributed_optimizer: T | None = None
-    cp_comm: T | None = None
-    ddp: T | None = None
-    layers: T | None = None
-    hidden: T | None = None
-    heads: T | None = None
-    kv_groups: T | None = None
-    ffn: T | None = None
-    experts: T | None = None
-    experts_per_token: T | None = None
-    seq: T | None = None
-    vocab: T | None = None
-    mbs: T | None = None
-    gbs: T | None = None
-
-    def given(self) -> dict[str, T]:
-        return {name: getattr(self, name) for name in AXES if getattr(self, name) is not None}
+def axis_hint(name: str) -> str:
+    """Return the hint for a name that is not an axis."""
+    return did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
 
 
-class AxisRules(ByAxis[Text]):
-    """Axes that follow from others: `tp: gpus / pp`."""
+def _axis(name: str) -> str:
+    if name not in AXES:
+        raise PydanticCustomError("no_such_axis", "no such axis", {"hint": axis_hint(name)})
+    return name
 
 
-class AxisValues(ByAxis[list[Value]]):
-    """The matrix: every combination of these values is one case."""
+def _in_order(values: dict[str, T]) -> dict[str, T]:
+    return {name: values[name] for name in AXES if name in values}
 
-    @model_validator(mode="after")
-    def _has_values(self) -> AxisValues:
-        if not self.given():
-            raise ValueError("names no axis")
-        for name, values in self.given().items():
-            if not values:
-                raise ValueError(f"{name} has no values")
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} names a value twice")
-        return self
 
+def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
+    if not values:
+        raise ValueError("names no axis")
+    for name, listed in values.items():
+        if not listed:
+            raise ValueError(f"{name} has no values")
+        if len(set(listed)) != len(listed):
+            raise ValueError(f"{name} names a value twice")
+    return values
+
+
+ByAxis = Annotated[dict[Annotated[str, AfterValidator(_axis)], T], AfterValidator(_in_order)]
+"""A value for some of the axes, in the order of the axes."""
+Rules = ByAxis[Text]
+"""Axes that follow from others: `tp: gpus / pp`."""
+Matrix = Annotated[ByAxis[list[Value]], AfterValidator(_matrix)]
+"""Values of each axis: each combination is one case."""
 
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 _DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,9}")
 
 
 def read_value(axis: str, text: str) -> Value:
-    """What `text`, as typed after `axis=`, stands for; ValueError says what it may be."""
+    """Parse `text`, as typed after `axis=`; ValueError names the values that the axis can have."""
     number = int(text) if _WHOLE.fullmatch(text) else float(text) if _DECIMAL.fullmatch(text) else None
-    meant: Value = number if number is not None else {"true": True, "false": False}.get(text, text)
+    value: Value = number if number is not None else {"true": True, "false": False}.get(text, text)
     try:
-        return checked_value(axis, meant)
+        return checked_value(axis, value)
     except ValueError:
-        if meant == text:
+        if value == text:
             raise
         return checked_value(axis, text)  # a row may be called 301
 
 
 def checked_value(axis: str, value: object) -> Value:
-    """The value itself if this axis can have it; ValueError says what it may be."""
+    """Return the value if the axis can have it; ValueError names the values that it can have."""
     try:
-        found: Value = getattr(Settings.model_validate({axis: value}), axis)
+        checked: Value = getattr(Settings.model_validate({axis: value}), axis)
     except ValidationError as error:
-        said = str(error.errors()[0]["msg"])
-        raise ValueError(f"{said[:1].lower()}{said[1:]}, got {shortened(value)}") from None
-    return found
+        message = str(error.errors()[0]["msg"])
+        raise ValueError(f"{message[:1].lower()}{message[1:]}, got {shortened(value)}") from None
+    return checked

@@ -79,19 +79,19 @@ def case_count(fields: ScaleFields) -> int:
     if fields.cases is not None:
         return len(fields.cases)
     assert fields.matrix is not None
-    return math.prod(len(values) for values in fields.matrix.given().values())
+    return math.prod(len(values) for values in fields.matrix.values())
 
 
 def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None:
     """Return the values of all cases on `gpus` or `workload` without expanding them; None if a rule derives them."""
-    if fields.rules is not None and axis in fields.rules.given():
+    if fields.rules is not None and axis in fields.rules:
         return None
     shared = _shared(entry, fields).get(axis)
     if fields.cases is not None:
         found = {row.given().get(axis, shared) for row in fields.cases}
     else:
         assert fields.matrix is not None
-        found = set(fields.matrix.given().get(axis, [shared]))
+        found = set(fields.matrix.get(axis, [shared]))
     return {value for value in found if value is not None} or None
 
 
@@ -124,7 +124,7 @@ def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
         yield from fields.cases
     else:
         assert fields.matrix is not None
-        matrix = fields.matrix.given()
+        matrix = fields.matrix
         for values in itertools.product(*matrix.values()):
             yield CaseFields.model_construct(None, **dict(zip(matrix, values, strict=True)))
 
@@ -168,7 +168,7 @@ def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value])
         return set(entry.experiment.named_by)
     axes = entry.experiment.axes
     drawn = {*axes.x.of, *([axes.series.of] if axes.series else [])}
-    return {*varied, *(axis for axis in (fields.rules.given() if fields.rules else ()) if axis in drawn)}
+    return {*varied, *(axis for axis in (fields.rules or ()) if axis in drawn)}
 
 
 def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
@@ -187,7 +187,7 @@ def _settings(entry: Entry, fields: ScaleFields, given: Mapping[str, Value]) -> 
     name = given.get("model")
     named = _given(entry.paper.models[str(name)]) if name is not None else {}
     settings = {**named, **given}
-    return settings | _derived(fields.rules.given() if fields.rules else {}, settings)
+    return settings | _derived(fields.rules or {}, settings)
 
 
 def _given(fields: ModelFields | TrainingFields) -> dict[str, Value]:

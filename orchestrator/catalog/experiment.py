@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.catalog.axes import AXES, AxisRules, AxisValues, Settings
+from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings, axis_hint
 from orchestrator.catalog.claims import Claim, HowStated, Metric
 from orchestrator.config.model import Count, Hardware, NonNegative, Positive, Strict, Text, TimeLimit
-from orchestrator.errors import did_you_mean
 from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute
 
@@ -19,19 +18,10 @@ PAPER = "paper"
 LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
-class ModelFields(Strict):
-    """A model's shape, or what of it is the same in every case; the rest comes from matrix, rows or rules."""
+class ModelFields(ModelAxes):
+    """The shape of a model, or the part of it that all cases share; matrix, rows or rules give the rest."""
 
-    layers: Count | None = None
-    hidden: Count | None = None
-    heads: Count | None = None
-    seq: Count | None = None
-    vocab: Count | None = None
-    ffn: Count | None = None
-    kv_groups: Count | None = None
     family: Family | None = None
-    experts: Count | None = None
-    experts_per_token: Count | None = None
 
 
 class TrainingFields(Strict):
@@ -77,9 +67,9 @@ class ScaleFields(Strict):
     model: ModelFields = ModelFields()
     training: TrainingFields = TrainingFields()
     fixed: Settings = Settings()
-    matrix: AxisValues | None = None
+    matrix: Matrix | None = None
     cases: Annotated[list[CaseFields], Field(min_length=1)] | None = None
-    rules: AxisRules | None = None
+    rules: Rules | None = None
     arguments: list[Text] | None = None
     time_limit: TimeLimit | None = None
 
@@ -103,7 +93,7 @@ class XAxis(Strict):
     def _known(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in AXES:
-                raise ValueError(f"{name}: no such axis; {did_you_mean(name, AXES) or ', '.join(AXES)}")
+                raise ValueError(f"{name}: no such axis; {axis_hint(name)}")
         return names
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.catalog.axes import AXES, AxisValues, checked_value
+from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PeakClaim, TrendClaim
 from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.yaml import Document, KeyPath
@@ -25,10 +25,10 @@ def problems(
 
 def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
     """Values in a matrix that their axis cannot have, at any scale; rows are checked as they are read."""
-    matrices: list[tuple[KeyPath, AxisValues | None]] = [((), experiment.matrix)]
+    matrices: list[tuple[KeyPath, Matrix | None]] = [((), experiment.matrix)]
     matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
     for path, matrix in matrices:
-        for axis, values in (matrix.given() if matrix else {}).items():
+        for axis, values in (matrix or {}).items():
             for i, value in enumerate(values):
                 try:
                     checked_value(axis, value)
@@ -58,10 +58,10 @@ def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterato
     """An axis that two of matrix, fixed and rules give: one of them would be ignored in silence."""
     rows = {axis for row in fields.cases or () for axis in row.given()}
     givers = {
-        "matrix": set(fields.matrix.given() if fields.matrix else ()),
+        "matrix": set(fields.matrix or ()),
         "cases": rows,
         "fixed": set(fields.fixed.given()),
-        "rules": set(fields.rules.given() if fields.rules else ()),
+        "rules": set(fields.rules or ()),
     }
     for first, second in (("matrix", "fixed"), ("matrix", "rules"), ("fixed", "rules"), ("cases", "rules")):
         for axis in sorted(givers[first] & givers[second]):
@@ -73,15 +73,14 @@ def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterato
 def _unknown_axes(document: Document, experiment: Experiment) -> Iterator[Problem]:
     for path, axis in _named_axes(experiment):
         if axis not in AXES:
-            hint = did_you_mean(axis, AXES) or f"known: {', '.join(AXES)}"
-            yield Problem(f"{axis}: no such axis", str(document.place(path)), hint)
+            yield Problem(f"{axis}: no such axis", str(document.place(path)), axis_hint(axis))
 
 
 def _axes_without_values(document: Document, experiment: Experiment, fields: ScaleFields) -> Iterator[Problem]:
     rows = dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
     known = [
-        *(fields.matrix.given() if fields.matrix else ()),
-        *(fields.rules.given() if fields.rules else ()),
+        *(fields.matrix or ()),
+        *(fields.rules or ()),
         *rows,
     ]
     for path, axis in _named_axes(experiment):
@@ -99,7 +98,7 @@ def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
         yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
     for i, claim in enumerate(experiment.claims):
         if isinstance(claim, PeakClaim):
-            yield from ((("claims", i, "at", axis), axis) for axis in claim.at.given())
+            yield from ((("claims", i, "at", axis), axis) for axis in claim.at)
         elif isinstance(claim, GainClaim):
             yield ("claims", i, "along"), claim.along
             yield ("claims", i, "where_largest"), claim.where_largest
@@ -121,8 +120,8 @@ def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleF
     known = list(paper.models)
     named = [(own_path(document, scale, "cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
     named.append((own_path(document, scale, "fixed", "model"), fields.fixed.model))
-    listed = fields.matrix.model if fields.matrix else None
-    named += [(own_path(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed or ())]
+    listed = (fields.matrix or {}).get("model", [])
+    named += [(own_path(document, scale, "matrix", "model", i), str(name)) for i, name in enumerate(listed)]
     for path, name in named:
         if name is not None and name not in known:
             hint = did_you_mean(name, known) or f"paper.yaml has: {', '.join(known) or 'none'}"

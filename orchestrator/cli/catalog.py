@@ -52,9 +52,9 @@ def _print_list(rows: list[dict[str, Any]], clusters: list[str]) -> None:
 
 def show(experiment: ExperimentName, scale: ScaleOf = "paper", where: Where = None, json: Json = False) -> None:
     """Show one experiment: its cases and axes, the published numbers, the claims and where they can be judged."""
+    from orchestrator.catalog.case import parse_where, select
     from orchestrator.catalog.expand import expand
     from orchestrator.catalog.library import find_experiment, replaced
-    from orchestrator.catalog.selection import parse_where, select
     from orchestrator.config.yaml import shown
     from orchestrator.paths import find_folders
 

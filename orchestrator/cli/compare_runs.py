@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from orchestrator.catalog.case import parse_where
 from orchestrator.catalog.library import find_experiment, full_name
-from orchestrator.catalog.selection import parse_where
 from orchestrator.cli.output import as_json, filled_columns, next_command, say, table
 from orchestrator.cli.selection import matches
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError

@@ -16,8 +16,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.planning.batch_plan import BatchPlan, CaseSelection, PlannedCase
-    from orchestrator.planning.budget import Budgeted
+    from orchestrator.planning.batch_plan import BatchPlan, Budgeted, CaseSelection, PlannedCase
 
 Names = Annotated[
     list[str],
@@ -114,8 +113,7 @@ def _within_budget(
     chosen: Sequence[CaseSelection], batch: BatchPlan, time_budget: str
 ) -> tuple[BatchPlan, Budgeted | None]:
     """The plan of the same cases with as many iterations as fit; those that are refused stay as they are."""
-    from orchestrator.planning.batch_plan import plan_batch
-    from orchestrator.planning.budget import read_budget, within_budget
+    from orchestrator.planning.batch_plan import plan_batch, read_budget, within_budget
 
     budget_s = read_budget(time_budget)
     if len(chosen) > 1:
@@ -138,7 +136,7 @@ def _add_runs(rows: Mapping[str, dict[str, Any]], budgeted: Budgeted) -> None:
 
 def _add_alpha(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> None:
     """The alpha of each case that offloads, or could, beside the published one."""
-    from orchestrator.megatron.memory_atc24 import solve_offload
+    from orchestrator.megatron.memory import solve_offload
 
     found = False
     for planned in batch.planned:

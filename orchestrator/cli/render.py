@@ -37,7 +37,7 @@ def render(
     from orchestrator.launch.batches import copy_programs
     from orchestrator.launch.render import explain_job, render_job
     from orchestrator.paths import find_folders
-    from orchestrator.planning.budget import read_budget
+    from orchestrator.planning.batch_plan import read_budget
 
     budget_s = read_budget(time_budget) if time_budget is not None else None
     folders = find_folders()

@@ -93,7 +93,7 @@ def _plans(
     from orchestrator.catalog.library import find_experiment
     from orchestrator.cli.selection import cases_of
     from orchestrator.clusters.resolve import find_cluster, recorded_cluster
-    from orchestrator.planning.budget import trained_for
+    from orchestrator.planning.batch_plan import trained_for
     from orchestrator.planning.plan import plan_cases, repeated
 
     first = rows[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.catalog.axes import Value
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, parse_where, replacement_notes, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import (
     Entry,
@@ -17,7 +17,6 @@ from orchestrator.catalog.library import (
     names_meant,
     replaced,
 )
-from orchestrator.catalog.selection import parse_where, replacement_notes, select
 from orchestrator.cli.output import say
 from orchestrator.cli.session import existing_ledger
 from orchestrator.cli.time_budget import budget_line
@@ -28,8 +27,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders
-from orchestrator.planning.batch_plan import CaseSelection
-from orchestrator.planning.budget import within_budget
+from orchestrator.planning.batch_plan import CaseSelection, within_budget
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, run_with
 from orchestrator.planning.target import Target
 from orchestrator.workloads.traits import traits_of

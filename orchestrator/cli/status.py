@@ -155,7 +155,7 @@ def _listed(ledger: Ledger, folders: Folders, shown: Shown, looked: RefreshResul
     if shown.where is None:
         jobs = job_summaries(ledger, experiment=named)
     else:
-        from orchestrator.catalog.selection import parse_where
+        from orchestrator.catalog.case import parse_where
         from orchestrator.cli.selection import matches
 
         wanted = parse_where(shown.where)

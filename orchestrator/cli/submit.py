@@ -87,7 +87,7 @@ def submit(
     """Submit an experiment: every case that is neither verified nor under way, the smallest first."""
     from orchestrator.cli.selection import planned, require_verifiable
     from orchestrator.paths import find_folders
-    from orchestrator.planning.budget import read_budget
+    from orchestrator.planning.batch_plan import read_budget
     from orchestrator.planning.plan import repeated
 
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None  # each repeat has its share

@@ -11,7 +11,7 @@ import typer
 from orchestrator.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.planning.budget import Budgeted
+    from orchestrator.planning.batch_plan import Budgeted
 
 TimeBudget = Annotated[
     Optional[str],  # noqa: UP045  typer reads it at run time, on Python 3.10 too

@@ -83,7 +83,9 @@ def _problem(
     said = said[:1].lower() + said[1:]
     dotted = ".".join(str(part) for part in path) or "file"
     if name == "[key]":  # pydantic's mark for a mapping's key
-        return Problem(f"{dotted}: not a name for this: {said}", at(path) if at else str(document.key_place(path)))
+        hint = detail.get("ctx", {}).get("hint")
+        what = said if hint else f"not a name for this: {said}"
+        return Problem(f"{dotted}: {what}", at(path) if at else str(document.key_place(path)), hint)
     return Problem(f"{dotted}: {said}{_shown_value(document.value, path)}", place(path))
 
 

@@ -5,7 +5,6 @@
 | SC21 eq. 3; Alpa's benchmark too | full | counted, all of it | `flops_per_iteration` |
 | the products that a program computes | as computed | as computed | `computed_flops_per_iteration` |
 | MFU as ATC'24 counts it | causal, half | not counted | `model_flops_per_token` |
-| Megatron-LM's own log | full, then causal | not counted | `printed_flops_per_iteration` |
 
 All count the matrix products of the layers and of the output layer, 2 FLOPs per weight and token forward and twice
 that backward; of experts those that a token visits. The embedding, norms and a router's product (well under 1 %) are
@@ -13,8 +12,6 @@ left out.
 """
 
 from __future__ import annotations
-
-import re
 
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Recompute
@@ -84,25 +81,6 @@ def model_flops_utilization(model: ModelShape, tokens_per_s_per_gpu: float, peak
     return 100 * tokens_per_s_per_gpu * model_flops_per_token(model) / (peak_tflops * 1e12)
 
 
-def printed_flops_per_iteration(model: ModelShape, global_batch_size: int, version: str) -> float | None:
-    """FLOPs that Megatron-LM divides by the elapsed time for `--log-throughput`; None where it prints no throughput.
-
-    `version` is that of megatron-core: `0.14.0`, `core_v0.5.0`. Recomputation never counts. Attention counts in full
-    until 0.11 and by half since 0.12; 0.5 takes every feed-forward layer for two matrices of 4 x hidden, whatever it
-    is (num_floating_point_operations in megatron/training at those tags). ValueError for another kind of version.
-    """
-    match = re.fullmatch(r"(?:core_)?[vr]?0\.(\d+)(?:[.a-z].*)?", version)
-    if not match:
-        raise ValueError(f"{version!r} is not a version of megatron-core")
-    minor = int(match[1])
-    if minor < 5:
-        return None
-    ffn = 8 * model.hidden**2 if minor == 5 else _active_ffn_weights(model)
-    attention = _attention_flops_per_token(model) / (1 if minor < 12 else 2)
-    layer = _weight_flops_per_token(model, ffn) + attention
-    return 3 * global_batch_size * model.seq * (model.layers * layer + _logit_flops_per_token(model))
-
-
 def tflops_per_gpu(flops: float, iteration_ms: float, gpus: int) -> float:
     """Achieved TFLOP/s of each GPU, from the elapsed time of an iteration in milliseconds (SC21 section 5)."""
     return flops / (iteration_ms / 1e3) / gpus / 1e12
@@ -116,12 +94,6 @@ def training_days(parameters: float, tokens: float, gpus: int, tflops_per_gpu: f
 def days(flops: float, gpus: int, tflops_per_gpu: float) -> float:
     """Days that GPUs at a rate in TFLOP/s each need for so many FLOPs."""
     return flops / (gpus * tflops_per_gpu * 1e12) / SECONDS_PER_DAY
-
-
-def alpa_parameters(model: ModelShape) -> float:
-    """Parameters as Alpa's benchmark (OSDI'22) counts a GPT: no positions, and a bias of the output layer."""
-    l, h = model.layers, model.hidden  # noqa: E741  the papers' symbols
-    return l * (12 * h * h + 11 * h) + model.vocab * (h + 1)
 
 
 def _weight_flops_per_token(model: ModelShape, ffn_weights: int) -> int:

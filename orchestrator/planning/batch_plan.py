@@ -1,15 +1,23 @@
-"""Plan of many experiments: each case checked and costed, jobs that figures share counted once."""
+"""Plans of many cases: jobs that figures share counted once, totals, and iterations that fit a time budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
-from orchestrator.errors import Problem
+from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.training import Training
+from orchestrator.paths import short_name
+from orchestrator.planning.cost import run_s
 from orchestrator.planning.plan import CheckedCase, check_case, refusal_problems, what_runs
 from orchestrator.planning.target import Target
+from orchestrator.planning.time_model import predict
+from orchestrator.slurm.notation import time_limit_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +96,132 @@ def plan_batch(selections: Iterable[CaseSelection]) -> BatchPlan:
 
 def _label(entry: Entry, case: Case) -> str:
     return f"{entry.short_name} {case.name}"
+
+
+LEAST_INTERVALS = 3
+"""Log intervals behind the warm-up that every case keeps: the fewest of which the median leaves a stray one out."""
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job as a budget sees it: how it trains unless it is cut, and how long an iteration is predicted to take."""
+
+    name: str
+    training: Training
+    iteration_ms: float
+    program: str
+
+    def iterations(self, measured: int) -> int:
+        """How many leave so many measured ones: whole log intervals, never under the least, never over its own.
+
+        Behind the warm-up, or the first interval where that is longer: it holds the start-up (`reading/statistics`).
+        """
+        every = self.training.log_interval
+        not_measured = max(1, math.ceil(self.training.warmup_iterations / every))
+        intervals = not_measured + max(LEAST_INTERVALS, measured // every)
+        return min(self.training.iterations, intervals * every)
+
+    def run_s(self, measured: int) -> float:
+        """Seconds from start to end with so many measured iterations."""
+        training = replace(self.training, iterations=self.iterations(measured))
+        return run_s(training, self.iteration_ms, self.program)
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """Cases with as many iterations as fit; of each, in the same order, those that the experiment asks for (`own`) and
+    the seconds of its job.
+
+    Of cases that are the same job `total_s` counts it once. `uncertainty` is the largest of the predictions', relative.
+    """
+
+    cases: tuple[Case, ...]
+    own: tuple[int, ...]
+    run_s: tuple[float, ...]
+    jobs: int
+    total_s: float
+    budget_s: int
+    uncertainty: float
+
+
+def read_budget(text: str) -> int:
+    """`10m`, `600s`, `1h` or `0:10:00`, as a time limit is written, in seconds; ReproError for anything else."""
+    if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
+        found = int(plain[1]) * _UNITS_S[plain[2]]
+    elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
+        found = time_limit_s(text)
+    else:
+        found = 0
+    if not found:
+        raise ReproError(Problem(f"--time-budget {text}: no time", hint="for example 10m, 600s, 1h or 0:10:00"))
+    return found
+
+
+def within_budget(cases: Sequence[Case], target: Target, budget_s: int) -> Budgeted:
+    """Cases that the target does not refuse, with iterations that fit.
+
+    ReproError where nothing is predicted of a case, or where not even the least iterations of all of them fit.
+    """
+    runs, uncertainty = _runs(cases, target)
+    measured = most_measured(list(runs.values()), budget_s)
+    if measured is None:
+        raise ReproError(_too_short(list(runs.values()), budget_s))
+    of_each = [runs[what_runs(case)] for case in cases]
+    return Budgeted(
+        cases=tuple(trained_for(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
+        own=tuple(case.training.iterations for case in cases),
+        run_s=tuple(run.run_s(measured) for run in of_each),
+        jobs=len(runs),
+        total_s=total_s(list(runs.values()), measured),
+        budget_s=budget_s,
+        uncertainty=uncertainty,
+    )
+
+
+def most_measured(runs: Sequence[Run], budget_s: float) -> int | None:
+    """The largest number of measured iterations, the same for all, with which they fit; None where none does."""
+    enough = max((run.training.iterations for run in runs), default=0)
+    fitting = bisect_right(range(enough + 1), budget_s, key=lambda measured: total_s(runs, measured))
+    return fitting - 1 if fitting else None
+
+
+def total_s(runs: Sequence[Run], measured: int) -> float:
+    """Seconds of all of them, one after another."""
+    return sum(run.run_s(measured) for run in runs)
+
+
+def trained_for(case: Case, iterations: int) -> Case:
+    """The same case with so many iterations."""
+    return replace(case, training=replace(case.training, iterations=iterations))
+
+
+def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]:
+    """Every job once, by what it runs, and the largest uncertainty of their times."""
+    hardware = target.hardware
+    runs: dict[str, Run] = {}
+    uncertainty = 0.0
+    for case in cases:
+        if case.device == "cpu":
+            what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
+            raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where takes fewer cases"))
+        duration = predict(case.model, case.layout, case.training, hardware, case.workload)
+        if duration is None:
+            what = f"no time is predicted on {target.name}, whose GPUs' peak in {case.training.dtype} nobody has said"
+            hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
+            raise ReproError(Problem(f"--time-budget: {what}", hint=hint))
+        runs.setdefault(what_runs(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
+        uncertainty = max(uncertainty, duration.uncertainty)
+    return runs, uncertainty
+
+
+def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
+    """What the least would take, in whole seconds that are enough, and which cases take most of it."""
+    longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
+    named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
+    jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
+    what = f"{jobs} {math.ceil(total_s(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
+    hint = "give more time, or choose fewer with --where"
+    return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.memory import MemoryEstimate, estimate_memory
-from orchestrator.megatron.memory_atc24 import estimate_memory_atc24
+from orchestrator.megatron.memory import MemoryEstimate, estimate_memory, estimate_memory_atc24
 from orchestrator.megatron.training import Training
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_constants import start_up_s

@@ -74,10 +74,6 @@ class ExactMemory:
     ranks: tuple[RankMemory, ...]
     seconds: float
 
-    @property
-    def worst(self) -> RankMemory:
-        return max(self.ranks, key=lambda rank: rank.total_bytes)
-
 
 def absent_packages() -> list[str]:
     """What of the real model is not installed here."""

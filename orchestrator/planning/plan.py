@@ -14,11 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.selection import with_workload
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
@@ -29,7 +28,15 @@ from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.exact import absent_packages
-from orchestrator.planning.target import Target, fit_refusals, refusals, start_refusals, start_warnings, warnings
+from orchestrator.planning.target import (
+    Target,
+    case_context,
+    fit_refusals,
+    refusals,
+    start_refusals,
+    start_warnings,
+    warnings,
+)
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
@@ -118,10 +125,11 @@ def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload:
 
 def check_case(case: Case, target: Target) -> CheckedCase:
     """Check a case against a machine and cost it. Pure: no scheduler, no torch, no file is touched."""
-    reasons = tuple(refusals(case, target))
+    context = case_context(case, target)
+    reasons = tuple(refusals(case, target, context))
     resources = resources_of(case, target)
     cost = None if reasons else cost_of(case, target)
-    notes = (*warnings(case, target), *_cost_warnings(cost, resources.time_limit))
+    notes = (*warnings(case, target, context), *_cost_warnings(cost, resources.time_limit))
     return CheckedCase(case, target.name, resources, reasons, notes, cost)
 
 

@@ -1,4 +1,4 @@
-"""Target of a plan: a cluster or a paper's own machine, and whether it can start the workload."""
+"""Machine that a plan is for, a cluster or the paper's own, and the checks of a case against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.clusters.profile import ClusterProfile
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.rules.rules import Setting, broken_rules, layout_warnings
+from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
 from orchestrator.workloads.program import Program
 from orchestrator.workloads.telling import unsupported
 from orchestrator.workloads.traits import traits_of
@@ -21,7 +21,7 @@ from orchestrator.workloads.traits import traits_of
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine's facts under the name a person knows it by; `machine` is this one, where it is that."""
+    """A named machine. `machine` is the local host if the plan is for it."""
 
     name: str
     hardware: Hardware
@@ -30,43 +30,61 @@ class Target:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster) -> Target:
+        """Return the target for a cluster profile."""
         return cls(cluster.name, cluster.hardware, cluster.machine, cluster.profile)
 
     @property
     def time_limit(self) -> str | None:
-        """What a job asks for where its experiment says nothing."""
+        """Time limit of jobs whose experiment sets none."""
         return self.profile.time_limit if self.profile else None
 
     @classmethod
     def of_paper(cls, entry: Entry) -> Target:
-        """The paper's own machine; ReproError where its paper.yaml describes none."""
+        """Return the paper's own machine; ReproError if its paper.yaml describes none."""
         if entry.paper.machine is None:
-            hint = "say which with --cluster"
+            hint = "name a machine with --cluster"
             raise ReproError(Problem(f"{entry.name}: paper.yaml describes no machine to plan for", hint=hint))
         return cls(f"the machine of {entry.paper.venue}", entry.paper.machine)
 
     def places_per_node(self, case: Case) -> int:
-        """GPUs; for processes on CPU cores as many as gpus_per_node, or as this machine has places for."""
+        """Return the number of processes that a node can run: one per GPU, or what the local host has CPU cores for."""
         if case.device == "cpu" and self.machine is not None:
             return self.machine.processes
         return self.hardware.gpus_per_node
 
     def environment_of(self, case: Case) -> Mapping[str, str]:
-        """The variables that the site gives every rank of this case."""
+        """Return the variables that the site sets for every rank of the case."""
         return self.profile.variables(self.nodes_of(case)) if self.profile else {}
 
     def nodes_of(self, case: Case) -> int:
+        """Return the number of nodes that the case needs."""
         return -(-case.layout.gpus // min(case.layout.gpus, self.places_per_node(case)))
 
 
-def refusals(case: Case, target: Target) -> list[str]:
-    """Every reason why this case cannot run there: the machine's, its program's, then those of Megatron's rules."""
-    broken = (reason for _, reason in broken_rules(_setting(case, target)))
+def case_context(case: Case, target: Target) -> RuleContext:
+    """Return the values of a case that the rules of Megatron-LM check."""
+    traits = traits_of(case.workload)
+    return RuleContext(
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        dialect=traits.dialect,
+        arguments=case.arguments,
+        environment=target.environment_of(case),
+        tokens=traits.tokens(case.model, case.layout.tensor_parallel),
+        gpu=target.hardware.gpu,
+        gpus_per_node=target.hardware.gpus_per_node,
+    )
+
+
+def refusals(case: Case, target: Target, context: RuleContext) -> list[str]:
+    """Return every reason why the case cannot run: limits of the machine, of the program, broken rules."""
+    broken = (reason for _, reason in broken_rules(context))
     return [*fit_refusals(case, target), *unsupported(case), *broken]
 
 
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:
-    """Why this hardware cannot hold the case."""
+    """Yield the reasons why the hardware cannot hold the case."""
     hardware, machine = target.hardware, target.machine
     why = f" ({machine.lack})" if machine is not None and machine.lack and case.device == "gpu" else ""
     if case.device == "gpu" and machine is not None and machine.gpus == 0:
@@ -79,7 +97,8 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         what = "" if case.device == "gpu" else "places for "
         yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}{why}"
     elif case.layout.gpus > per_node and case.layout.gpus % per_node:
-        yield f"{needs} are no whole number of nodes of {per_node}"
+        unit = "GPUs" if case.device == "gpu" else "places"
+        yield f"{needs} do not fill whole nodes of {per_node} {unit}"
     if target.profile is not None and target.profile.slurm is not None:
         limit = case.time_limit or target.profile.slurm.time_limit
         gpus = case.layout.gpus if case.device == "gpu" else 0
@@ -94,65 +113,49 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         yield f"needs GPUs of {case.gpu_memory_gb} GB, {target.name} has {hardware.gpu_memory_gb} GB"
 
 
-def warnings(case: Case, target: Target) -> list[str]:
-    """What does not stop the case and should be known before it is queued."""
-    hardware = target.hardware
-    found = list(layout_warnings(_setting(case, target))) if case.device == "gpu" else []
-    if (
-        case.device == "gpu"
-        and case.gpu_memory_gb
-        and (hardware.gpu_memory_gb or case.gpu_memory_gb) < case.gpu_memory_gb
-    ):
-        found.append(f"laid out for GPUs of {case.gpu_memory_gb} GB, here they have {hardware.gpu_memory_gb} GB")
-    return found
-
-
-def _setting(case: Case, target: Target) -> Setting:
-    traits = traits_of(case.workload)
-    return Setting(
-        model=case.model,
-        layout=case.layout,
-        training=case.training,
-        dialect=traits.dialect,
-        arguments=case.arguments,
-        environment=target.environment_of(case),
-        tokens=traits.tokens(case.model, case.layout.tensor_parallel),
-        gpu=target.hardware.gpu,
-        gpus_per_node=target.hardware.gpus_per_node,
-    )
+def warnings(case: Case, target: Target, context: RuleContext) -> list[str]:
+    """Return what a user should know of a case that can run."""
+    if case.device == "cpu":
+        return []
+    texts = list(layout_warnings(context))
+    wanted, available = case.gpu_memory_gb, target.hardware.gpu_memory_gb
+    if wanted and available and available < wanted:
+        texts.append(f"laid out for GPUs of {wanted} GB, here they have {available} GB")
+    return texts
 
 
 def start_refusals(program: Program, cluster: Cluster) -> Iterator[str]:
-    """Why jobs of this program could only fail there."""
+    """Yield the reasons why jobs of this program would fail to start on the cluster."""
     slurm = cluster.profile.slurm
     if program.needs_mpi and cluster.profile.mpirun is None:
         calls = f"{program.workload} calls MPI in this layout"
         if slurm is None:
             yield f"{calls}, and {cluster.name} starts processes with torchrun"
         elif slurm.tasks == "per-node":
-            yield f"{calls}, so each process must be a task of srun; the profile says slurm: tasks: per-node"
+            yield f"{calls}, so each process must be a task of srun; the profile has slurm: tasks: per-node"
         elif not (slurm.mpi or "").startswith("pmi") and not any(word.startswith("--mpi=pmi") for word in slurm.srun):
-            yield f"{calls}; the profile needs slurm: mpi: pmix (srun --mpi=list shows what there is)"
+            yield f"{calls}; the profile needs slurm: mpi: pmix (`srun --mpi=list` lists the types)"
     if _is_pulled_by_each_job(program, cluster) and cluster.profile.site.offline_nodes:
         yield (
             f"the image {program.image_path} is in a registry, which the nodes of {cluster.name} do not reach; "
-            f"say site: staging_folder, then `repro images import --cluster {cluster.name}`"
+            f"set site: staging_folder, then run `repro images import --cluster {cluster.name}`"
         )
 
 
 def start_warnings(program: Program, cluster: Cluster) -> Iterator[str]:
+    """Yield what a user should know of the start of this program on the cluster."""
     if _is_pulled_by_each_job(program, cluster) and not cluster.profile.site.offline_nodes:
         yield (
             f"every node of every job pulls {program.image_path} from its registry; "
-            f"say site: staging_folder, then `repro images import --cluster {cluster.name}` brings it once"
+            f"set site: staging_folder, then `repro images import --cluster {cluster.name}` pulls it once"
         )
-    unseen = sorted(path for path in _paths_inside(program, cluster) if not _is_mounted(path, program, cluster))
-    if unseen:
-        yield f"no mount of {cluster.name} brings {' and '.join(unseen)} into the container"
+    missing = sorted(path for path in _paths_inside(program, cluster) if not _is_mounted(path, program, cluster))
+    if missing:
+        yield f"no mount of {cluster.name} contains {' and '.join(missing)}, which the program needs"
 
 
 def _paths_inside(program: Program, cluster: Cluster) -> set[str]:
-    """What the profile says of the program that it must find in its container; the interpreter is the image's own."""
+    """Return the profile's paths that the program needs in its container, without the image's own interpreter."""
     if cluster.profile.container is None:
         return set()
     return {value for value, path in program.site_values if path[-1] != "python" and value.startswith("/")}

@@ -10,8 +10,7 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning import time_constants
-from orchestrator.planning.time_constants import FITTED, Constants, Rates
-from orchestrator.planning.timed_job import TimedJob
+from orchestrator.planning.time_constants import FITTED, Constants, Rates, TimedJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
     """
     fields = scale_fields(evidence.entry, evidence.scale)
     if fields.cases is None:
-        given = list(fields.matrix.given() if fields.matrix else ())
+        given = list(fields.matrix or ())
     elif "case" in compared:
         given = list(evidence.entry.experiment.named_by)
     else:

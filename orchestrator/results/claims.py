@@ -131,7 +131,7 @@ def _noise(result: Result, metrics: Sequence[str]) -> list[float]:
 
 def _judge_peak(claim: PeakClaim, evidence: Evidence) -> Finding:
     node = evidence.gpus_per_node
-    wanted = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.given().items()}
+    wanted = {axis: node if value == "gpus_per_node" else value for axis, value in claim.at.items()}
     series = evidence.series(evidence.measured())
     peaks = {name: max(results, key=lambda result: speed(result, evidence.metric)) for name, results in series.items()}
 

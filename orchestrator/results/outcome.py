@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orchestrator.catalog.case import parse_where, select, with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, full_name
-from orchestrator.catalog.selection import parse_where, select, with_workload
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from orchestrator.megatron.rules.rule_context import Setting
+from orchestrator.megatron.rules.rule_context import RuleContext
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Compute capability 10 and above: B100, B200, GB200, B300, GB300, and what carries the architecture's name.
@@ -30,46 +30,46 @@ _DATA = (
 )
 
 
-def communication_overlap(setting: Setting) -> Iterator[str]:
+def communication_overlap(context: RuleContext) -> Iterator[str]:
     """Kwai drops its switches at tensor-parallel 1; January 2024 asks before it switches sequence parallelism off."""
-    if setting.dialect == "kwai":
+    if context.dialect == "kwai":
         switches: tuple[str, ...] = ("--overlap-sp-ag", "--overlap-sp-rs")
-        broken = setting.layout.tensor_parallel > 1 and not setting.sequence_parallel
+        broken = context.layout.tensor_parallel > 1 and not context.sequence_parallel
     else:
         switches = ("--tp-comm-overlap",)
-        asked = setting.dialect == "2024" and setting.layout.sequence_parallel
-        broken = not (asked or setting.sequence_parallel)
-    wanted = [switch for switch in switches if switch in setting.flags]
+        asked = context.dialect == "2024" and context.layout.sequence_parallel
+        broken = not (asked or context.sequence_parallel)
+    wanted = [switch for switch in switches if switch in context.flags]
     if wanted and broken:
         yield f"{' and '.join(wanted)} without sequence parallelism, which needs tensor-parallel 2 or more"
 
 
-def connections(setting: Setting) -> Iterator[str]:
+def connections(context: RuleContext) -> Iterator[str]:
     """Silent where nothing is set, since the scripts and our program set 1, and today on a GPU of unknown name."""
-    value = setting.environment.get(_CONNECTIONS)
-    if value in (None, "1") or setting.dialect in ("2021", "kwai"):
+    value = context.environment.get(_CONNECTIONS)
+    if value in (None, "1") or context.dialect in ("2021", "kwai"):
         return
-    if setting.dialect == "2024":
-        plain = "--no-async-tensor-model-parallel-allreduce" in setting.flags
-        if setting.sequence_parallel or not plain:
+    if context.dialect == "2024":
+        plain = "--no-async-tensor-model-parallel-allreduce" in context.flags
+        if context.sequence_parallel or not plain:
             yield f"{_CONNECTIONS} is {value}, this Megatron-LM starts with 1 only"
         return
-    if setting.gpu is None or _BLACKWELL.search(setting.gpu) or any(flag in setting.flags for flag in _EXEMPT):
+    if context.gpu is None or _BLACKWELL.search(context.gpu) or any(flag in context.flags for flag in _EXEMPT):
         return
-    sizes = {"tensor": setting.layout.tensor_parallel, "context": setting.layout.context_parallel}
+    sizes = {"tensor": context.layout.tensor_parallel, "context": context.layout.context_parallel}
     why = " and ".join(f"{name}-parallel {size}" for name, size in sizes.items() if size > 1)
     if why:
-        yield f"{_CONNECTIONS} is {value}, {why} on {setting.gpu} needs 1"
+        yield f"{_CONNECTIONS} is {value}, {why} on {context.gpu} needs 1"
 
 
-def recomputation(setting: Setting) -> Iterator[str]:
+def recomputation(context: RuleContext) -> Iterator[str]:
     """2021 had other arguments, which cannot contradict each other; Kwai's number of layers is 1 unless given."""
-    flags, dialect = setting.flags, setting.dialect
+    flags, dialect = context.flags, context.dialect
     if dialect == "2021":
         return
     if "--checkpoint-activations" in flags:
         yield "--checkpoint-activations ends the program before it trains (today: --recompute-granularity)"
-    granularity, method, layers = _recompute(setting)
+    granularity, method, layers = _recompute(context)
     if dialect == "pretrain":
         if granularity != "full" and (method or layers):
             yield "--recompute-method and --recompute-num-layers go with full recomputation only"
@@ -81,47 +81,47 @@ def recomputation(setting: Setting) -> Iterator[str]:
         yield "selective recomputation excludes --recompute-method and --recompute-num-layers"
 
 
-def distributed_activations(setting: Setting) -> Iterator[str]:
-    flags = setting.flags
-    if setting.dialect == "2021":
-        recomputes = setting.training.recompute == "full" or "--activations-checkpoint-method" in flags
+def distributed_activations(context: RuleContext) -> Iterator[str]:
+    flags = context.flags
+    if context.dialect == "2021":
+        recomputes = context.training.recompute == "full" or "--activations-checkpoint-method" in flags
         if "--distribute-checkpointed-activations" in flags and not recomputes:
             yield "--distribute-checkpointed-activations needs recomputation"
         return
     if "--distribute-saved-activations" not in flags:
         return
     needs = []
-    granularity, _, _ = _recompute(setting)
-    if setting.layout.tensor_parallel == 1:
+    granularity, _, _ = _recompute(context)
+    if context.layout.tensor_parallel == 1:
         needs.append("tensor-parallel 2 or more")
     if granularity != "full":  # a full one without its method is rule 20's
         needs.append("full recomputation")
-    if setting.sequence_parallel and setting.dialect != "kwai":  # there it has no effect
+    if context.sequence_parallel and context.dialect != "kwai":  # there it has no effect
         needs.append("no sequence parallelism")
     if needs:
         yield f"--distribute-saved-activations needs {' and '.join(needs)}"
 
 
-def length(setting: Setting) -> Iterator[str]:
+def length(context: RuleContext) -> Iterator[str]:
     """A case always says its length in iterations."""
     for flag in _SAMPLES:
-        if setting.number(flag):
+        if context.number(flag):
             yield f"{flag} excludes --train-iters, which every case has"
-    if "--rampup-batch-size" in setting.flags and setting.dialect in ("2021", "kwai", "2024"):
+    if "--rampup-batch-size" in context.flags and context.dialect in ("2021", "kwai", "2024"):
         yield "--rampup-batch-size excludes --train-iters, which every case has"
-    if "--lr-warmup-fraction" in setting.flags and setting.number("--lr-warmup-iters"):
+    if "--lr-warmup-fraction" in context.flags and context.number("--lr-warmup-iters"):
         yield "--lr-warmup-fraction and --lr-warmup-iters exclude each other"
-    lowest, highest = setting.number("--min-lr"), setting.number("--lr")
+    lowest, highest = context.number("--min-lr"), context.number("--lr")
     if lowest is not None and highest is not None and lowest > highest:
         yield f"--min-lr {lowest:g} is over --lr {highest:g}"
 
 
-def arithmetic(setting: Setting) -> Iterator[str]:
-    training, flags = setting.training, setting.flags
+def arithmetic(context: RuleContext) -> Iterator[str]:
+    training, flags = context.training, context.flags
     dtypes = {training.dtype} | {dtype for dtype in ("fp16", "bf16") if f"--{dtype}" in flags}
     if {"fp16", "bf16"} <= dtypes:
         yield "fp16 and bf16 exclude each other"
-    elif setting.dialect == "pretrain":
+    elif context.dialect == "pretrain":
         typed = "--loss-scale" in flags
         if "fp16" in dtypes and not (typed or training.loss_scale):
             yield "fp16 needs a static loss scale"
@@ -129,8 +129,8 @@ def arithmetic(setting: Setting) -> Iterator[str]:
             yield "--loss-scale goes with fp16 only"
 
 
-def data(setting: Setting) -> Iterator[str]:
-    flags = setting.flags
+def data(context: RuleContext) -> Iterator[str]:
+    flags = context.flags
     given = [
         next(flag for flag in source if flag in flags) for source in _DATA if any(flag in flags for flag in source)
     ]
@@ -138,56 +138,56 @@ def data(setting: Setting) -> Iterator[str]:
         yield f"{' and '.join(given)}: data come from one source only"
 
 
-def intervals(setting: Setting) -> Iterator[str]:
-    flags = setting.flags
-    log = setting.number("--log-interval") or setting.training.log_interval
-    memory = setting.number("--log-memory-interval")
+def intervals(context: RuleContext) -> Iterator[str]:
+    flags = context.flags
+    log = context.number("--log-interval") or context.training.log_interval
+    memory = context.number("--log-memory-interval")
     if memory is not None and log and memory % log:
         yield f"--log-memory-interval {memory:.0f} does not divide by the log interval {log:.0f}"
-    if "--save" in flags and (setting.number("--save-interval") or 0) <= 0:
+    if "--save" in flags and (context.number("--save-interval") or 0) <= 0:
         yield "--save needs a --save-interval over 0"
     if "--save" not in flags:
-        for flag in _SAVING.get(setting.dialect, ()):
+        for flag in _SAVING.get(context.dialect, ()):
             if flag in flags:
                 yield f"{flag} needs --save: at this commit it saves a checkpoint, into nowhere without"
 
 
-def parameter_gather(setting: Setting) -> Iterator[str]:
+def parameter_gather(context: RuleContext) -> Iterator[str]:
     """January 2024 asks for the distributed optimizer only; today other optimizers and FSDP do as well."""
-    flags = setting.flags
+    flags = context.flags
     if "--overlap-param-gather" not in flags:
         return
-    sharded = _distributed_optimizer(setting)
-    if setting.dialect == "now":
+    sharded = _distributed_optimizer(context)
+    if context.dialect == "now":
         sharded |= "--use-megatron-fsdp" in flags or flags.get("--optimizer") == ("dist_muon",)
     if not sharded:
         yield "--overlap-param-gather needs the distributed optimizer"
-    if setting.dialect != "2024" and "--overlap-grad-reduce" not in flags:
+    if context.dialect != "2024" and "--overlap-grad-reduce" not in flags:
         yield "--overlap-param-gather needs --overlap-grad-reduce"
 
 
-def offload_stages(setting: Setting) -> Iterator[str]:
-    if setting.training.offload and setting.layout.pipeline_parallel < 3:
-        yield f"offload needs a pipeline-parallel size of 3 or more, not {setting.layout.pipeline_parallel}"
+def offload_stages(context: RuleContext) -> Iterator[str]:
+    if context.training.offload and context.layout.pipeline_parallel < 3:
+        yield f"offload needs a pipeline-parallel size of 3 or more, not {context.layout.pipeline_parallel}"
 
 
-def offload_share(setting: Setting) -> Iterator[str]:
-    if not 0 <= setting.training.offload <= 1:
-        yield f"offload {setting.training.offload:g} is not between 0 and 1"
+def offload_share(context: RuleContext) -> Iterator[str]:
+    if not 0 <= context.training.offload <= 1:
+        yield f"offload {context.training.offload:g} is not between 0 and 1"
 
 
-def channels(setting: Setting) -> Iterator[str]:
+def channels(context: RuleContext) -> Iterator[str]:
     """An empty variable counts as none; in its two other modes of context parallelism nobody looks."""
-    if setting.layout.context_parallel < 2 or setting.number("--kaimm-cp-offload-mode"):
+    if context.layout.context_parallel < 2 or context.number("--kaimm-cp-offload-mode"):
         return
-    given = [name for name in _CHANNELS if setting.environment.get(name)]
+    given = [name for name in _CHANNELS if context.environment.get(name)]
     if given:
-        yield f"{' and '.join(given)} must not be set with context-parallel {setting.layout.context_parallel}"
+        yield f"{' and '.join(given)} must not be set with context-parallel {context.layout.context_parallel}"
 
 
-def _recompute(setting: Setting) -> tuple[str | None, str | None, str | None]:
+def _recompute(context: RuleContext) -> tuple[str | None, str | None, str | None]:
     """Granularity, method and number of layers: what is typed, else what full recomputation is given everywhere."""
-    flags, kind = setting.flags, setting.training.recompute
+    flags, kind = context.flags, context.training.recompute
     typed = {name: (flags.get(f"--recompute-{name}") or (None,))[0] for name in ("granularity", "method", "num-layers")}
     granularity = typed["granularity"] or (kind if kind in ("full", "selective") else None)
     if "--recompute-activations" in flags:
@@ -196,9 +196,9 @@ def _recompute(setting: Setting) -> tuple[str | None, str | None, str | None]:
     return granularity, typed["method"] or method, typed["num-layers"] or layers
 
 
-def _distributed_optimizer(setting: Setting) -> bool:
+def _distributed_optimizer(context: RuleContext) -> bool:
     """Our program and the scripts of ATC'24 turn it on; elsewhere it is off unless asked for."""
-    if "--use-distributed-optimizer" in setting.flags:
+    if "--use-distributed-optimizer" in context.flags:
         return True
-    asked = setting.training.distributed_optimizer
-    return setting.dialect in ("kwai", "2024", "pretrain") if asked is None else asked
+    asked = context.training.distributed_optimizer
+    return context.dialect in ("kwai", "2024", "pretrain") if asked is None else asked

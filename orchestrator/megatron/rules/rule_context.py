@@ -20,7 +20,7 @@ _DIVISOR = "--make-vocab-size-divisible-by"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RuleContext:
     """Everything the rules look at.
 
     `arguments` are the further ones that a case adds, as typed, to those that say its model, layout and training.
@@ -37,10 +37,10 @@ class Setting:
     gpu: str | None = None
     gpus_per_node: int | None = None
     tokens: int | None = None
+    flags: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
-    @property
-    def flags(self) -> dict[str, tuple[str, ...]]:
-        return read_flags(self.arguments)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flags", read_flags(self.arguments))
 
     def number(self, flag: str) -> float | None:
         """The number given with a flag; None where the flag is absent or has none."""

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.megatron.rules import argument_rules, layout_rules
-from orchestrator.megatron.rules.rule_context import Dialect, Setting
+from orchestrator.megatron.rules.rule_context import Dialect, RuleContext
 
-__all__ = ["KWAI_RULES", "RULES", "Dialect", "Rule", "Setting", "broken_rules", "layout_warnings"]
+__all__ = ["KWAI_RULES", "RULES", "Dialect", "Rule", "RuleContext", "broken_rules", "layout_warnings"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; `check` yields a reason for each way in which a setting breaks it, `source` is where it is enforced."""
+    """One rule; `check` yields a reason for each way in which a context breaks it, `source` is where it is enforced."""
 
     number: int
     name: str
     source: str
-    check: Callable[[Setting], Iterator[str]]
+    check: Callable[[RuleContext], Iterator[str]]
 
 
 RULES = (
@@ -40,7 +40,7 @@ RULES = (
     Rule(12, "key-value groups per tensor rank", "transformer_config.py:1461", layout_rules.key_value_groups),
     Rule(13, "sharded widths", "tensor_parallel/layers.py:1038,1408", layout_rules.sharded_widths),
     Rule(14, "positions", "arguments.py:1354", layout_rules.positions),
-    Rule(15, "sequence per context rank", "arguments.py:582,1335", layout_rules.context),
+    Rule(15, "sequence per context rank", "arguments.py:582,1335", layout_rules.context_parallel),
     Rule(16, "sequence per tensor rank", "tensor_parallel/mappings.py:74,178", layout_rules.sequence),
     Rule(17, "overlapped tensor communication", "arguments.py:1441", argument_rules.communication_overlap),
     Rule(18, "CUDA_DEVICE_MAX_CONNECTIONS", "arguments.py:1454-1479", argument_rules.connections),
@@ -63,25 +63,25 @@ KWAI_RULES = (
 """What ATC'24's own implementation asks for besides (arguments.py at b2646e4d9f)."""
 
 
-def broken_rules(setting: Setting) -> list[tuple[Rule, str]]:
-    """Every reason why this setting cannot run, not only the first, with the rule that it breaks."""
-    rules = RULES + KWAI_RULES if setting.dialect == "kwai" else RULES
-    return [(rule, reason) for rule in rules for reason in rule.check(setting)]
+def broken_rules(context: RuleContext) -> list[tuple[Rule, str]]:
+    """Every reason why this context cannot run, not only the first, with the rule that it breaks."""
+    rules = RULES + KWAI_RULES if context.dialect == "kwai" else RULES
+    return [(rule, reason) for rule in rules for reason in rule.check(context)]
 
 
-def layout_warnings(setting: Setting) -> Iterator[str]:
+def layout_warnings(context: RuleContext) -> Iterator[str]:
     """Guidance that nothing enforces: SC21's takeaway 1 (tensor parallelism inside a node), another vocabulary than the
     case's, and what today's Megatron-LM changes or warns of without stopping (rules 16, 19 and 23).
     """
-    layout, nodes_of = setting.layout, setting.gpus_per_node
+    layout, nodes_of = context.layout, context.gpus_per_node
     if nodes_of and layout.tensor_parallel > nodes_of:
         yield f"tensor-parallel {layout.tensor_parallel} spans nodes of {nodes_of} GPUs"
-    if layout.sequence_parallel and not setting.sequence_parallel:
+    if layout.sequence_parallel and not context.sequence_parallel:
         yield "sequence parallelism is switched off with tensor-parallel 1"
     if layout.expert_parallel > 1 and layout.tensor_parallel > 1 and not layout.sequence_parallel:
         yield "tensor-parallel with expert-parallel wants sequence parallelism"
-    if setting.vocabulary != setting.model.vocab:
-        yield f"the program makes the vocabulary {setting.vocabulary:,}, the case has {setting.model.vocab:,}"
-    scaled = setting.training.loss_scale or setting.number("--loss-scale")
-    if setting.dialect == "now" and setting.training.dtype == "fp16" and not scaled:
+    if context.vocabulary != context.model.vocab:
+        yield f"the program makes the vocabulary {context.vocabulary:,}, the case has {context.model.vocab:,}"
+    scaled = context.training.loss_scale or context.number("--loss-scale")
+    if context.dialect == "now" and context.training.dtype == "fp16" and not scaled:
         yield "a dynamic loss scale switches the check for NaN off"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import PeakClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
-from orchestrator.catalog.selection import parse_where, select
-from orchestrator.megatron.flops import alpa_parameters, flops_per_iteration, tflops_per_gpu
+from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
 from tests.unit.catalog.entries import shipped
 
 # suite_paper_manual_gpt.py at e0ae8bf849: layers, hidden, heads; billions of parameters by its own formula.
@@ -57,6 +56,12 @@ LISTS = {
 OUT_OF_MEMORY = {192, 193, 194, 196, 202, 203, 204, 206, 208, 210, 640}
 ALPA_ONLY = "listed for Alpa only"
 DIALECTS: dict[str, Dialect] = {"megatron-alpa": "2021", "pretrain": "pretrain"}
+
+
+def alpa_parameters(model: ModelShape) -> float:
+    """Return the parameters of a GPT as Alpa's benchmark counts them: no positions, and a bias of the output layer."""
+    layer = 12 * model.hidden**2 + 11 * model.hidden
+    return model.layers * layer + model.vocab * (model.hidden + 1)
 
 
 def line_of(case: Case) -> int:
@@ -150,7 +155,7 @@ def test_the_best_cases_are_candidates_and_the_claims_about_them_say_so() -> Non
     for claim in claims:
         where = claim.where.given()
         assert where.items() <= best[int(where["gpus"])].settings.items()
-        assert claim.at.given().items() <= best[int(where["gpus"])].settings.items()
+        assert claim.at.items() <= best[int(where["gpus"])].settings.items()
         assert len(select(expand(entry), where)) > 1, "a peak among one case says nothing"
 
 
@@ -160,7 +165,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
     for scale in scale_names(entry.experiment):
         cases = expand(entry, scale)
         for case in cases:
-            setting = Setting(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
+            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
             assert case.training.iterations > case.training.warmup_iterations + 1
         assert select(cases, parse_where(cases[-1].name)) == [cases[-1]]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import RatioClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PublishedPoint, scale_names
-from orchestrator.catalog.selection import parse_where, select
 from orchestrator.megatron.flops import model_flops_utilization
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
@@ -236,7 +235,7 @@ def test_every_case_at_every_scale_can_run_and_has_a_name_to_filter_for(name: st
     for scale in scale_names(entry.experiment):
         cases = expand(entry, scale)
         for case in cases:
-            setting = Setting(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
+            setting = RuleContext(case.model, case.layout, case.training, DIALECTS[case.workload], case.arguments)
             assert [reason for _, reason in broken_rules(setting)] == [], (scale, case.name)
             assert select(cases, parse_where(case.name)) == [case]
             assert case.training.iterations > case.training.warmup_iterations + 1

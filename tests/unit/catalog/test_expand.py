@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.catalog.axes import AXES
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import MOST_CASES, case_count, expand, scale_fields
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import experiment_names, read_experiment
-from orchestrator.catalog.selection import parse_where, select
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
@@ -82,22 +82,25 @@ def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
     [
         (
             BASE.replace("{mbs: 1}", "{mbs: 1, pp: 2}"),
-            "11:17 pp: given by matrix and by fixed at scale paper; keep one",
+            "11:17 pp: given by matrix and by fixed at scale paper. Hint: keep one",
         ),
-        (BASE.replace("{mbs: 1}", "{mbs: 1, tp: 2}"), "10:3 tp: given by fixed and by rules at scale paper; keep one"),
+        (
+            BASE.replace("{mbs: 1}", "{mbs: 1, tp: 2}"),
+            "10:3 tp: given by fixed and by rules at scale paper. Hint: keep one",
+        ),
         (BASE.replace("  gbs: [8, 16]", "  gbs: [8, 16]\n  tp: [1]"), "11:3 tp: given by matrix and by rules at scale"),
         (
             BASE.replace("of: [pp, tp]", "of: [pp, vp]"),
-            "13:26 vp: neither in matrix nor given by a rule; there are: pp, ",
+            "13:26 vp: neither in matrix nor given by a rule. Hint: there are: pp, ",
         ),
         (
             BASE.replace("of: gbs", "of: mbs"),
-            "15:26 mbs: neither in matrix nor given by a rule; there are: pp, gbs, tp",
+            "15:26 mbs: neither in matrix nor given by a rule. Hint: there are: pp, gbs, tp",
         ),
         (
             BASE + "claims:\n- {id: a, kind: gain, says: s, source: s, stated: printed, judged_at: [papr], along: gbs, "
             "where_largest: pp}\n",
-            '17:72 papr: no such scale; did you mean "paper"?',
+            '17:72 papr: no such scale. Did you mean "paper"?',
         ),
     ],
 )
@@ -115,7 +118,7 @@ ROWS = BASE.replace(
 
 def test_a_row_without_the_name_that_cases_go_by_is_refused_at_its_place(tmp_path: Path) -> None:
     hint = "add case: to the row, or change named_by"
-    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it; {hint}"]
+    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it. Hint: {hint}"]
 
 
 def large(cases: int) -> str:
@@ -126,7 +129,7 @@ def test_a_matrix_is_expanded_only_up_to_a_limit(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("orchestrator.catalog.expand.MOST_CASES", 9)
     assert len(expand(entry_of(tmp_path, large(9)))) == 9
     monkeypatch.setattr("orchestrator.catalog.expand._case", None)  # nothing is expanded
-    what = "figure-1.yaml:7:3 matrix: 12 cases at scale paper, and the limit is 9; remove values of the axes"
+    what = "figure-1.yaml:7:3 matrix: 12 cases at scale paper, and the limit is 9. Hint: remove values of the axes"
     assert said(tmp_path, large(12)) == [what]
 
 
@@ -151,10 +154,10 @@ def test_a_rule_cannot_exceed_the_limit_of_a_count(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scale_names_the_near_and_else_all() -> None:
-    for asked, hint in (("quat", 'did you mean "quad"?'), ("zzz", "figure-13 has: paper, quad, pair, cpu")):
+    for asked, hint in (("quat", 'Did you mean "quad"?'), ("zzz", "Hint: figure-13 has: paper, quad, pair, cpu")):
         with pytest.raises(ReproError) as caught:
             expand(shipped(), asked)
-        assert str(caught.value) == f"{asked}: no such scale; {hint}"
+        assert str(caught.value) == f"{asked}: no such scale. {hint}"
 
 
 @pytest.mark.parametrize(
@@ -178,26 +181,26 @@ def test_where_is_read(text: str | None, expected: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("ppp=8", '--where ppp=8: no such axis; did you mean "pp"?'),
-        ("zzz=8", f"--where zzz=8: no such axis; known: {', '.join(AXES)}"),
-        ("pp", "--where pp: must be axis=value; for example pp=8,gbs=32"),
-        ("pp=", "--where pp=: must be axis=value; for example pp=8,gbs=32"),
+        ("ppp=8", '--where ppp=8: no such axis. Did you mean "pp"?'),
+        ("zzz=8", f"--where zzz=8: no such axis. Hint: known: {', '.join(AXES)}"),
+        ("pp", "--where pp: must be axis=value. Hint: for example pp=8,gbs=32"),
+        ("pp=", "--where pp=: must be axis=value. Hint: for example pp=8,gbs=32"),
         (
             "pp=-1",
-            "--where pp=-1: input should be a valid integer, got '-1'; for example pp=8,gbs=32",
+            "--where pp=-1: input should be a valid integer, got '-1'. Hint: for example pp=8,gbs=32",
         ),
-        ("pp=8|16", "--where pp=8|16: input should be a valid integer, got '8|16'; for example pp=8,gbs=32"),
+        ("pp=8|16", "--where pp=8|16: input should be a valid integer, got '8|16'. Hint: for example pp=8,gbs=32"),
         (
             "scatter_gather=no",
-            "--where scatter_gather=no: input should be a valid boolean, got 'no'; for example pp=8,gbs=32",
+            "--where scatter_gather=no: input should be a valid boolean, got 'no'. Hint: for example pp=8,gbs=32",
         ),
         (
             "recompute=all",
-            "--where recompute=all: input should be 'none', 'selective', 'full' or 'ours', got 'all'; "
+            "--where recompute=all: input should be 'none', 'selective', 'full' or 'ours', got 'all'. Hint: "
             "for example pp=8,gbs=32",
         ),
         ("pp=" + "9" * 5000, None),
-        ("pp=8,pp=4", "--where pp=4: pp is given twice; one value for each axis"),
+        ("pp=8,pp=4", "--where pp=4: pp is given twice. Hint: one value for each axis"),
     ],
 )
 def test_a_wrong_where_is_one_line(text: str, expected: str | None) -> None:
@@ -209,10 +212,10 @@ def test_a_wrong_where_is_one_line(text: str, expected: str | None) -> None:
 def test_a_where_that_finds_nothing_says_what_there_is() -> None:
     cases = expand(shipped())
     for where, expected in (
-        ({"pp": 3}, "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
-        ({"pp": 3, "gbs": 1}, "--where pp=3,gbs=1: no such case; there are pp: 2, 4, 8, 16, 32; gbs: 32, 128"),
-        ({"mbs": 2}, "--where mbs=2: no such case; there are mbs: 1"),
-        ({"model": "7b"}, "--where model=7b: no such case; there are model: none"),
+        ({"pp": 3}, "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
+        ({"pp": 3, "gbs": 1}, "--where pp=3,gbs=1: no such case. Hint: there are pp: 2, 4, 8, 16, 32; gbs: 32, 128"),
+        ({"mbs": 2}, "--where mbs=2: no such case. Hint: there are mbs: 1"),
+        ({"model": "7b"}, "--where model=7b: no such case. Hint: there are model: none"),
     ):
         with pytest.raises(ReproError) as caught:
             select(cases, where)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, parse_where, select
 from orchestrator.catalog.claims import GainClaim, PeakClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
-from orchestrator.catalog.selection import parse_where, select
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rules import Setting, broken_rules
+from orchestrator.megatron.rules.rules import RuleContext, broken_rules
 from tests.unit.catalog.entries import shipped
 
 # run_figure_13.sh at 6985e58938: pipeline- and tensor-parallel size, global batch; data-parallel, microbatch,
@@ -69,7 +68,7 @@ def test_every_scale_keeps_the_trade_off_of_pipeline_against_tensor(scale: str) 
     assert len({case.value("pp") for case in cases}) == {64: 5, 4: 3, 2: 2}[size]
     assert len({case.value("gbs") for case in cases}) == 2
     for case in cases:
-        assert broken_rules(Setting(case.model, case.layout, case.training)) == []
+        assert broken_rules(RuleContext(case.model, case.layout, case.training)) == []
         assert case.training.iterations > case.training.warmup_iterations + case.training.log_interval
     small, large = min_max(cases)
     assert large.layout.global_batch_size == 4 * small.layout.global_batch_size

@@ -28,13 +28,13 @@ def test_short_and_full_names_find_the_same_experiment_and_the_paper_is_none() -
 
 @pytest.mark.parametrize("name", ["figure-133", "figure13", "Figure-13", "sc21/figure-3"])
 def test_a_wrong_name_gets_the_nearest(name: str) -> None:
-    with pytest.raises(ReproError, match=r'no such experiment; did you mean ".*figure-13"\?'):
+    with pytest.raises(ReproError, match=r'no such experiment. Did you mean ".*figure-13"\?'):
         shipped(name)
 
 
 @pytest.mark.parametrize("name", ["", "zzz", "../paper", "paper", "sc21/paper", "x" * 5000, "a\nb", "*"])
 def test_a_name_like_nothing_is_refused_with_what_there_is(name: str) -> None:
-    with pytest.raises(ReproError, match="no such experiment; "):
+    with pytest.raises(ReproError, match="no such experiment. "):
         shipped(name)
 
 
@@ -42,7 +42,7 @@ def test_a_short_name_of_two_papers_asks_for_the_full_one(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path, name="figure-13")
     folders = Folders(shipped=CHECKOUT, home=tmp_path)
-    with pytest.raises(ReproError, match="could be p/figure-13 or sc21/figure-13; give the full name"):
+    with pytest.raises(ReproError, match="could be p/figure-13 or sc21/figure-13. Hint: give the full name"):
         find_experiment(folders, "figure-13")
     assert find_experiment(folders, "p/figure-13").paper.title == "t"
 
@@ -64,9 +64,9 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
         find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")
     lines = [short(problem) for problem in caught.value.problems]
     assert lines == [
-        'figure-1.yaml:8:3 gbz: unknown field; did you mean "gbs"?',
-        "paper.yaml:1:1 venue: missing; add venue:",
-        'paper.yaml:2:1 venu: unknown field; did you mean "venue"?',
+        'figure-1.yaml:8:3 matrix.gbz: no such axis. Did you mean "gbs"?',
+        "paper.yaml:1:1 venue: missing. Hint: add venue:",
+        'paper.yaml:2:1 venu: unknown field. Did you mean "venue"?',
     ]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.case import replacement_notes, select, with_workload
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.selection import replacement_notes, select, with_workload
 from orchestrator.errors import ReproError
 from tests.unit.catalog.entries import BASE, entry_of, shipped
 
@@ -42,7 +42,7 @@ def test_a_figure_that_compares_programs_is_refused_and_not_run_twice_as_one() -
         with_workload(expand(shipped("atc-demo")), "megatron-kwai")
     assert str(caught.value) == (
         "--workload megatron-kwai: atc-demo at scale paper compares programs (megatron-kwai, megatron-jan-2024), "
-        "which would become one; leave --workload out"
+        "which would become one. Hint: leave --workload out"
     )
     assert {case.workload for case in with_workload(expand(shipped("atc-demo"), "quad"), "megatron-kwai")} == {
         "megatron-kwai"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, select
 from orchestrator.catalog.claims import ClosesClaim, GainClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
-from orchestrator.catalog.selection import select
 from orchestrator.config.yaml import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
@@ -180,7 +179,7 @@ def test_every_case_keeps_the_rules_of_its_program(name: str, scale: str) -> Non
     dialect: Dialect = "2021" if scale == PAPER else "pretrain"
     for case in cases_of(name, scale):
         assert case.workload == ("megatron-2021" if scale == PAPER else "pretrain")
-        setting = Setting(case.model, case.layout, case.training, dialect, case.arguments)
+        setting = RuleContext(case.model, case.layout, case.training, dialect, case.arguments)
         assert [(case.name, rule.name, reason) for rule, reason in broken_rules(setting)] == []
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, select
 from orchestrator.catalog.claims import OutcomeClaim, PeakClaim, PublishedClaim, RatioClaim, TrendClaim
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
-from orchestrator.catalog.selection import select
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
-from orchestrator.megatron.rules.rules import Dialect, Setting, broken_rules
+from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
 from orchestrator.workloads.traits import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
@@ -103,7 +102,7 @@ def test_every_row_keeps_the_rules_of_megatron_lm(name: str) -> None:
     for case in cases_of(name):
         layout = case.layout
         assert layout.global_batch_size % (layout.micro_batch_size * layout.data_parallel) == 0
-        setting = Setting(case.model, case.layout, case.training, "now", case.arguments)
+        setting = RuleContext(case.model, case.layout, case.training, "now", case.arguments)
         assert [(case.name, rule.name, reason) for rule, reason in broken_rules(setting)] == []
 
 
@@ -205,7 +204,7 @@ def holds(claim: Any, there: list[Case]) -> bool:
         return all(set(claim.metrics) == set(printed(case)) for case in known)
     if isinstance(claim, PeakClaim):
         best = min(known, key=lambda case: printed(case)[metric])
-        return all(best.value(axis) == value for axis, value in claim.at.given().items())
+        return all(best.value(axis) == value for axis, value in claim.at.items())
     if isinstance(claim, TrendClaim):
         ordered = sorted(known, key=lambda case: case.number(claim.along))
         values = [printed(case)[metric] for case in ordered]
@@ -224,7 +223,7 @@ def test_smaller_scales_are_rows_that_our_own_program_can_run_on_4_gpus(scale: s
         layout = case.layout
         assert (case.workload, layout.gpus) == ("pretrain", layout.context_parallel)
         assert layout.gpus <= 4
-        assert broken_rules(Setting(case.model, layout, case.training, dialect)) == []
+        assert broken_rules(RuleContext(case.model, layout, case.training, dialect)) == []
 
 
 def test_rows_at_quad_are_those_of_the_table_and_fit_80_gb() -> None:
@@ -251,7 +250,7 @@ def test_core_cp_on_few_gpus_is_the_tables_rows_and_only_301_needs_more_than_80_
         assert (case.model, case.layout) == (published.model, published.layout)
         assert case.training.recompute == published.training.recompute
         assert (case.workload, case.arguments, case.expected) == ("pretrain", (), None)
-        assert broken_rules(Setting(case.model, case.layout, case.training, "pretrain")) == []
+        assert broken_rules(RuleContext(case.model, case.layout, case.training, "pretrain")) == []
         needed = estimate_memory(case.model, case.layout, case.training, facts).total_bytes
         assert case.gpu_memory_gb == 79
         assert (needed < 79e9 * USABLE_SHARE) == (case.value("case") != "301")

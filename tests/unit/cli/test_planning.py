@@ -62,6 +62,17 @@ def test_where_and_scale_choose_cases_by_anything_they_have(repro: Caller) -> No
     assert {row["experiment"] for row in planned} == {"figure-13", "figure-15", "figure-17"}
 
 
+DURATION_PARTS = (
+    "compute",
+    "tensor_parallel",
+    "context_parallel",
+    "expert_parallel",
+    "pipeline_bubble",
+    "pipeline_transfer",
+    "data_parallel",
+)
+
+
 def test_a_plan_has_memory_time_and_cost_of_each_case_and_touches_nothing(repro: Caller) -> None:
     before = everything_in(repro.site.folder)
     done = repro("plan", "figure-13", "--json")
@@ -72,6 +83,8 @@ def test_a_plan_has_memory_time_and_cost_of_each_case_and_touches_nothing(repro:
         assert (row["nodes"], row["gpus"], row["fit"]) == (8, 64, "fits")
         assert 40 < row["memory_gb"] < row["usable_gb"] == 75
         assert row["iteration_s"] > 5 and 0 < row["uncertainty"] < 1 and row["gpu_hours"] > 0
+        parts = [row[f"{part}_ms"] for part in DURATION_PARTS]
+        assert sum(parts) == pytest.approx(1e3 * row["iteration_s"], abs=1) and all(part >= 0 for part in parts)
     assert any("tensor-parallel 32 spans nodes of 8 GPUs" in text for text in plan["warnings"])
     assert "memory and time are predictions" in done.stderr
     assert everything_in(repro.site.folder) == before

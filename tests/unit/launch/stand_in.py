@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.catalog.case import parse_where, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
-from orchestrator.catalog.selection import parse_where, select
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, plan_cases

@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.megatron.flops import (
-    alpa_parameters,
     computed_flops_per_iteration,
     flops_per_iteration,
     model_flops_per_token,
     model_flops_utilization,
-    printed_flops_per_iteration,
     tflops_per_gpu,
 )
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Recompute
+from tests.unit.catalog.test_alpa import alpa_parameters
 
 GPT_1T = ModelShape(layers=128, hidden=25600, heads=160, seq=2048, vocab=51200)
 LLAMA_7B = ModelShape(layers=32, hidden=4096, heads=32, seq=12288, vocab=32004, ffn=11008, family="llama")
@@ -57,27 +56,6 @@ ALPA = [
     (48, 5120, 40, 32, 1024, 58.24, 71.12, 15.364),
     (48, 8192, 64, 64, 1024, 57.84, 90.13, 39.079),
 ]
-
-# SC21 table 1's models and TFLOP/s by eq. 3, and what --log-throughput would print for that speed: newest, 0.5-0.11.
-PRINTED = [
-    (24, 2304, 24, 137, 98.1, 104.4),
-    (30, 3072, 32, 138, 99.5, 104.5),
-    (36, 4096, 32, 142, 103.2, 107.2),
-    (40, 6144, 48, 135, 99.0, 101.7),
-    (48, 8192, 64, 138, 101.7, 103.8),
-    (60, 10240, 80, 140, 103.5, 105.2),
-    (80, 12288, 96, 148, 109.6, 111.1),
-    (96, 16384, 128, 155, 115.1, 116.3),
-    (105, 20480, 128, 163, 121.3, 122.3),
-    (128, 25600, 160, 163, 121.5, 122.3),
-]
-
-
-def printed_per_flop(model: ModelShape, version: str) -> float:
-    """FLOPs that this version prints for each that eq. 3 counts."""
-    printed = printed_flops_per_iteration(model, 512, version)
-    assert printed is not None
-    return printed / flops_per_iteration(model, 512, recompute_all=True)
 
 
 @pytest.mark.parametrize("row", PUBLISHED_MFU, ids=lambda row: f"script-{row[0]}-{row[2]}")
@@ -138,39 +116,6 @@ def test_alpas_published_rates_give_its_step_times_and_parameters(
         tflops, rel=7e-4
     )
     assert alpa_parameters(model) / 1e9 == pytest.approx(billions, abs=5e-4)
-
-
-@pytest.mark.parametrize("row", PRINTED, ids=lambda row: f"{row[1]}")
-def test_what_megatron_lm_would_print_for_table_1(row: tuple[int, int, int, float, float, float]) -> None:
-    layers, hidden, heads, tflops, newest, older = row
-    model = ModelShape(layers, hidden, heads, seq=2048, vocab=51200)
-    assert tflops * printed_per_flop(model, "0.20.0") == pytest.approx(newest, abs=0.0501)
-    assert tflops * printed_per_flop(model, "0.11.0") == pytest.approx(older, abs=0.0501)
-
-
-def test_equation_3_exceeds_what_megatron_lm_prints_by_these_ratios() -> None:
-    smallest = ModelShape(layers=24, hidden=2304, heads=24, seq=2048, vocab=51200)
-    assert 1 / printed_per_flop(smallest, "core_v0.5.0") == pytest.approx(1.312, abs=5e-4)
-    assert 1 / printed_per_flop(GPT_1T, "core_v0.11.0") == pytest.approx(1.333, abs=5e-4)
-    assert 1 / printed_per_flop(smallest, "core_v0.12.0") == pytest.approx(1.397, abs=5e-4)
-    assert 1 / printed_per_flop(GPT_1T, "0.16.1") == pytest.approx(1.342, abs=5e-4)
-
-
-def test_megatron_lm_prints_no_throughput_before_0_5() -> None:
-    assert printed_flops_per_iteration(GPT_1T, 512, "core_v0.4.0") is None
-    assert printed_flops_per_iteration(GPT_1T, 512, "core_v0.5.0") is not None
-
-
-@pytest.mark.parametrize("version", ["", "2.5", "v3.0.2", "6985e58938", "main"])
-def test_a_version_that_is_not_megatron_cores_is_not_taken_for_one(version: str) -> None:
-    with pytest.raises(ValueError, match="not a version of megatron-core"):
-        printed_flops_per_iteration(GPT_1T, 512, version)
-
-
-def test_release_0_5_prints_a_gated_layer_as_if_it_were_not() -> None:
-    plain = replace(LLAMA_7B, ffn=None, family="gpt")
-    assert printed_flops_per_iteration(LLAMA_7B, 8, "0.5.0") == printed_flops_per_iteration(plain, 8, "0.5.0")
-    assert printed_flops_per_iteration(LLAMA_7B, 8, "0.6.0") != printed_flops_per_iteration(plain, 8, "0.6.0")
 
 
 def test_a_token_is_charged_only_with_the_experts_it_visits() -> None:

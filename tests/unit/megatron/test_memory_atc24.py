@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.memory import MemoryEstimate
-from orchestrator.megatron.memory_atc24 import estimate_memory_atc24, solve_offload
+from orchestrator.megatron.memory import MemoryEstimate, estimate_memory_atc24, solve_offload
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Recompute, Training
 

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.megatron.rules.rules import KWAI_RULES, RULES, Setting, broken_rules, layout_warnings
+from orchestrator.megatron.rules.rules import KWAI_RULES, RULES, RuleContext, broken_rules, layout_warnings
 from orchestrator.megatron.training import Training
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
 
 MODEL = ModelShape(layers=32, hidden=1024, heads=16, seq=2048, vocab=51200)
 LAYOUT = Layout(gpus=64, tensor_parallel=4, pipeline_parallel=8, micro_batch_size=2, global_batch_size=64)
-BASE = Setting(MODEL, LAYOUT, Training(iterations=500))
+BASE = RuleContext(MODEL, LAYOUT, Training(iterations=500))
 
 MODEL_FIELDS = set(ModelShape.__dataclass_fields__)
 LAYOUT_FIELDS = set(Layout.__dataclass_fields__)
 TRAINING_FIELDS = set(Training.__dataclass_fields__)
 
 
-def setting(typed: str = "", **changed: Any) -> Setting:
+def setting(typed: str = "", **changed: Any) -> RuleContext:
     """The base with further arguments typed, and with fields changed in whichever part has them."""
     parts: dict[str, Any] = {
         "model": replace(MODEL, **{name: changed.pop(name) for name in MODEL_FIELDS & set(changed)}),
@@ -37,7 +37,7 @@ def setting(typed: str = "", **changed: Any) -> Setting:
     return replace(BASE, **parts, arguments=tuple(typed.split()), **changed)
 
 
-def broken(at: Setting) -> list[tuple[int, str]]:
+def broken(at: RuleContext) -> list[tuple[int, str]]:
     return [(rule.number, reason) for rule, reason in broken_rules(at)]
 
 
@@ -249,7 +249,7 @@ MANY_CHANNELS = {"NCCL_MAX_CTAS": "8", "NCCL_MIN_NRINGS": "4"}
 
 
 @pytest.mark.parametrize(("number", "at", "reason"), ALONE, ids=[f"{row[0]}-{row[2][:40]}" for row in ALONE])
-def test_each_rule_is_broken_alone_and_said_in_its_own_words(number: int, at: Setting, reason: str) -> None:
+def test_each_rule_is_broken_alone_and_said_in_its_own_words(number: int, at: RuleContext, reason: str) -> None:
     assert broken(at) == [(number, reason)]
 
 
@@ -300,7 +300,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("at", KEPT, ids=lambda at: f"{at.dialect} {' '.join(at.arguments)}")
-def test_what_megatron_starts_is_not_refused(at: Setting) -> None:
+def test_what_megatron_starts_is_not_refused(at: RuleContext) -> None:
     assert broken(at) == []
 
 
@@ -333,7 +333,7 @@ ROUNDED = setting("--num-layers-per-virtual-pipeline-stage 16")
     ],
     ids=["7", "12", "8-9", "17", "18", "20", "26", "5", "17-kwai", "25", "25-minutes", "20-checkpoint", "22"],
 )
-def test_each_megatron_has_its_own_rules(at: Setting, numbers: dict[Any, list[int]]) -> None:
+def test_each_megatron_has_its_own_rules(at: RuleContext, numbers: dict[Any, list[int]]) -> None:
     for dialect, expected in numbers.items():
         assert [number for number, _ in broken(replace(at, dialect=dialect))] == expected, dialect
 
@@ -387,7 +387,7 @@ def test_more_model_parallel_than_gpus_is_one_fault_and_divides_by_no_zero() -> 
         (setting("--padded-vocab-size 51456"), "the program makes the vocabulary 51,456, the case has 51,200"),
     ],
 )
-def test_guidance_warns(at: Setting, warning: str) -> None:
+def test_guidance_warns(at: RuleContext, warning: str) -> None:
     assert list(layout_warnings(at)) == [warning]
 
 
@@ -466,7 +466,7 @@ TYPED = st.lists(
 ).map(lambda flags: tuple(word for flag in flags for word in flag))  # fmt: skip
 
 
-def pretrain_arguments(at: Setting) -> list[str]:
+def pretrain_arguments(at: RuleContext) -> list[str]:
     """What our program is told of a setting."""
     model, layout, training = at.model, at.layout, at.training
     pairs: dict[str, object] = {
@@ -497,14 +497,14 @@ def pretrain_arguments(at: Setting) -> list[str]:
 def test_what_our_program_refuses_is_refused_before_and_nothing_else(
     model: ModelShape, layout: Layout, training: Training, typed: tuple[str, ...]
 ) -> None:
-    at = Setting(model, layout, training, "pretrain", typed)
+    at = RuleContext(model, layout, training, "pretrain", typed)
     refused = refusals(parse_arguments(pretrain_arguments(at)), layout.gpus, on_gpu=True)
     assert bool(broken(at)) == bool(refused), (broken(at), refused)
 
 
 @given(model=MODELS, layout=LAYOUTS)
 def test_no_broken_rule_means_that_everything_comes_out_whole(model: ModelShape, layout: Layout) -> None:
-    if not broken(Setting(model, layout, Training(), "pretrain")):
+    if not broken(RuleContext(model, layout, Training(), "pretrain")):
         assert layout.data_parallel * layout.model_parallel == layout.gpus
         assert layout.microbatches * layout.micro_batch_size * layout.data_parallel == layout.global_batch_size
         assert model.layers % (layout.pipeline_parallel * layout.virtual_stages) == 0

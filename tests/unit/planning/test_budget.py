@@ -16,7 +16,7 @@ from orchestrator.config.model import Hardware
 from orchestrator.errors import ReproError
 from orchestrator.megatron.logs.iteration import IterationLine
 from orchestrator.megatron.training import Training
-from orchestrator.planning.budget import (
+from orchestrator.planning.batch_plan import (
     LEAST_INTERVALS,
     Run,
     most_measured,
@@ -162,7 +162,9 @@ def test_where_even_the_least_does_not_fit_it_is_said_what_that_takes_and_which_
 
 def test_without_a_prediction_there_is_no_budget(tmp_path: Path) -> None:
     line = refusal(expand(shipped(), "cpu"), Target("here", Machine(4).hardware(), Machine(4)), 600)
-    assert line.startswith("--time-budget: figure-13 at scale cpu runs on CPU cores, whose time is not predicted; ")
+    assert line.startswith(
+        "--time-budget: figure-13 at scale cpu runs on CPU cores, whose time is not predicted. Hint: "
+    )
     unknown = Hardware.model_validate({"nodes": 1, "gpus_per_node": 8, "gpu": "X"})
     line = refusal(expand(entry_of(tmp_path, BASE)), Target("site", unknown), 600)
     assert "no time is predicted on site, whose GPUs' peak in fp32 nobody has said" in line
@@ -179,5 +181,5 @@ def test_a_budget_is_a_number_with_its_unit_or_a_time_limit(text: str, expected:
 
 @pytest.mark.parametrize("text", ["", "10", "0m", "0:00:00", "-5m", "10 m", "1h30m", "10min", "0:70:00", "1.5h", "٣m"])
 def test_anything_else_is_no_budget(text: str) -> None:
-    with pytest.raises(ReproError, match="no time; for example 10m, 600s, 1h or 0:10:00"):
+    with pytest.raises(ReproError, match="no time. Hint: for example 10m, 600s, 1h or 0:10:00"):
         read_budget(text)

@@ -66,17 +66,17 @@ def test_cases_whose_difference_a_program_cannot_be_told_are_refused_and_not_mea
         plans(tmp_path, "figure-18", "pretrain")
     assert str(caught.value) == (
         "figure-18: pretrain would run scatter_gather=true,gbs=12 and scatter_gather=false,gbs=12 alike, "
-        "and 4 more such pairs; it cannot be told in what they differ"
+        "and 4 more such pairs. Hint: it cannot be told in what they differ"
     )
 
 
 def test_an_unknown_program_is_refused_with_the_nearest() -> None:
-    assert refused("pretain") == 'pretain: no such workload; did you mean "pretrain"?'
+    assert refused("pretain") == 'pretain: no such workload. Did you mean "pretrain"?'
 
 
 def test_only_our_own_program_is_planned_without_gpus() -> None:
     assert refused("megatron-2021", scale="cpu") == (
-        "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only; "
+        "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
         "leave --workload out, or say another --scale"
     )
     assert run_with(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.catalog.case import Case
+from orchestrator.catalog.case import Case, select
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.selection import select
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
@@ -108,10 +107,10 @@ def test_more_gpus_than_the_cluster_has_are_refused(tmp_path: Path) -> None:
 def test_a_part_of_a_node_is_no_resource(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 6").replace("bf16", "fp32"))
     assert refusals(cluster, entry=entry_of(tmp_path)) == [
-        "figure-1 all 6 cases: 8 GPUs are no whole number of nodes of 6"
+        "figure-1 all 6 cases: 8 GPUs do not fill whole nodes of 6 GPUs"
     ]
     few = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 3"))
-    assert refusals(few, "cpu") == ["figure-13 all 6 cases: 4 processes are no whole number of nodes of 3"]
+    assert refusals(few, "cpu") == ["figure-13 all 6 cases: 4 processes do not fill whole nodes of 3 places"]
 
 
 def test_a_dtype_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ def test_training_here_without_its_packages_is_one_line_with_the_command(
     cluster = local(tmp_path, Machine(2), "about: x\nscheduler: local\n")
     lines = refusals(cluster, "cpu")
     assert len(lines) == 1 and absent in lines[0] and lines[0].startswith("training here needs ")
-    assert lines[0].endswith("; pip install 'torch>=2.6,<2.14' megatron-core==0.16.1")
+    assert lines[0].endswith(". Hint: pip install 'torch>=2.6,<2.14' megatron-core==0.16.1")
     assert len(plans(local(tmp_path, Machine(2)), "cpu")) == 6  # another Python may well have them
 
 
@@ -196,7 +195,7 @@ def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add
     cases = select(expand(shipped()), {"pp": 8, "gbs": 32})
     cluster = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": 8}))
     (only,) = refusals(cluster, cases=cases)
-    assert only.startswith("site names no container image for nvidia/pytorch:20.12-py3; add container: images: ")
+    assert only.startswith("site names no container image for nvidia/pytorch:20.12-py3. Hint: add container: images: ")
     assert only.endswith("site.local.yaml")
 
 

@@ -16,7 +16,7 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
 from orchestrator.megatron.logs.fact_lines import WorldLine
 from orchestrator.megatron.logs.iteration import IterationLines
-from orchestrator.megatron.rules.rule_context import Setting, read_flags
+from orchestrator.megatron.rules.rule_context import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of
 from orchestrator.reading.facts import LogFacts
@@ -289,7 +289,7 @@ def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(t
             continue
         tensor, traits = case.layout.tensor_parallel, traits_of(case.workload)
         tokens = traits.tokens(case.model, tensor)
-        setting = Setting(case.model, case.layout, case.training, traits.dialect, case.arguments, tokens=tokens)
+        setting = RuleContext(case.model, case.layout, case.training, traits.dialect, case.arguments, tokens=tokens)
         tell = ARGUMENTS.get(case.workload)
         arguments = tell(case) if tell else megatron_alpa.arguments(case)
         planned = expected_of(planned_as(row, case, arguments)).padded_vocabulary

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.catalog.case import with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry
-from orchestrator.catalog.selection import with_workload
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import judge_claims
 from orchestrator.results.export.rows import export_rows

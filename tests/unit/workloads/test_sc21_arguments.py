@@ -12,7 +12,7 @@ import yaml
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.megatron.rules.rules import Setting
+from orchestrator.megatron.rules.rules import RuleContext
 from orchestrator.workloads import megatron_2021, megatron_2026
 from orchestrator.workloads.traits import traits_of
 from tests.unit.catalog.entries import shipped
@@ -112,5 +112,5 @@ def test_the_vocabulary_is_padded_as_the_scripts_pad_it_and_today_to_the_papers(
     traits = traits_of(workload)
     for name, case in CASES:
         tokens = traits.tokens(case.model, case.layout.tensor_parallel)
-        made = Setting(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary
+        made = RuleContext(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary
         assert made == (POINTS[name]["padded"] if workload == "megatron-2021" else 51200), name

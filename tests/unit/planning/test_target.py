@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.case import with_workload
 from orchestrator.catalog.expand import expand
-from orchestrator.catalog.selection import with_workload
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.planning.target import Target, refusals, start_refusals, start_warnings
+from orchestrator.planning.target import Target, case_context, refusals, start_refusals, start_warnings
 from orchestrator.workloads.program import Program
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
@@ -76,7 +76,9 @@ def test_an_imported_image_and_a_runtime_with_a_store_of_its_own_pull_nothing(tm
 def test_figure_18s_switch_cannot_be_run_by_todays_program_and_says_why_when_planned(tmp_path: Path) -> None:
     target = Target.of_cluster(replace(cluster_of(tmp_path), unfilled=()))
     found = {
-        case.value("scatter_gather"): [reason for reason in refusals(case, target) if "scatter/gather" in reason]
+        case.value("scatter_gather"): [
+            reason for reason in refusals(case, target, case_context(case, target)) if "scatter/gather" in reason
+        ]
         for case in with_workload(expand(shipped("figure-18")), "megatron-2026")
     }
     assert found[True] == [] and "option was removed by 10e7b74597" in found[False][0]
@@ -92,5 +94,5 @@ def test_data_that_no_mount_brings_into_the_container_is_a_warning(tmp_path: Pat
     python = ("/opt/python", ("workloads", "pretrain", "python"))
     program = Program("w", "python", (), (), "c", mounts=("/code/Megatron-LM",), site_values=(*values, python))
     (only,) = start_warnings(program, cluster)
-    assert only == "no mount of site brings /home/me/merges.txt and /shared/database into the container"
+    assert only == "no mount of site contains /home/me/merges.txt and /shared/database, which the program needs"
     assert list(start_warnings(program, cluster_of(tmp_path))) == []

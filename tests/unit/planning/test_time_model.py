@@ -17,7 +17,7 @@ from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.rules.rules import Setting, broken_rules
+from orchestrator.megatron.rules.rules import RuleContext, broken_rules
 from orchestrator.megatron.training import Recompute, Training
 from orchestrator.planning.time_constants import (
     CALIBRATED_UNCERTAINTY,
@@ -88,7 +88,7 @@ def duration(
     hardware: Hardware = A100,
     program: str = "megatron-2021",
 ) -> Duration:
-    assert broken_rules(Setting(model, layout, Training("bf16"))) == []
+    assert broken_rules(RuleContext(model, layout, Training("bf16"))) == []
     found = predict(model, layout, training, hardware, program)
     assert found is not None
     return found
