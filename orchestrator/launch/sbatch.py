@@ -1,7 +1,7 @@
-"""Attempts that wait their turn -> the scheduler. Each is claimed first, so that of two senders one sends it.
+"""Submission of queued attempts. Each attempt is claimed first, so that only one process submits it.
 
-A scheduler that is slow or away may have taken a job all the same: it is asked for the token before anything is sent
-again. One that has no room takes fewer at a time, and the rest waits its turn.
+A scheduler that did not answer may have accepted the job. It is asked for the token before the job is submitted again.
+If the queue is full, fewer jobs are submitted at a time, and the others stay queued.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import cancel_jobs, find_by_comment
 
 PAUSES_S = (2.0, 4.0, 8.0, 16.0, 30.0, 60.0)
-"""Between asking a scheduler that does not answer again; after the last it is left to the next command."""
+"""Pauses before a scheduler that did not answer is asked again. After the last one the next command asks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """To the person who waits: `tell` says something, `is_interrupted` that they have had enough."""
+    """Callbacks: `notify` prints a message, `is_interrupted` reports Ctrl-C."""
 
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     is_interrupted: Callable[[], bool] = lambda: False
 
 
 @dataclass(slots=True)
 class Sent:
-    """What became of a run's attempts: ids of the scheduler, how many it took, and how many have to wait, and why."""
+    """Result of a submission: ids of the scheduler, submitted jobs, queued jobs, and why these are queued."""
 
     ids: list[str] = field(default_factory=list)
     jobs: int = 0
@@ -65,34 +65,35 @@ class Sent:
 
 
 def comment_of(token: str) -> str:
+    """Return the comment of a Slurm job with this token."""
     return COMMENT + token
 
 
 def sender() -> Submitter:
-    """Return this process, as the sender of what it claims."""
+    """Return this process as the submitter of the attempts that it claims."""
     return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine_identity()), own_start_ticks())
 
 
-def send(ledger: Ledger, run_id: str, talk: Reporter) -> Sent:
-    """Send what waits its turn in a run, as far as there is room.
+def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
+    """Submit the queued attempts of a run that the scheduler has room for.
 
-    ReproError where the scheduler refuses: what it took before stays, and the rest of the run is known not to have been
-    submitted. Unreachable where it stays away: the next command settles what it was asked last.
+    Raise ReproError if the scheduler refuses. Jobs that it accepted before stay, and the others are recorded as not
+    submitted. Raise Unreachable if the scheduler does not answer; the next command recovers the last submission.
     """
     sent = Sent()
     run_plan = RunPlan.from_json(run_row(ledger, run_id).wishes)
-    groups = [list(group) for _, group in groupby(in_turn(ledger, run_id=run_id), key=lambda turn: turn.file)]
-    for turns in groups:
-        if sent.why is not None or talk.is_interrupted():  # what is larger has to wait behind what is smaller
-            sent.in_turn += len(turns)
+    groups = [list(group) for _, group in groupby(in_turn(ledger, run_id=run_id), key=lambda attempt: attempt.file)]
+    for attempts in groups:
+        if sent.why is not None or reporter.is_interrupted():  # larger jobs stay behind smaller ones
+            sent.in_turn += len(attempts)
             continue
         try:
-            _send_group(ledger, run_id, turns, run_plan, sent, talk)
+            _send_group(ledger, run_id, attempts, run_plan, sent, reporter)
         except (Unreachable, Unreadable):  # the scheduler may have accepted the job
             raise
         except ReproError:
             rest = in_turn(ledger, run_id=run_id)
-            untried = [turn.attempt_id for turn in rest if ledger.is_own(turn.user)]
+            untried = [attempt.attempt_id for attempt in rest if ledger.is_own(attempt.user)]
             why = "not submitted, because the submission before it failed"
             record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
             raise
@@ -100,32 +101,32 @@ def send(ledger: Ledger, run_id: str, talk: Reporter) -> Sent:
 
 
 def _send_group(
-    ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan, sent: Sent, talk: Reporter
+    ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan, sent: Sent, reporter: Reporter
 ) -> None:
-    """One file of the scheduler, in one submission or, where that is too much at once, in several."""
+    """Submit the attempts of one file, in several submissions if the queue has too little room for one."""
     try:
-        script = read_own_script(ledger, turns)
+        script = read_own_script(ledger, attempts)
     except ReproError as refused:
-        own = [turn.attempt_id for turn in turns if ledger.is_own(turn.user)]
+        own = [attempt.attempt_id for attempt in attempts if ledger.is_own(attempt.user)]
         record_never_submitted(ledger, own, str(refused.problems[0]), str(Failure.NOT_SUBMITTED))
         raise
-    if turns[0].scheduler == "local":
-        _send_queue(ledger, turns, script, sent)
+    if attempts[0].scheduler == "local":
+        _send_queue(ledger, attempts, script, sent)
         return
-    rest, size = list(turns), len(turns)
-    why = _kept_back(ledger, run_id, turns, run_plan)
+    rest, size = list(attempts), len(attempts)
+    why = _reason_to_wait(ledger, run_id, attempts, run_plan)
     if why is not None:
         sent.in_turn, sent.why = sent.in_turn + len(rest), why
         return
     while rest:
-        some = rest[:size]
-        words = _dependencies(ledger, run_id, some, run_plan)
+        part = rest[:size]
+        words = _dependencies(ledger, run_id, part, run_plan)
         if words is None:
             why = "its canary failed"
-            record_never_submitted(ledger, [turn.attempt_id for turn in rest], why, str(Failure.STOPPED))
+            record_never_submitted(ledger, [attempt.attempt_id for attempt in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, some, script, [*_array(some, run_plan), *words], talk)
+            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *words], reporter)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -134,96 +135,96 @@ def _send_group(
             return
         if scheduler_id is not None:
             sent.ids.append(scheduler_id)
-            sent.jobs += len(some)
-        rest = rest[len(some) :]
+            sent.jobs += len(part)
+        rest = rest[len(part) :]
 
 
 def _send_slice(
-    ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, words: Sequence[str], talk: Reporter
+    ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, words: Sequence[str], reporter: Reporter
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     token = secrets.token_hex(8)
-    attempts = [turn.attempt_id for turn in turns]
-    file, cluster = turns[0].file, cluster_identity()
-    if not claim(ledger, attempts, token, sender(), file=file, slurm_cluster=cluster):
+    attempt_ids = [attempt.attempt_id for attempt in attempts]
+    file, cluster = attempts[0].file, cluster_identity()
+    if not claim(ledger, attempt_ids, token, sender(), file=file, slurm_cluster=cluster):
         return None
-    options = [*turns[0].options, *words]
-    _write_sent(ledger, turns, script, token)
+    options = [*attempts[0].options, *words]
+    _write_sent(ledger, attempts, script, token)
     try:
-        scheduler_id = _sbatch_somewhere(script, token, options, talk)
+        scheduler_id = _sbatch_without_failed_nodes(script, token, options, reporter)
     except QueueFull as full:
         record_back_in_turn(ledger, token, full.problems[0].what)
         raise
     except (Unreachable, Unreadable):  # the scheduler may have accepted the job
         raise
     except ReproError as error:
-        record_never_submitted(ledger, attempts, error.problems[0].what, str(Failure.REFUSED))
+        record_never_submitted(ledger, attempt_ids, error.problems[0].what, str(Failure.REFUSED))
         raise
     if not record_submission(ledger, token, scheduler_id):
-        # It took so long that another login node gave it up, and submits these attempts under a token of its own.
+        # Another login node has given this submission up and submits the attempts under its own token.
         cancel_jobs([scheduler_id])
-        talk.tell(f"job {scheduler_id} was cancelled: its submission had been given up, and made again elsewhere")
+        reporter.notify(f"job {scheduler_id} was cancelled: another host gave up its submission and made it again")
         return None
     return scheduler_id
 
 
-def _sbatch_somewhere(script: OwnScript, token: str, options: Sequence[str], talk: Reporter) -> str:
-    """Not on the nodes that failed before; but where there are not enough others, on any."""
+def _sbatch_without_failed_nodes(script: OwnScript, token: str, options: Sequence[str], reporter: Reporter) -> str:
+    """Submit without the nodes that failed before, or on any node if there are not enough others."""
     anywhere = [word for word in options if not word.startswith("--exclude=")]
     try:
-        return _sbatch(script, token, options, talk)
+        return _sbatch(script, token, options, reporter)
     except ReproError as error:
         if len(anywhere) == len(options) or isinstance(error, (QueueFull, Unreachable)):
             raise
-        talk.tell(f"{error.problems[0].what}; again on any node, also those where it failed")
-    return _sbatch(script, token, anywhere, talk)
+        reporter.notify(f"{error.problems[0].what}; submitted again without --exclude")
+    return _sbatch(script, token, anywhere, reporter)
 
 
-def _sbatch(script: OwnScript, token: str, options: Sequence[str], talk: Reporter) -> str:
-    """Submit until there is an answer; before each new try the scheduler is asked whether it has the job already."""
+def _sbatch(script: OwnScript, token: str, options: Sequence[str], reporter: Reporter) -> str:
+    """Submit until the scheduler answers. Before each repetition it is asked whether it has the job."""
     executor, comment = SlurmScriptExecutor(script.file.parent), comment_of(token)
     pauses = iter(PAUSES_S)
     sent_again = False
     while True:
         try:
             job_id = executor.submit_script(script.text, comment, options, script.arguments)
-        except Unreachable as away:
-            found = _look_for(comment, away, pauses, talk)
-            if found:
-                return keep_first_cancel_rest(found)
+        except Unreachable as unreachable:
+            ids = _wait_for_jobs_of(comment, unreachable, pauses, reporter)
+            if ids:
+                return keep_first_cancel_rest(ids)
             sent_again = True
             continue
-        return _alone(job_id, comment) if sent_again else job_id
+        return _keep_one_copy(job_id, comment) if sent_again else job_id
 
 
-def _look_for(comment: str, away: Unreachable, pauses: Iterator[float], talk: Reporter) -> set[str]:
-    """Ids of the jobs with this comment, once the scheduler answers again; Unreachable when patience ends.
+def _wait_for_jobs_of(comment: str, unreachable: Unreachable, pauses: Iterator[float], reporter: Reporter) -> set[str]:
+    """Return the ids of the jobs with this comment when the scheduler answers again; Unreachable after the last pause.
 
-    A controller that wakes up may answer this before it takes the job that has waited longer: it is asked twice.
+    A restarted controller may answer before it accepts a job that was submitted earlier, so it is asked twice.
     """
     answers = 0
     for pause_s in pauses:
-        talk.tell(f"{away.problems[0].what}; asking again in {pause_s:.0f} s")
+        reporter.notify(f"{unreachable.problems[0].what}; asking again in {pause_s:.0f} s")
         end = time.monotonic() + pause_s
         while time.monotonic() < end:
-            if talk.is_interrupted():
-                raise away
+            if reporter.is_interrupted():
+                raise unreachable
             time.sleep(0.1)
         try:
-            found = {base_id(job_id) for job_id in find_by_comment(comment).records}
-        except Unreachable as still:
-            away, answers = still, 0
+            ids = {base_id(job_id) for job_id in find_by_comment(comment).records}
+        except Unreachable as error:
+            unreachable, answers = error, 0
             continue
         answers += 1
-        if found or answers == 2:
-            return found
-    raise away
+        if ids or answers == 2:
+            return ids
+    raise unreachable
 
 
-def _alone(job_id: str, comment: str) -> str:
-    """The id of a job that was sent twice, after what came of the first sending, should it have arrived yet, is ended.
+def _keep_one_copy(job_id: str, comment: str) -> str:
+    """Return the id of a job that was submitted twice. Of two accepted copies the later one is cancelled.
 
-    Should it arrive later still, it finds the job's folder claimed, and does not start (templates/job.sh.j2).
+    A copy that is accepted even later finds the job's folder claimed and does not start (templates/job.sh.j2).
     """
     try:
         return keep_first_cancel_rest({job_id, *(base_id(one) for one in find_by_comment(comment).records)})
@@ -232,7 +233,7 @@ def _alone(job_id: str, comment: str) -> str:
 
 
 def keep_first_cancel_rest(ids: set[str]) -> str:
-    """Of submissions under one token the first; the others, which a scheduler took late, are cancelled."""
+    """Return the first id of the submissions under one token, and cancel the others."""
     first, *late = sorted(ids, key=int)
     if late:
         cancel_jobs(late)
@@ -240,35 +241,35 @@ def keep_first_cancel_rest(ids: set[str]) -> str:
 
 
 def mark_cancelled(folder: str) -> None:
-    """Keep what is in this folder from starting."""
-    with contextlib.suppress(OSError):  # the run's folder is gone, and with it the script
-        Path(folder).mkdir(FOLDER_MODE, exist_ok=True)  # of a repeat there is none yet
+    """Keep the job of this folder from starting."""
+    with contextlib.suppress(OSError):  # the run folder is gone, and with it the script
+        Path(folder).mkdir(FOLDER_MODE, exist_ok=True)  # the folder of a repeat may not exist yet
         os.close(os.open(Path(folder) / "cancelled", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o640))
 
 
-def _write_sent(ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, token: str) -> None:
-    """Write the submission down beside its scripts; without that nothing is submitted."""
+def _write_sent(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, token: str) -> None:
+    """Write the record of the submission beside its scripts. If that fails, nothing is submitted."""
     try:
-        write_sent(script.file.parent.parent, turns, token)
+        write_sent(script.file.parent.parent, attempts, token)
     except ReproError as error:
         record_back_in_turn(ledger, token, str(error.problems[0]))
         raise
 
 
-def _send_queue(ledger: Ledger, turns: Sequence[PendingAttempt], script: OwnScript, sent: Sent) -> None:
+def _send_queue(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
-    if not claim(ledger, [turn.attempt_id for turn in turns], token, sender(), file=turns[0].file):
+    if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, sender(), file=attempts[0].file):
         return
-    _write_sent(ledger, turns, script, token)
+    _write_sent(ledger, attempts, script, token)
     scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)
     record_submission(ledger, token, scheduler_id)
     sent.ids.append(scheduler_id)
-    sent.jobs += len(turns)
+    sent.jobs += len(attempts)
 
 
-def _array(turns: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[str]:
-    """Which elements of the array are meant, on the command line: the file has them all."""
-    indexes = [turn.array_index for turn in turns if turn.array_index is not None]
+def _array(attempts: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[str]:
+    """Yield the --array option of these attempts. The file lists all elements."""
+    indexes = [attempt.array_index for attempt in attempts if attempt.array_index is not None]
     if not indexes:
         return
     spans: list[list[int]] = []
@@ -281,9 +282,9 @@ def _array(turns: Sequence[PendingAttempt], run_plan: RunPlan) -> Iterator[str]:
     yield f"--array={text}%{run_plan.at_once}"
 
 
-def _kept_back(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan) -> str | None:
-    """Why these jobs cannot be given to the scheduler yet: it must know what they are to wait for."""
-    if run_plan.canary is None or run_plan.canary in {turn.job_id for turn in turns}:
+def _reason_to_wait(ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan) -> str | None:
+    """Return why these jobs cannot be submitted yet: their canary has no id that they could depend on."""
+    if run_plan.canary is None or run_plan.canary in {attempt.job_id for attempt in attempts}:
         return None
     canary = _canary(ledger, run_id, run_plan)
     return "its canary is not in the queue yet" if canary.phase in OPEN and canary.scheduler_id is None else None
@@ -293,24 +294,26 @@ def _canary(ledger: Ledger, run_id: str, run_plan: RunPlan) -> JobRow:
     return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == run_plan.canary)
 
 
-def _dependencies(ledger: Ledger, run_id: str, turns: Sequence[PendingAttempt], run_plan: RunPlan) -> list[str] | None:
-    """What these jobs have to wait for; None where it has failed already."""
-    jobs = {turn.job_id for turn in turns}
-    wanted = [f"afterany:{job_id}" for job_id in run_plan.after]
-    wanted += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
+def _dependencies(
+    ledger: Ledger, run_id: str, attempts: Sequence[PendingAttempt], run_plan: RunPlan
+) -> list[str] | None:
+    """Return the --dependency options of these jobs; None if their canary failed."""
+    jobs = {attempt.job_id for attempt in attempts}
+    dependencies = [f"afterany:{job_id}" for job_id in run_plan.after]
+    dependencies += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
     if run_plan.canary is not None and run_plan.canary not in jobs:
         canary = _canary(ledger, run_id, run_plan)
         if canary.phase in OPEN:
-            wanted.append(f"afterok:{canary.scheduler_id}")
+            dependencies.append(f"afterok:{canary.scheduler_id}")
         elif canary.verdict is not None and not has_passed(
             CanaryJob(canary.label, Path(canary.folder), canary.iterations)
         ):
             return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
-    # An array keeps its own limit; what was cut off it for want of room, or must keep a limit with others, goes behind.
-    before = under_way_of(ledger, run_id, None if run_plan.max_parallel is not None else turns[0].file)
-    wanted += [f"afterany:{max(before, key=int)}"] if before else []
-    if not wanted:
+    # The limit of an array is its own. Jobs that were cut off it, or share --max-parallel with others, start later.
+    before = under_way_of(ledger, run_id, None if run_plan.max_parallel is not None else attempts[0].file)
+    dependencies += [f"afterany:{max(before, key=int)}"] if before else []
+    if not dependencies:
         return []
-    # What waits for a job that failed would wait for ever.
-    kill = ["--kill-on-invalid-dep=yes"] if any(one.startswith("afterok") for one in wanted) else []
-    return [f"--dependency={','.join(dict.fromkeys(wanted))}", *kill]
+    # A job that depends on a failed job would stay in the queue for ever.
+    kill = ["--kill-on-invalid-dep=yes"] if any(one.startswith("afterok") for one in dependencies) else []
+    return [f"--dependency={','.join(dict.fromkeys(dependencies))}", *kill]
