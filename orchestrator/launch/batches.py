@@ -36,17 +36,17 @@ from orchestrator.workloads.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that ask for the same: one file of the scheduler, with further words of sbatch."""
+    """Jobs with equal resources: one file for the scheduler, and further options of sbatch."""
 
     plans: tuple[Plan, ...]
     options: tuple[str, ...]
 
 
 class FailedNodes:
-    """The nodes at fault in earlier attempts. Each log is read once, and in blocks: it may have any size.
+    """Nodes at fault in earlier attempts. Each log is read once, in blocks.
 
-    `submit` asks for them before it locks the ledger. Within the lock only the log of an attempt that another process
-    has judged since then is read.
+    `submit` reads the logs before it locks the ledger. Within the lock it reads only logs of attempts that another
+    process has judged since then.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -75,7 +75,7 @@ class FailedNodes:
 
 
 def in_order(plans: Sequence[Plan]) -> list[Plan]:
-    """The smallest first: what is wrong with all of them shows where it costs least."""
+    """Return the plans by size, the smallest first: a mistake that they share appears where it costs least."""
 
     def size(plan: Plan) -> tuple[int, int, float]:
         layout, training = plan.case.layout, plan.case.training
@@ -93,7 +93,7 @@ def batches_of(
     most: int,
     failed: FailedNodes,
 ) -> Iterator[Batch]:
-    """Jobs that ask for the same go together, `most` at most, in the order given; on this machine all of them."""
+    """Yield batches of at most `most` jobs with equal resources, in the given order; local jobs are one batch."""
     if not plans:
         return
     if not cluster.is_slurm:
@@ -121,7 +121,7 @@ def write_scripts(
     cluster: Cluster,
     folders: Folders,
 ) -> dict[str, NewAttempt]:
-    """Render everything, then write everything; the attempts by job id, in the order in which they are to be sent."""
+    """Render all scripts, then write them. Return the attempts by job id, in the order of their submission."""
     secret = profile_secrets(cluster)
     texts: dict[Path, str] = {}
     kept: dict[Path, tuple[str, str]] = {}
@@ -141,7 +141,7 @@ def write_scripts(
                 job = texts[script.file] = render_job(plan, cluster, script.file.parent, folders.templates)
                 kept[script.file] = masked(job, secret), hashlib.sha256(job.encode()).hexdigest()
             shown, digest = kept[script.file]
-            kept[script.file] = "", digest  # of those who share a script one keeps its text: they have one digest
+            kept[script.file] = "", digest  # one of the attempts that share a script keeps its text
             attempts[plan.identity] = NewAttempt(
                 file=str(file),
                 array_index=None if file == script.file else index,
@@ -156,7 +156,7 @@ def write_scripts(
 
 
 def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
-    """Repeats of a case share a script: whoever starts it says in which folder each has its log."""
+    """Return the script and the folder of each job. Repeats of a case share a script and have a folder each."""
     shared: dict[int, Path] = {}
     found: list[Script] = []
     for plan in plans:
@@ -188,7 +188,7 @@ def _text_of_several(
 
 
 def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[str, ...]:
-    """For an attempt after one that failed: not on the nodes that did, and not at once."""
+    """Return the options of an attempt after a failed one: without the failed nodes, and after a pause."""
     if before is None or before.state == IN_TURN:
         return ()
     words = []
@@ -203,7 +203,7 @@ def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[st
 
 
 def _write(texts: Mapping[Path, str]) -> None:
-    """Every file, readable and runnable by the user and the group."""
+    """Write the files, readable and executable by the user and the group."""
     made: set[Path] = set()
     try:
         for path, text in texts.items():
@@ -214,7 +214,7 @@ def _write(texts: Mapping[Path, str]) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
     except OSError as error:
-        raise ReproError(Problem(f"{error.filename}: cannot be written ({error.strerror})")) from None
+        raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{error.filename}:")) from None
 
 
 def profile_secrets(cluster: Cluster) -> frozenset[str]:
@@ -247,7 +247,7 @@ WARM_UP_TIME = "0:30:00"
 
 
 def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_limit: str, gpus: int = 1) -> Plan:
-    """One node of the cluster with this program in so many tasks, and so many GPUs."""
+    """Return the plan of a job that is not a case: this program on one node, with so many tasks and GPUs."""
     case = Case(
         experiment=f"{name}/{cluster.name}",
         scale="one node",
@@ -263,7 +263,7 @@ def side_plan(cluster: Cluster, program: Program, name: str, tasks: int, time_li
 
 
 def task_per_gpu(cluster: Cluster) -> Cluster:
-    """The same cluster with processes started by srun: what runs here is no program for torchrun."""
+    """Return the cluster with one task of srun per GPU, for programs that torchrun cannot start."""
     slurm = cluster.profile.slurm
     assert slurm is not None
     update = {"slurm": slurm.model_copy(update={"tasks": "per-gpu"})}
@@ -271,8 +271,9 @@ def task_per_gpu(cluster: Cluster) -> Cluster:
 
 
 def warm_ups(plans: Sequence[Plan], cluster: Cluster, *, always: bool = False) -> list[tuple[Plan, frozenset[str]]]:
-    """For each checkout into which several of these jobs would compile kernels at once: a job that does it before
-    them, and their identities. None where this machine sees that they are there already, unless `always`.
+    """Return a job that compiles kernels, and the jobs that need them, for each checkout that several jobs share.
+
+    Checkouts whose kernels this machine sees are left out, unless `always`.
     """
     groups: dict[tuple[str, str | None], list[Plan]] = {}
     for plan in plans:

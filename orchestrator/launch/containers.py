@@ -57,7 +57,7 @@ def require_mountable(folder: Path) -> None:
     """ReproError where the name of a job's folder has a character that a runtime interprets in a mount."""
     if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
         hint = 'set REPRO_HOME to a folder without , : $ ` " and \\'
-        raise ReproError(Problem("this folder cannot be mounted into containers", str(folder), hint))
+        raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
 
 
 def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:

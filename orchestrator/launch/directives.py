@@ -73,7 +73,7 @@ def output_pattern(path: Path) -> str:
     """
     if "\\" in str(path):
         hint = "set REPRO_HOME, or -o, to a folder without a backslash"
-        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", str(path), hint))
+        raise ReproError(Problem("Slurm cannot write output below a folder with a backslash", f"{path}:", hint))
     return str(path).replace("%", "%%")
 
 

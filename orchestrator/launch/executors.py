@@ -1,4 +1,8 @@
-"""submitit executors that submit finished scripts, and the state of jobs on this machine."""
+"""submitit executors that submit finished scripts, and the state of local jobs.
+
+submitit submits and parses job ids. States are read by orchestrator/slurm/query, because submitit keeps records in a
+class attribute for as long as the process lives. pyproject.toml registers `SlurmScriptExecutor` as a plug-in.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +29,22 @@ from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of
 
-# They choose the cluster and prove who asks, for squeue and scancel as for sbatch.
+# They select the cluster and authenticate the user, also for squeue and scancel.
 _WHICH_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 def clean_env_prefix() -> list[str]:
-    """What to start sbatch with: variables of the shell would win over the script's own lines, or change its run."""
+    """Return the `env` command for sbatch: variables of the shell would override lines of the script."""
     strays = [name for name in os.environ if re.match(r"(SBATCH|SLURM|PYXIS)_", name) and name not in _WHICH_CLUSTER]
     return ["env", *(f"--unset={name}" for name in sorted(strays))]
 
 
 class QueueFull(ReproError):
-    """The scheduler takes no more jobs of this user, account or QOS now; later it will."""
+    """The scheduler accepts no more jobs of this user, account or QOS at the moment."""
 
 
 class SlurmScriptExecutor(SlurmExecutor):
-    """Submits a finished sbatch script; its comment carries the token that finds it again after a crash."""
+    """Submits a finished sbatch script. The token in the job's comment identifies it after a crash."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(folder)
@@ -58,13 +62,10 @@ class SlurmScriptExecutor(SlurmExecutor):
         return 1  # asked for by name; never chosen over submitit's own by its automatic choice
 
     def submit_script(self, text: str, comment: str, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
-        """Submit; returns the scheduler's id.
+        """Submit a script, and return the scheduler's id. `options` are options of sbatch, `arguments` of the script.
 
-        ReproError has the scheduler's words, QueueFull that it takes no more now, Unreachable that it is away, and then
-        it may have taken the job all the same.
-
-        `options` are sbatch's own, for what is about this submission and not about the script; `arguments` are the
-        script's.
+        Raise ReproError with the scheduler's message, or QueueFull. Raise Unreachable if the scheduler does not answer;
+        it may have accepted the job.
         """
         self._text, self._comment, self._options, self._arguments = text, comment, tuple(options), tuple(arguments)
         private_folder(Path(self.folder))
@@ -76,7 +77,7 @@ class SlurmScriptExecutor(SlurmExecutor):
             if is_for_want_of_room(said):
                 raise QueueFull(explain_rejection(said)) from None
             raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
-        except utils.FailedSubmissionError as error:  # it ended well: the job may be in the queue
+        except utils.FailedSubmissionError as error:  # exit code 0: the job may be in the queue
             raise Unreachable(Problem(str(error), hint="`repro status` looks for it in the queue")) from None
         return job.job_id
 
@@ -88,7 +89,7 @@ class SlurmScriptExecutor(SlurmExecutor):
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         clean = clean_env_prefix()
-        # In a session of its own: Ctrl-C at the terminal must not cut sbatch off between Slurm's answer and ours.
+        # A session of its own: Ctrl-C must not end sbatch between the answer of Slurm and its output.
         clean += ["setsid", "--wait"]
         words = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]
         return [*clean, *words, str(submission_file_path), *self._arguments]
@@ -105,7 +106,7 @@ class SlurmScriptExecutor(SlurmExecutor):
 
 
 class LocalScriptJob(LocalJob[int]):
-    """A job of a local queue, `QUEUE-PID_INDEX`; its folder says what became of it, also to another terminal."""
+    """Job of a local queue, with the id `QUEUE-PID_INDEX`. Its state is read from its folder."""
 
     def __init__(
         self,
@@ -128,8 +129,8 @@ class LocalScriptJob(LocalJob[int]):
         return local_state(self._folder, int(queue) if queue.isdecimal() else None, has_rebooted=has_rebooted)
 
     def cancel(self, check: bool = True) -> None:  # noqa: ARG002  submitit's signature
-        """Keep it from starting, or end everything it started."""
-        private_folder(self._folder)  # of a repeat that has not begun there is none yet
+        """Keep the job from starting, or end its process group."""
+        private_folder(self._folder)  # the folder of a repeat may not exist yet
         (self._folder / "cancelled").touch()
         start = read_record(self._folder / "start")
         if start is not None and is_alive(start.pid, str(self._folder)):
@@ -138,7 +139,7 @@ class LocalScriptJob(LocalJob[int]):
 
 
 class LocalScriptExecutor(LocalExecutor):
-    """Runs finished scripts on this machine through a queue of their own that outlives the terminal."""
+    """Runs finished scripts on this machine, in a queue that outlives the terminal."""
 
     job_class = LocalScriptJob
 
@@ -147,7 +148,7 @@ class LocalScriptExecutor(LocalExecutor):
         return "local-script"
 
     def submit_queue(self, queue: Path) -> str:
-        """Start the queue script in a session of its own; returns its process id."""
+        """Start the queue script in a session of its own, and return its process id."""
         environment: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("TORCHELASTIC_")}
         process = subprocess.Popen(
             ["bash", str(queue)],
@@ -157,14 +158,14 @@ class LocalScriptExecutor(LocalExecutor):
             start_new_session=True,
             env=dict(environment),
         )
-        # The kernel shows a program's command line some time after it has begun; until then nobody finds the queue.
+        # The kernel shows the command line of a process after a moment. Until then the queue cannot be found.
         while process.poll() is None and not is_alive(process.pid, queue.name):
             time.sleep(0.001)
         return str(process.pid)
 
 
 TIMED_OUT = 124
-"""What timeout(1) exits with."""
+"""Exit code of timeout(1)."""
 NOT_STARTED = 95
 """Exit code of a script that finds its folder claimed by another job."""
 _REFUSED = re.compile(rb"^repro: (not started: .+)$", re.MULTILINE)
@@ -173,7 +174,7 @@ _LONGEST_REFUSAL = 4096
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """In Slurm's words, so that one table serves both."""
+    """State of a local job, in Slurm's terms."""
 
     state: str
     reason: str | None = None
@@ -185,8 +186,8 @@ class LocalState:
 def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = False) -> LocalState:
     """Return the state of the job in `folder`, whose queue runs (or ran) as `queue_pid`.
 
-    If the machine `has_rebooted` since, no process is that of the job. Each thing is read before the thing that follows
-    it, so that a job which moves on meanwhile is not called lost.
+    If the machine `has_rebooted` since, the job has no process. Each record is read before the next one, so that a job
+    that changes its state meanwhile is not called lost.
     """
     queued = not has_rebooted and queue_pid is not None and is_alive(queue_pid, "queue.sh")
     start = read_record(folder / "start")
@@ -212,13 +213,13 @@ def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = Fal
 
 
 def _refused_start(folder: Path) -> str | None:
-    """Why the script ended before it wrote a record: another job has claimed the folder."""
+    """Return why the script ended before it wrote a record: another job has claimed the folder."""
     found = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
     return found[1].decode(errors="replace") if found else None
 
 
 def is_alive(pid: int, marker: str) -> bool:
-    """Whether this process runs and is ours: its command line has `marker`, so a reused pid is not mistaken."""
+    """Return whether this process runs and has `marker` in its command line; a reused number has not."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -239,7 +240,7 @@ def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> LocalSta
 
 
 def began_at(pid: int) -> datetime | None:
-    """When the process of this id began (UTC, to the second and rounded down); None where there is none."""
+    """Return the start of a process (UTC, rounded down to seconds); None if it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         boot = re.search(r"^btime ([0-9]+)$", Path("/proc/stat").read_text(), re.MULTILINE)
@@ -252,7 +253,7 @@ def began_at(pid: int) -> datetime | None:
 
 
 def find_process(marker: str) -> str | None:
-    """The id of a process whose command line has `marker`."""
+    """Return the id of a process with `marker` in its command line; None if there is none."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and is_alive(int(folder.name), marker):
             return folder.name

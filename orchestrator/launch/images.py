@@ -351,11 +351,11 @@ def _run_here(script: Path) -> int:
 def _last_words(log: Path) -> str:
     """Return `: ` and the last line that is not empty, with a hint where the registry refused an anonymous user."""
     try:
-        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+        lines = [
+            printable_line(line).strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
     except OSError:
         return ""
-    words = next((line for line in reversed(lines) if line), "")
-    # What comes from a log must not steer the terminal.
-    shown = printable_line(words)
-    hint = CREDENTIALS_HINT if any(sign in words for sign in _ANONYMOUS) else ""
-    return f": {shown}{hint}" if words else ""
+    last = next((line for line in reversed(lines) if line), "")
+    hint = CREDENTIALS_HINT if any(sign in last for sign in _ANONYMOUS) else ""
+    return f": {last}{hint}" if last else ""

@@ -97,7 +97,9 @@ def test_a_controller_that_does_not_answer_is_no_rejection(tmp_path: Path, monke
 
 def test_from_an_answer_without_a_job_id_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_sbatch(tmp_path / "bin", monkeypatch, "echo 'Submitted to the moon'")
-    with pytest.raises(Unreachable, match="sbatch gave no job id: Submitted to the moon; `repro status` looks for it"):
+    with pytest.raises(
+        Unreachable, match="sbatch gave no job id: Submitted to the moon. Hint: `repro status` looks for it"
+    ):
         SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
 
 
@@ -111,7 +113,7 @@ def test_a_machine_without_sbatch_is_refused_before_anything_is_written(
     cluster = find_cluster(site.folders, str(profile))
     monkeypatch.setenv("PATH", "/nowhere")
     require_scheduler(site.cluster(), site.folders)
-    with pytest.raises(Unreachable, match="^sbatch is not on this machine; run this on a login node") as caught:
+    with pytest.raises(Unreachable, match="^sbatch is not on this machine. Hint: run this on a login node") as caught:
         require_scheduler(cluster, site.folders)
     assert caught.value.exit_code == 3
     for name, body in (("sbatch", ""), ("scontrol", "echo 'Slurmctld(primary) at c1 is UP'")):

@@ -411,9 +411,9 @@ def test_an_import_that_has_ended_needs_no_scheduler_to_say_how(shop: Workshop) 
     shop.run()
     assert import_progress([one]) == import_progress([])
     shop.enroot.tell(behave="fail", digest=OTHER_DIGEST)
-    (shop.folder / "log.txt").write_text("...\n" + shop.run(expected=3) + "\x1b[2J\n\n")
+    (shop.folder / "log.txt").write_text("...\n" + shop.run(expected=3) + "no\x1b[2J room\n\x1b[0m\n")
     failures = import_progress([one]).failures
-    assert failures == {"pretrain": "ended with exit code 3: ?[2J"}
+    assert failures == {"pretrain": "ended with exit code 3: no room"}
 
 
 @pytest.mark.parametrize(

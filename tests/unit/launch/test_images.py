@@ -41,7 +41,7 @@ def test_all_that_is_wrong_with_the_names_is_said_at_once(tmp_path: Path) -> Non
     text = with_images("{pretrain: registry.example/a:1, kept: /images/x.sqsh, blank: <the image>}")
     assert refused(profile(tmp_path, text=text), "kept", "blank", "pretrian", "pretrain") == [
         "site.yaml:7:44 kept is a file already, /images/x.sqsh: nothing to import",
-        "site.yaml:7:66 container.images.blank: still to be filled in, <the image>; write it in site.local.yaml",
+        "site.yaml:7:66 container.images.blank: still to be filled in, <the image>. Hint: write it in site.local.yaml",
         'pretrian: site has no such image; did you mean "pretrain"?',
     ]
 
@@ -51,8 +51,8 @@ def test_a_site_without_a_staging_folder_is_told_where_to_write_one_and_what_els
     open_one, folder = refused(cluster_of(tmp_path, text, overlay="about: ours"))
     assert open_one.startswith("site.yaml:4:") and "slurm.account: still to be filled in, <yours>" in open_one
     assert folder == (
-        "site does not say where imported images are kept; "
-        "add site: {staging_folder: /...}, a folder that every node sees, to site.local.yaml"
+        "site does not say where imported images are kept. "
+        "Hint: add site: {staging_folder: /...}, a folder that every node sees, to site.local.yaml"
     )
     (blank,) = refused(profile(tmp_path, "<a folder>"))
     assert "site.staging_folder: still to be filled in, <a folder>" in blank
@@ -62,8 +62,8 @@ def test_a_site_without_a_staging_folder_is_told_where_to_write_one_and_what_els
 def test_a_runtime_with_a_store_of_its_own_is_told_what_to_type(tmp_path: Path, runtime: str, command: str) -> None:
     cluster = profile(tmp_path, text=SITE.replace("pyxis", runtime))
     assert refused(cluster) == [
-        f"site.yaml:7:12 pretrain: {runtime} keeps images in a store of its own; "
-        f"type: {command} registry.example/team/torch:1"
+        f"site.yaml:7:12 pretrain: {runtime} keeps images in a store of its own. "
+        f"Hint: type: {command} registry.example/team/torch:1"
     ]
     (row,) = image_rows(cluster)
     assert (row.location, row.there) == ("registry.example/team/torch:1", None)
@@ -187,7 +187,8 @@ def test_a_job_is_refused_until_its_image_is_imported_and_again_when_it_is_anoth
     with pytest.raises(ReproError) as error:
         require_images(jobs, cluster)
     assert [str(problem) for problem in error.value.problems] == [
-        "nvidia/pytorch:20.12-py3 is not imported yet; repro images import --cluster selene nvidia/pytorch:20.12-py3"
+        "nvidia/pytorch:20.12-py3 is not imported yet. "
+        "Hint: repro images import --cluster selene nvidia/pytorch:20.12-py3"
     ]
     StandIn.make(tmp_path / "bin", DIGEST)
     run_import(cluster, tmp_path)
@@ -272,7 +273,7 @@ def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_
         require_images(plans(cluster, "paper"), cluster)
     (problem,) = error.value.problems
     assert short(problem).startswith("selene.local.yaml:3:")
-    assert "/nvidia/pytorch:20.12-py3: no such file; correct the path, or put the image there" in str(problem)
+    assert "/nvidia/pytorch:20.12-py3: no such file. Hint: correct the path, or put the image there" in str(problem)
     unseen = selene(tmp_path, str(tmp_path), sees="false")
     require_images(plans(unseen, "paper"), unseen)
     (tmp_path / "nvidia" / "pytorch:20.12-py3").touch()

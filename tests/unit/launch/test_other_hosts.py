@@ -47,7 +47,10 @@ def test_a_submission_that_another_host_began_is_never_given_up_from_here(ledger
 def test_a_job_of_another_host_is_cancelled_there(ledger: Ledger) -> None:
     record_submission(ledger, "token", "77")
     done = cancel(ledger, job_rows(ledger))
-    assert (done.asked, list(map(str, done.refused))) == ([], [f"a runs on {ELSEWHERE}; cancel it from {ELSEWHERE}"])
+    assert (done.asked, list(map(str, done.refused))) == (
+        [],
+        [f"a runs on {ELSEWHERE}. Hint: cancel it from {ELSEWHERE}"],
+    )
 
 
 def of_machine(ledger: Ledger, machine: MachineIdentity, host: str) -> None:

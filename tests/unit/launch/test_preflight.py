@@ -59,7 +59,9 @@ def test_a_home_that_cannot_be_mounted_into_containers_is_refused_before_anythin
     name: str, tmp_path: Path
 ) -> None:
     cluster = replace(here(tmp_path), profile=container_profile(tmp_path))
-    with pytest.raises(ReproError, match=r"cannot be mounted into containers; set REPRO_HOME to a folder without"):
+    with pytest.raises(
+        ReproError, match=r"cannot be mounted into containers. Hint: set REPRO_HOME to a folder without"
+    ):
         require_ready([], cluster, Folders(shipped=tmp_path, home=tmp_path / name))
     require_ready([], cluster, Folders(shipped=tmp_path, home=tmp_path / "a b"))
 
@@ -75,7 +77,7 @@ def test_all_that_is_missing_is_said_at_once(checkout: Path, monkeypatch: pytest
     with pytest.raises(ReproError) as error:
         require([job_of(checkout, checkout, "6985e58938")], checkout, "env_from: [NO_SUCH_TOKEN]\n")
     first, second = map(str, error.value.problems)
-    assert re.search(r"site\.yaml:3:1 env_from: NO_SUCH_TOKEN not set in this shell; export it", first), first
+    assert re.search(r"site\.yaml:3:1 env_from: NO_SUCH_TOKEN not set in this shell. Hint: export it", first), first
     assert "is at commit" in second
     monkeypatch.setenv("NO_SUCH_TOKEN", "x")
     require([], checkout, "env_from: [NO_SUCH_TOKEN]\n")

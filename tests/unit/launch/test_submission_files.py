@@ -119,7 +119,7 @@ def test_an_edited_row_runs_nothing_as_the_user_whose_row_it_is(queued: Queued, 
     calls = len(queued.slurm.calls())
     Backlog(queued.ledger, said.append).submit_what_fits(queued.rows())
     assert len(queued.slurm.calls()) == calls and queued.slurm.taken() == []
-    assert len(said) == 1 and "; repro submit again writes " in said[0], said
+    assert len(said) == 1 and ". Hint: repro submit again writes " in said[0], said
     rows = queued.rows()
     assert {(row.state, row.failure) for row in rows} == {(NEVER_SUBMITTED, "not-submitted")}
     assert all("so it is not" in str(row.reason) for row in rows), "it is said, and nobody waits for ever"
@@ -200,7 +200,7 @@ def test_a_row_without_a_user_is_foreign_where_others_may_write_to_the_ledger(qu
     backlog = Backlog(ledger, said.append)
     backlog.submit_what_fits(job_rows(ledger))
     assert [row.state for row in job_rows(ledger)] == [IN_TURN] * 3 and queued.slurm.taken() == []
-    assert said == ["note: 3 of these jobs wait for another user, whose `repro wait` submits them"]
+    assert said == ["note: 3 of these jobs belong to another user, whose `repro wait` submits them"]
 
 
 def test_a_row_without_a_user_is_the_users_own_in_a_ledger_of_their_own(queued: Queued) -> None:

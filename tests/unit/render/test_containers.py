@@ -59,7 +59,7 @@ def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
 def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path: Path) -> None:
     cluster, plan = sited("pyxis")
     with pytest.raises(
-        ReproError, match=r"(cannot be mounted into containers|below a folder with a backslash); set REPRO_HOME"
+        ReproError, match=r"(cannot be mounted into containers|below a folder with a backslash). Hint: set REPRO_HOME"
     ):
         Stage.at(tmp_path, name).script(with_words(plan), cluster)
 

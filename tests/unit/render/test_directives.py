@@ -128,7 +128,7 @@ def test_the_output_is_a_pattern_in_which_a_percent_sign_is_doubled(tmp_path: Pa
 
 def test_a_folder_with_a_backslash_that_slurm_would_remove_is_refused(tmp_path: Path) -> None:
     cluster = plain_slurm(tmp_path)
-    with pytest.raises(ReproError, match=r"^/a\\b/batch.txt Slurm cannot write output .*; set REPRO_HOME"):
+    with pytest.raises(ReproError, match=r"^/a\\b/batch.txt: Slurm cannot write output .*Hint: set REPRO_HOME"):
         render_job(plans(cluster, "quad")[0], cluster, Path("/a\\b"), TEMPLATES)
 
 
