@@ -1,1 +1,1 @@
-"""experiments/*.yaml -> Experiment -> cases: what the papers published, and how it shrinks."""
+"""Catalog of experiments: experiments/*.yaml -> Experiment -> cases at each scale."""

@@ -15,14 +15,14 @@ from orchestrator.megatron.training import Training
 from orchestrator.paths import short_name
 
 _NOT_CASES = ("submissions", "warm-up-")
-"""What else has a folder beside those of the cases."""
+"""Names of other folders beside those of the cases."""
 _LONGEST_SLUG = 100
-"""Bytes; a name may have 255, and more than the slug stands in it."""
+"""Bytes. A file name may have 255, and contains more than the slug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """How the source says a case ends, other than well."""
+    """Failure of a case that the source reports."""
 
     outcome: str
     confirmed: bool
@@ -57,28 +57,28 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As a person filters for it: `pp=8,tp=8,gbs=32`."""
+        """Name as `--where` takes it: `pp=8,tp=8,gbs=32`."""
         return ",".join(f"{axis}={shown_value(value)}" for axis, value in self.point)
 
     @property
     def slug(self) -> str:
-        """The same for file names: `pp8-tp8-gbs32`; a row goes by its own name."""
+        """Name for files: `pp8-tp8-gbs32`, or the name of the row."""
         text = "-".join(f"{'' if axis == 'case' else axis}{shown_value(value)}" for axis, value in self.point)
         safe = "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
         own = not safe[:1].isalnum() or safe.startswith(_NOT_CASES)
         short = safe.encode()[:_LONGEST_SLUG].decode(errors="ignore")
         if safe == text and not own and short == safe:
             return safe
-        # Two names may have become one, or one that leads elsewhere: a digest of the whole tells them apart.
+        # The shortened name may equal another one or be unsafe: a digest of the full name makes it unique.
         digest = hashlib.sha256(self.name.encode(errors="surrogatepass")).hexdigest()[:6]
         return f"{'case-' if own else ''}{short}-{digest}"
 
     def value(self, axis: str) -> Value:
-        """What the case has on any axis; KeyError for what it has none on."""
+        """Return the value on an axis; KeyError if the case has none."""
         return self.settings[axis]
 
     def number(self, axis: str) -> float:
-        """The same where it is a number; true counts as 1."""
+        """Return the value on an axis as a number; true counts as 1. TypeError if it is a text."""
         value = self.value(axis)
         if isinstance(value, str):
             raise TypeError(f"{axis} is {value}, not a number")
@@ -86,7 +86,7 @@ class Case:
 
 
 def shown_value(value: Value) -> str:
-    """As a person types it after `axis=`."""
+    """Return the value as it is typed after `axis=`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -94,7 +94,7 @@ _MOST_SHOWN = 12
 
 
 def parse_where(text: str | None) -> dict[str, Value]:
-    """`pp=8,recompute=full` -> {"pp": 8, "recompute": "full"}."""
+    """Parse `pp=8,recompute=full` to {"pp": 8, "recompute": "full"}."""
     wanted: dict[str, Value] = {}
     for part in filter(None, (text or "").split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -103,17 +103,17 @@ def parse_where(text: str | None) -> dict[str, Value]:
         if not equals or not value:
             raise ReproError(Problem(f"--where {part.strip()}: must be axis=value", hint="for example pp=8,gbs=32"))
         try:
-            meant = read_value(name, value)
+            wanted_value = read_value(name, value)
         except ValueError as error:
             raise ReproError(Problem(f"--where {part.strip()}: {error}", hint="for example pp=8,gbs=32")) from None
-        if wanted.get(name, meant) != meant:
+        if wanted.get(name, wanted_value) != wanted_value:
             raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", hint="one value for each axis"))
-        wanted[name] = meant
+        wanted[name] = wanted_value
     return wanted
 
 
 def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
-    """The cases with these values; ReproError says which values there are when none is left."""
+    """Return the cases with these values; ReproError names the existing values if there is no such case."""
     chosen = [case for case in cases if wanted.items() <= case.settings.items()]
     if chosen:
         return chosen
@@ -130,10 +130,10 @@ def _values(cases: list[Case], axis: str) -> str:
 
 
 def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
-    """The same cases with this program; those that have it already come back as they are.
+    """Return the cases with another workload; cases that already have it are unchanged.
 
-    How the source says a case ends is about its own program and goes; its numbers stay, to be drawn beside. All cases
-    of an experiment at a scale are given: ReproError where they compare programs, and would become the same job.
+    The expected outcome belongs to the original workload and is dropped; published numbers stay for comparison.
+    `cases` are all cases of an experiment at a scale. ReproError if they compare workloads: two cases would be one job.
     """
     own = list(dict.fromkeys(case.workload for case in cases))
     if own == [workload]:

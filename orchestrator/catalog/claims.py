@@ -1,4 +1,4 @@
-"""What a paper says about its figure, as predicates over the metrics of its cases."""
+"""Claims of a paper about its figure, as predicates over the metrics of its cases."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ Metric = Literal[
     "parameters_billion",
     "training_days",
 ]
-"""What a paper reports. The unit is in the name; `gpu_memory_used_gb` is the whole GPU's, in 10^9 bytes,
-`max_memory_allocated_bytes` the framework's own count."""
+"""Metrics that papers report, with the unit in the name. `gpu_memory_used_gb` counts the whole GPU in 10^9 bytes,
+`max_memory_allocated_bytes` is the framework's count."""
 
 HowStated = Literal["printed", "derived"]
 
 
 class ClaimFields(Strict):
-    """`judged_at` are the scales at which the claim can be true or false; `where` restricts it to some cases.
+    """Fields of every claim.
 
-    `metric` is the figure's own unless given. `tolerance` is relative; `tolerance_is` says whose it is.
+    `judged_at` are the scales at which the claim is judged; `where` restricts it to some cases. The default of `metric`
+    is the figure's metric. `tolerance` is relative; `tolerance_is` names its author.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
@@ -48,21 +49,21 @@ class ClaimFields(Strict):
 
 
 class PeakClaim(ClaimFields):
-    """The best case of each series has this axis value; a text names a fact of the cluster."""
+    """The best case of each series has this value on an axis; `gpus_per_node` is the cluster's number."""
 
     kind: Literal["peak"]
     at: ByAxis[Count | Literal["gpus_per_node"]]
 
 
 class SpreadClaim(ClaimFields):
-    """Within some series the best case is at least this many times as fast as the worst."""
+    """In at least one series the best case is at least `at_least` times as fast as the worst."""
 
     kind: Literal["spread"]
     at_least: Annotated[float, Field(gt=1)]
 
 
 class GainClaim(ClaimFields):
-    """Where the given axis is at its largest, the metric grows along another axis, smallest to largest value."""
+    """At the largest value of `where_largest` the metric grows from the smallest to the largest value of `along`."""
 
     kind: Literal["gain"]
     along: Text
@@ -70,7 +71,7 @@ class GainClaim(ClaimFields):
 
 
 class TrendClaim(ClaimFields):
-    """In each series the metric only falls, or only rises, along an axis."""
+    """In each series the metric falls, or rises, monotonically along an axis."""
 
     kind: Literal["trend"]
     along: Text
@@ -80,8 +81,8 @@ class TrendClaim(ClaimFields):
 class RatioClaim(ClaimFields):
     """The metric of the cases `of` over that of the cases `over`.
 
-    Cases that differ in nothing but these two settings are pairs. `pick` says which ratio counts: that of `each` pair,
-    the `largest` of the pairs ("up to"), the `smallest`, or the ratio of the `best` of either side.
+    Two cases that differ only in these settings are a pair. `pick` selects the ratio: of `each` pair, the `largest` of
+    all pairs ("up to"), the `smallest`, or the ratio of the `best` case of each side.
     """
 
     kind: Literal["ratio"]
@@ -92,14 +93,14 @@ class RatioClaim(ClaimFields):
     at_most: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
-    def _says_how_far(self) -> RatioClaim:
+    def _has_a_limit(self) -> RatioClaim:
         if self.at_least is None and self.at_most is None:
-            raise ValueError("neither at_least nor at_most: nothing could fail it")
+            raise ValueError("neither at_least nor at_most: the claim cannot fail")
         return self
 
 
 class ClosesClaim(ClaimFields):
-    """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at its smallest."""
+    """The gap between the cases `of` and `over` is smaller at the largest value of an axis than at the smallest."""
 
     kind: Literal["closes"]
     of: Settings
@@ -108,21 +109,21 @@ class ClosesClaim(ClaimFields):
 
 
 class PublishedClaim(ClaimFields):
-    """Every published number of these metrics comes out, within the tolerance."""
+    """Every published number of these metrics is reproduced within the tolerance."""
 
     kind: Literal["published"]
     metrics: Annotated[list[Metric], Field(min_length=1)]
 
 
 class OutcomeClaim(ClaimFields):
-    """The cases `where` end like this."""
+    """The selected cases end with this outcome."""
 
     kind: Literal["outcome"]
     outcome: Literal["ok", "oom"]
 
 
 class LossCurveClaim(ClaimFields):
-    """The smoothed losses of two cases stay within the tolerance of each other from an iteration on."""
+    """From an iteration on, the smoothed losses of two cases differ by at most the tolerance."""
 
     kind: Literal["loss curves"]
     of: Settings

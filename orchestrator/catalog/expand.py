@@ -29,13 +29,13 @@ from orchestrator.megatron.training import Training
 
 _SHAPE = ("layers", "hidden", "heads", "seq", "vocab")
 MOST_CASES = 20_000
-"""The largest matrix that is expanded. A larger one is a mistake: it would take minutes to list."""
+"""Largest number of cases that is expanded. Listing more would take minutes."""
 
 _SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", "cp_comm", "ddp")
 
 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
-    """Every case of the experiment at this scale; ReproError names every rule that gives no whole number."""
+    """Return every case of the experiment at a scale; ReproError has every rule without a whole number as result."""
     fields = scale_fields(entry, scale)
     disagreements = list(validate.problems(entry.document, entry.experiment, entry.paper, scale, fields))
     if disagreements:
@@ -53,7 +53,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     for i, row in enumerate(_rows(fields)):
         try:
             cases.append(_case(entry, scale, fields, shared, row))
-        except _NamelessRow as error:
+        except _NamelessRowError as error:
             where = str(entry.document.place(validate.own_path(entry.document, scale, "cases", i)))
             problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.hint))
         except RuleError as error:
@@ -65,7 +65,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     return cases
 
 
-class _NamelessRow(Exception):
+class _NamelessRowError(Exception):
     """A row lacks the value on an axis that names it."""
 
     def __init__(self, axis: str) -> None:
@@ -96,7 +96,7 @@ def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None
 
 
 def scale_fields(entry: Entry, scale: str) -> ScaleFields:
-    """The published figure with what this scale changes laid over it."""
+    """Return the fields of the published figure with the changes of a scale."""
     experiment = entry.experiment
     if scale != PAPER and scale not in experiment.scales:
         known = scale_names(experiment)
@@ -119,7 +119,7 @@ def scale_fields(entry: Entry, scale: str) -> ScaleFields:
 
 
 def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
-    """What is set for each case, whichever way the file says it."""
+    """Yield the settings of each case, from rows or matrix."""
     if fields.cases is not None:
         yield from fields.cases
     else:
@@ -134,7 +134,7 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
     settings = _settings(entry, fields, {**shared, **varied})
     for needed in (*_SHAPE, "gpus", "mbs", "gbs"):
         if needed not in settings:
-            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor given by a rule")
+            raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
     layout = _layout(settings)
     training = _training(fields, settings)
     model = _model(entry, fields, settings)
@@ -142,7 +142,7 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
     naming = _naming_axes(entry, fields, varied)
     for axis in AXES:
         if axis in naming and axis not in settings:
-            raise _NamelessRow(axis)
+            raise _NamelessRowError(axis)
     return Case(
         experiment=entry.name,
         scale=scale,
@@ -163,7 +163,7 @@ def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Va
 
 
 def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value]) -> set[str]:
-    """Of a matrix the axes that vary, and those the figure draws that follow from them; of rows, as the file says."""
+    """Return the axes that name a case: for a matrix, varied and drawn axes; for rows, `named_by`."""
     if fields.cases is not None:
         return set(entry.experiment.named_by)
     axes = entry.experiment.axes
@@ -172,7 +172,7 @@ def _naming_axes(entry: Entry, fields: ScaleFields, varied: Mapping[str, Value])
 
 
 def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
-    """What is set for every case of the scale."""
+    """Return the settings that all cases of the scale share."""
     return {
         "workload": fields.workload or entry.experiment.workload,
         **({"gpus": fields.gpus} if fields.gpus else {}),
@@ -183,7 +183,7 @@ def _shared(entry: Entry, fields: ScaleFields) -> dict[str, Value]:
 
 
 def _settings(entry: Entry, fields: ScaleFields, given: Mapping[str, Value]) -> dict[str, Value]:
-    """Everything that is set for a case: the named model below, then what is given, and what the rules derive."""
+    """Return all settings of a case: those of the named model, overridden by given ones, and those of rules."""
     name = given.get("model")
     named = _given(entry.paper.models[str(name)]) if name is not None else {}
     settings = {**named, **given}
@@ -196,13 +196,13 @@ def _given(fields: ModelFields | TrainingFields) -> dict[str, Value]:
 
 
 def _derived(rules: Mapping[str, str], known: Mapping[str, Value]) -> dict[str, Value]:
-    """What the rules give; a rule may use what another gives."""
+    """Return the settings that the rules derive. A rule may use the result of another rule."""
     derived: dict[str, Value] = {}
     waiting = dict(rules)
     while waiting:
         ready = [axis for axis, text in waiting.items() if not _names_in(text) & (waiting.keys() - {axis})]
         if not ready:
-            raise RuleError(f"rules of {' and '.join(waiting)} wait for each other")
+            raise RuleError(f"the rules of {' and '.join(waiting)} depend on each other")
         for axis in ready:
             derived[axis] = evaluate(waiting.pop(axis), {**known, **derived})
     return derived
@@ -246,7 +246,7 @@ def _layout(settings: Mapping[str, Any]) -> Layout:
 
 
 def _effective(model: ModelShape, layout: Layout, training: Training) -> dict[str, Value]:
-    """The value on every axis that nothing sets."""
+    """Return the values on axes that have a default."""
     return {
         "tp": layout.tensor_parallel,
         "pp": layout.pipeline_parallel,
@@ -271,7 +271,7 @@ def _expected(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> E
 
 
 def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> Iterator[PublishedPoint]:
-    """Every number that the source has for a case: those in its own row first."""
+    """Yield every published number of a case, those of its own row first."""
     source = entry.experiment.published_as
     for metric, value in row.published.items():
         assert source is not None
@@ -281,15 +281,15 @@ def _published(entry: Entry, row: CaseFields, settings: Mapping[str, Value]) -> 
             yield point
 
 
-_LONGEST = 200  # so that neither depth nor numbers can grow out of hand
+_LONGEST = 200  # limits the depth of a rule and the size of its numbers
 
 
 class RuleError(ValueError):
-    """The rule cannot be read, or its result is not a whole positive number."""
+    """Rule that cannot be read, or whose result is not a positive whole number."""
 
 
 def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | float | bool | str:
-    """The value of a rule; a division must come out whole."""
+    """Return the value of a rule. RuleError if a division has a remainder."""
     if len(text) > _LONGEST:
         raise RuleError(f"rule `{text[:40]}...` is longer than {_LONGEST} characters")
     try:
@@ -311,7 +311,7 @@ def _value(node: ast.expr, text: str, names: Mapping[str, int | float | bool | s
         return node.value
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise RuleError(f"rule `{text}`: {node.id} is not known here (known: {', '.join(names)})")
+            raise RuleError(f"rule `{text}`: unknown name {node.id} (known: {', '.join(names)})")
         value = names[node.id]
         if type(value) is not int:
             raise RuleError(f"rule `{text}`: {node.id} is {value}, not a whole number")
@@ -328,4 +328,4 @@ def _value(node: ast.expr, text: str, names: Mapping[str, int | float | bool | s
             if right == 0 or left % right:
                 raise RuleError(f"{left} does not divide by {right} (rule `{text}`)")
             return left // right
-    raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are read")
+    raise RuleError(f"rule `{text}`: only whole numbers, names and + - * / are allowed")

@@ -1,4 +1,4 @@
-"""What a figure's YAML file may say. The file's top level is the figure as published; `scales` shrink it."""
+"""Fields of an experiment's YAML file. The top level is the published figure; `scales` are smaller versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.megatron.model import Family
 from orchestrator.megatron.training import Attention, Dtype, Recompute
 
 PAPER = "paper"
-"""The scale that every experiment has: the file's top level."""
+"""Name of the published scale, the top level of the file."""
 
 LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
@@ -25,7 +25,7 @@ class ModelFields(ModelAxes):
 
 
 class TrainingFields(Strict):
-    """How a case is trained; every field that is not given keeps the workload's meaning of its default."""
+    """Training options of the cases. A field that is not given has the workload's default."""
 
     dtype: Dtype | None = None
     loss_scale: LossScale | None = None
@@ -41,9 +41,9 @@ class TrainingFields(Strict):
 
 
 class CaseFields(Settings):
-    """One row of a figure that is no matrix: its settings, and what the paper reports for it.
+    """One row of a table: its settings and the paper's numbers.
 
-    `published` are its numbers, from where `published_as` says; `expect: oom` a declared outcome.
+    `published_as` names the source of the `published` numbers; `expect: oom` is a declared outcome.
     """
 
     published: dict[Metric, Positive] = {}
@@ -53,10 +53,10 @@ class CaseFields(Settings):
 
 
 class ScaleFields(Strict):
-    """One size of an experiment. A smaller scale names only what differs from the published figure.
+    """One scale of an experiment. A smaller scale has only the fields that differ from the published figure.
 
-    Cases are every combination of `matrix`, or the rows of `cases`; `rules` derive further settings for each.
-    With `device: cpu` each of the `gpus` is a process on CPU cores. `arguments` are given to the program as they are.
+    Cases are all combinations of `matrix`, or the rows of `cases`; `rules` derive further settings of each. With
+    `device: cpu` each of the `gpus` is a process on CPU cores. `arguments` are passed to the program unchanged.
     """
 
     about: Text | None = None
@@ -81,7 +81,7 @@ class ScaleFields(Strict):
 
 
 class XAxis(Strict):
-    """`under` are further axes: what a case has on them stands under its tick."""
+    """X axis of the plot. The values of a case on the axes `under` are printed below its tick."""
 
     label: Text
     of: Annotated[list[Text], Field(min_length=1)]
@@ -98,6 +98,8 @@ class XAxis(Strict):
 
 
 class YAxis(Strict):
+    """Y axis of the plot."""
+
     label: Text
     metric: Metric
     range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
@@ -105,7 +107,7 @@ class YAxis(Strict):
 
 
 class Series(Strict):
-    """`names` are what the paper calls the lines, by the value of the axis; their order is that of the lines."""
+    """Lines of the plot, one for each value of an axis. `names` are the paper's names of the lines, in order."""
 
     label: Text
     of: Text
@@ -113,10 +115,10 @@ class Series(Strict):
 
 
 class Axes(Strict):
-    """The paper's own axes: the picture at any scale is drawn on them.
+    """Axes of the paper's plot, used at every scale.
 
-    `also` are further numbers of the same cases, each in a panel of its own below. Bars stand side by side whatever the
-    scale of x; points are lines that nothing joins.
+    `also` are further metrics of the same cases, each in its own panel below. Bars have even distances, whatever the
+    scale of x; points are lines without connections.
     """
 
     x: XAxis
@@ -127,7 +129,7 @@ class Axes(Strict):
 
 
 class PublishedAs(Strict):
-    """Where the numbers that stand in `cases` come from. `gpu` is part of the name of the GPU they were measured on."""
+    """Source of the numbers in `cases`. `gpu` is a part of the name of the GPU that was measured."""
 
     how: HowStated
     source: Text
@@ -136,7 +138,7 @@ class PublishedAs(Strict):
 
 
 class PublishedPoint(Strict):
-    """A number the paper gives, or that somebody read off its plot."""
+    """A number that the paper prints or that was read off its plot."""
 
     where: Settings
     metric: Metric
@@ -148,7 +150,7 @@ class PublishedPoint(Strict):
 
 
 class ExpectedOutcome(Strict):
-    """Cases that the source says end like this."""
+    """Outcome of some cases in the source."""
 
     where: Settings
     outcome: Literal["oom"]
@@ -157,7 +159,7 @@ class ExpectedOutcome(Strict):
 
 
 class Difference(Strict):
-    """Where the paper and its published scripts do not say the same: which one the cases follow, and why."""
+    """Difference between the paper and its published scripts, with the one that the cases follow and the reason."""
 
     what: Text
     follows: Literal["script", "paper"]
@@ -184,9 +186,9 @@ class Experiment(ScaleFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_scale_called_paper(cls, value: Any) -> Any:
+    def _no_scale_named_paper(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
-            raise ValueError("the scale `paper` is the file's top level; give it no block of its own")
+            raise ValueError("the scale `paper` is the top level of the file; remove its block")
         return value
 
     @model_validator(mode="after")
@@ -199,19 +201,21 @@ class Experiment(ScaleFields):
 
 
 def scale_names(experiment: Experiment) -> list[str]:
-    """Largest first: the published figure, then as the file lists them."""
+    """Return the scales, largest first: the published figure, then the order of the file."""
     return [PAPER, *experiment.scales]
 
 
 class CodeFields(Strict):
+    """Commit of a workload's source code."""
+
     repository: Text
     commit: Text
 
 
 class Paper(Strict):
-    """experiments/FOLDER/paper.yaml: what all of a paper's experiments share.
+    """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper.
 
-    `machine` is the one the paper measured on: a plan without a cluster is made for it.
+    `machine` is the paper's own machine: the target of a plan without a cluster.
     """
 
     title: Text

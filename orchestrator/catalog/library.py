@@ -1,4 +1,4 @@
-"""Finds experiments by name and reads them."""
+"""Lookup of experiments by name, and reading of their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.paths import Folders, short_name
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An experiment as read, with the paper it belongs to. `name` is its full form, `sc21/figure-13`."""
+    """An experiment with its file and its paper. `name` is the full name, `sc21/figure-13`."""
 
     name: str
     file: Path
@@ -26,13 +26,14 @@ class Entry:
 
     @property
     def short_name(self) -> str:
+        """Name without the paper: `figure-13`."""
         return short_name(self.name)
 
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
-    """Full name -> file of every experiment; ReproError where two files of a folder have one name.
+    """Return the file of every experiment by full name; ReproError if two files of a folder have the same name.
 
-    A person's own file takes the place of a shipped one of the same name.
+    A user's file replaces the shipped file of the same name.
     """
     names: dict[str, Path] = {}
     for path in folders.experiment_files():
@@ -47,13 +48,13 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
 
 
 def replaced(folders: Folders, entry: Entry) -> Path | None:
-    """The shipped file whose place a person's own has taken."""
+    """Return the shipped file that the user's file replaces."""
     shipped = folders.shipped / "experiments" / f"{entry.name}.yaml"
     return shipped if shipped.is_file() and not entry.file.samefile(shipped) else None
 
 
 def papers(names: Iterable[str]) -> list[str]:
-    """The folders of papers: `sc21` of `sc21/figure-13`."""
+    """Return the folders of the papers: `sc21` of `sc21/figure-13`."""
     return list(dict.fromkeys(full.rpartition("/")[0] for full in names))
 
 
@@ -62,7 +63,7 @@ def _of_paper(names: Iterable[str], paper: str) -> list[str]:
 
 
 def names_meant(names: Iterable[str], name: str) -> list[str]:
-    """The full names that a name, short or full, may stand for."""
+    """Return the full names that match a short or full name."""
     return [full for full in names if name in (full, short_name(full))]
 
 
@@ -73,7 +74,7 @@ def full_name(folders: Folders, name: str) -> str:
 
 
 def find_experiment(folders: Folders, name: str) -> Entry:
-    """Read the experiment that `name` means, short or full; ReproError has every fault of its files."""
+    """Read the experiment with this short or full name; ReproError has every problem of its files."""
     names = experiment_names(folders)
     found = names_meant(names, name)
     if name in papers(names):
@@ -89,7 +90,7 @@ def find_experiment(folders: Folders, name: str) -> Entry:
 
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
-    """The experiment of this name, or all of the paper of this name (`sc21`); ReproError has every fault."""
+    """Read the experiment of this name, or all of a paper (`sc21`); ReproError has every problem."""
     names = experiment_names(folders)
     of_paper = _of_paper(names, name)
     if not of_paper:
@@ -107,6 +108,7 @@ def find_entries(folders: Folders, name: str) -> list[Entry]:
 
 
 def read_experiment(name: str, file: Path) -> Entry:
+    """Read an experiment and its paper; ReproError has every problem of both files."""
     problems: list[Problem] = []
     document, experiment, paper = None, None, None
     try:

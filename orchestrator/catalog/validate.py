@@ -1,4 +1,4 @@
-"""What the fields of an experiment must agree on among themselves, which no single field can say."""
+"""Checks of an experiment that concern several fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.errors import Problem, did_you_mean
 def problems(
     document: Document, experiment: Experiment, paper: Paper, scale: str, fields: ScaleFields
 ) -> Iterator[Problem]:
-    """Every disagreement, for `fields` as they are at `scale`; each at the place to change."""
+    """Yield every contradiction between the fields at `scale`, each with its location."""
     yield from _twice_given(document, scale, fields)
     yield from _unknown_axes(document, experiment)
     yield from _axes_without_values(document, experiment, fields)
@@ -24,7 +24,7 @@ def problems(
 
 
 def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
-    """Values in a matrix that their axis cannot have, at any scale; rows are checked as they are read."""
+    """Yield the values of matrices that their axis cannot have, at all scales. Rows are checked when they are read."""
     matrices: list[tuple[KeyPath, Matrix | None]] = [((), experiment.matrix)]
     matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
     for path, matrix in matrices:
@@ -37,37 +37,38 @@ def value_problems(document: Document, experiment: Experiment) -> Iterator[Probl
 
 
 def name_problems(document: Document, scale: str, names: Sequence[str]) -> list[Problem]:
-    """Two cases of one name would be one case to everybody who asks for it."""
+    """Return a problem for each case whose name an earlier case has."""
     seen: set[str] = set()
-    found = []
+    duplicates = []
     for i, name in enumerate(names):
         if name in seen:
             where = str(document.place(own_path(document, scale, "cases", i)))
-            found.append(Problem(f"{name}: two cases have this name", where, "name them apart, or see named_by"))
+            hint = "give the rows different names, or change named_by"
+            duplicates.append(Problem(f"{name}: two cases have this name", where, hint))
         seen.add(name)
-    return found
+    return duplicates
 
 
 def own_path(document: Document, scale: str, *path: str | int) -> KeyPath:
-    """Where a scale's field stands: in its own block, or else at the top level it was taken from."""
+    """Return the path of a scale's field: in its block, or at the top level that it inherits from."""
     own: KeyPath = ("scales", scale, *path)
     return own if own[:3] in document.keys else tuple(path)
 
 
 def _twice_given(document: Document, scale: str, fields: ScaleFields) -> Iterator[Problem]:
-    """An axis that two of matrix, fixed and rules give: one of them would be ignored in silence."""
+    """Yield the axes that two of matrix, cases, fixed and rules set: one of the values would be ignored."""
     rows = {axis for row in fields.cases or () for axis in row.given()}
-    givers = {
+    sources = {
         "matrix": set(fields.matrix or ()),
         "cases": rows,
         "fixed": set(fields.fixed.given()),
         "rules": set(fields.rules or ()),
     }
     for first, second in (("matrix", "fixed"), ("matrix", "rules"), ("fixed", "rules"), ("cases", "rules")):
-        for axis in sorted(givers[first] & givers[second]):
+        for axis in sorted(sources[first] & sources[second]):
             own: KeyPath = ("scales", scale, second, axis)
             where = str(document.key_place(own if own in document.keys else (second, axis)))
-            yield Problem(f"{axis}: given by {first} and by {second} at scale {scale}", where, "keep one of them")
+            yield Problem(f"{axis}: set by {first} and by {second} at scale {scale}", where, "keep one of them")
 
 
 def _unknown_axes(document: Document, experiment: Experiment) -> Iterator[Problem]:
@@ -85,7 +86,7 @@ def _axes_without_values(document: Document, experiment: Experiment, fields: Sca
     ]
     for path, axis in _named_axes(experiment):
         if axis in AXES and axis not in known:
-            where = "neither in matrix nor given by a rule" if fields.matrix else "in no case, nor given by a rule"
+            where = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
             yield Problem(f"{axis}: {where}", str(document.place(path)), f"there are: {', '.join(known)}")
 
 
@@ -116,7 +117,7 @@ def _unknown_scales(document: Document, experiment: Experiment) -> Iterator[Prob
 
 
 def _unknown_models(document: Document, paper: Paper, scale: str, fields: ScaleFields) -> Iterator[Problem]:
-    """Names of models that paper.yaml does not describe."""
+    """Yield the names of models that paper.yaml does not describe."""
     known = list(paper.models)
     named = [(own_path(document, scale, "cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
     named.append((own_path(document, scale, "fixed", "model"), fields.fixed.model))

@@ -1,4 +1,4 @@
-"""Floating-point operations, and the rates and days that follow. Papers count differently; each function says how.
+"""Floating-point operations, rates and days. Papers count FLOPs differently; each function documents its count.
 
 | convention | attention | recomputation | function |
 |---|---|---|---|
@@ -6,9 +6,8 @@
 | the products that a program computes | as computed | as computed | `computed_flops_per_iteration` |
 | MFU as ATC'24 counts it | causal, half | not counted | `model_flops_per_token` |
 
-All count the matrix products of the layers and of the output layer, 2 FLOPs per weight and token forward and twice
-that backward; of experts those that a token visits. The embedding, norms and a router's product (well under 1 %) are
-left out.
+All count the matrix products of the layers and of the output layer, 2 FLOPs per weight and token forward and 4
+backward, and only the experts that a token visits. Embedding, norms and a router's product (below 1 %) are left out.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SECONDS_PER_DAY = 86400
 
 
 def flops_per_iteration(model: ModelShape, global_batch_size: int, recompute_all: bool) -> float:
-    """FLOPs of one iteration over `global_batch_size` sequences, as SC21's appendix counts them.
+    """Return the FLOPs of one iteration over `global_batch_size` sequences, as SC21's appendix counts them.
 
     Attention counts in full, as if it were not causal. For the paper's own family this is eq. 3 with full activation
     recomputation, `F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h))`, and `72 B s l h^2 (1 + s/(6h) + V/(12 l h))` without
@@ -47,7 +46,7 @@ def computed_flops_per_iteration(
 
     For SC21's family with full recomputation, causal attention and the skip this is
     `88 B s l h^2 + 8 B s^2 l h + 6 B s h V`; equation 3 counts `96 B s l h^2 + 16 B s^2 l h + 6 B s h V`.
-    The scores that a flash kernel computes again inside its backward pass are left out, as in every other count here:
+    Scores that a flash kernel computes again in its backward pass are not counted, as in all other functions here:
     they are at most one eighth of the attention term. Source: torch's FLOP counter over an iteration of `pretrain`
     gives these numbers (tests/training/test_flops.py).
     """
@@ -64,7 +63,7 @@ def computed_flops_per_iteration(
 def model_flops_per_token(model: ModelShape) -> float:
     """Return the FLOPs per token that count for MFU (model FLOPs utilization): `6 N + 6 l h s`.
 
-    N is the number of matrix weights that a token meets, with the output layer (also where it shares the embedding)
+    N is the number of matrix weights that a token visits, with the output layer (also if it shares the embedding)
     and without embedding, biases and norms: `N = l (2h^2 + 2h h_kv + 2hf) + Vh`, `3hf` for gated layers. Attention is
     causal: half of the `12 l h s` of PaLM's appendix B. Recomputation never counts.
 
@@ -82,46 +81,46 @@ def model_flops_utilization(model: ModelShape, tokens_per_s_per_gpu: float, peak
 
 
 def tflops_per_gpu(flops: float, iteration_ms: float, gpus: int) -> float:
-    """Achieved TFLOP/s of each GPU, from the elapsed time of an iteration in milliseconds (SC21 section 5)."""
+    """Return the achieved TFLOP/s of each GPU from the time of an iteration in milliseconds (SC21 section 5)."""
     return flops / (iteration_ms / 1e3) / gpus / 1e12
 
 
 def training_days(parameters: float, tokens: float, gpus: int, tflops_per_gpu: float) -> float:
-    """Days to train on so many tokens with recomputation: SC21 eq. 4, `8 T P / (n X)`."""
+    """Return the days of a training with recomputation: SC21 eq. 4, `8 T P / (n X)`."""
     return days(8 * tokens * parameters, gpus, tflops_per_gpu)
 
 
 def days(flops: float, gpus: int, tflops_per_gpu: float) -> float:
-    """Days that GPUs at a rate in TFLOP/s each need for so many FLOPs."""
+    """Return the days that GPUs need for a number of FLOPs, at a rate in TFLOP/s for each."""
     return flops / (gpus * tflops_per_gpu * 1e12) / SECONDS_PER_DAY
 
 
 def _weight_flops_per_token(model: ModelShape, ffn_weights: int) -> int:
-    """Forward FLOPs of one layer's matrices."""
+    """Return the forward FLOPs of one layer's matrices."""
     return 2 * (model.attention_weights() + ffn_weights)
 
 
 def _attention_flops_per_token(model: ModelShape) -> int:
-    """Forward FLOPs of one layer's scores and their product with the values, not causal."""
+    """Return the forward FLOPs of one layer's scores and their product with the values, not causal."""
     return 4 * model.seq * model.hidden
 
 
 def _logit_flops_per_token(model: ModelShape) -> int:
-    """Forward FLOPs of the output layer."""
+    """Return the forward FLOPs of the output layer."""
     return 2 * model.hidden * model.vocab
 
 
 def _last_product_flops_per_token(model: ModelShape) -> int:
-    """Forward FLOPs of one layer's last matrix, that of the feed-forward layer's output."""
+    """Return the forward FLOPs of one layer's last matrix, the feed-forward layer's output."""
     return 2 * _active_experts(model) * model.hidden * model.ffn_hidden
 
 
 def _active_ffn_weights(model: ModelShape) -> int:
-    """Feed-forward weights of one layer that a token meets."""
+    """Return the feed-forward weights of one layer that a token visits."""
     matrices = 3 if model.family == "llama" else 2
     return _active_experts(model) * matrices * model.hidden * model.ffn_hidden
 
 
 def _active_experts(model: ModelShape) -> int:
-    """Experts that a token meets; a dense feed-forward layer counts as one."""
+    """Return the number of experts that a token visits; a dense feed-forward layer counts as one."""
     return model.experts_per_token if model.experts else 1

@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs."""
+"""Layout of a model over GPUs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ class Layout:
 
     @property
     def model_parallel(self) -> int:
+        """GPUs of one replica of the model."""
         return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
 
     @property
     def data_parallel(self) -> int:
-        """Data-parallel size; 0 when the model-parallel sizes do not fit the number of GPUs."""
+        """Data-parallel size; 0 if a replica needs more GPUs than there are."""
         return self.gpus // self.model_parallel
 
     @property
@@ -39,5 +40,5 @@ class Layout:
         return self.global_batch_size // max(1, self.micro_batch_size * self.data_parallel)
 
     def bubble(self) -> float:
-        """Pipeline bubble as a fraction of ideal time: SC21 2.2, `(p - 1) / (v m)`."""
+        """Return the pipeline bubble as a fraction of the ideal time: SC21 2.2, `(p - 1) / (v m)`."""
         return (self.pipeline_parallel - 1) / (self.virtual_stages * max(1, self.microbatches))

@@ -11,7 +11,7 @@ from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Attention, Training
 
 _CHUNKS_HERE = 3
-"""Chunks of which nothing is on the host: one computes, one is on its way out, one comes back."""
+"""Chunks that are not on the host: one computes, one is sent, one is loaded."""
 
 
 MicrobatchSlots = Callable[[int, int, int, int], tuple[tuple[int, ...], ...]]
@@ -21,25 +21,25 @@ virtual stages, microbatches and stage."""
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """What a program does with memory, beside what the case says. The defaults are Megatron-Core's on a GPU."""
+    """Use of memory by a workload. The defaults are those of Megatron-Core on a GPU."""
 
     attention: Attention
     shards_optimizer: bool
-    """Whether the data-parallel ranks share Adam's state, as Megatron-LM's distributed optimizer does."""
+    """Whether the data-parallel ranks share Adam's state (Megatron-LM's distributed optimizer)."""
     gradient_bytes: int = 4
-    """Per parameter. Of two bytes a rank makes fp32 copies for its share of the optimizer's step."""
+    """Bytes per parameter. With two bytes a rank makes fp32 copies for its share of the optimizer step."""
     logit_bytes: int = 10
-    """Most that is alive per logit while the loss is computed: the 16-bit logits, their fp32 copy and, in the fused
-    loss, their exponentials; 6 without it, as in 2021; 2 where the loss keeps the 16-bit logits alone."""
+    """Largest number of live bytes per logit: the 16-bit logits, their fp32 copy and, in the fused loss, their
+    exponentials; 6 without the fused loss, as in 2021; 2 if the loss keeps only the 16-bit logits."""
     score_bytes: int = 2
     """Width of unfused attention's softmax, and at least that of its queries, keys and values: 4 with torch's math
     kernel."""
     frees_outputs: bool = True
-    """Whether a stage lets go of what it has sent on; not so in 2021."""
+    """Whether a stage frees the outputs that it has sent; false in 2021."""
     fuses_weight_gradients: bool = True
-    """Whether the matrix product adds a weight's gradient to those before; not so in 2021."""
+    """Whether the matrix product accumulates the gradient of a weight; false in 2021."""
     keeps_gathered_keys: bool = False
-    """Whether context parallelism keeps the keys and values of the whole sequence, not only the rank's own."""
+    """Whether context parallelism keeps the keys and values of the whole sequence for the backward pass."""
     microbatch_slots: MicrobatchSlots | None = None
     """The memory slots of CUDA graphs of pipeline stages; None if the program records none. Not used with dropout or
     offloading."""
@@ -47,12 +47,12 @@ class MemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes of the GPU that needs most, of pipeline stage `stage`, at the fullest moment of an iteration.
+    """Bytes of the GPU that needs most memory, in pipeline stage `stage`, at the fullest moment of an iteration.
 
-    `activations_bytes` are kept for the backward pass; `working_bytes` are alive only for a moment beside them: the
-    logits, or a layer that is computed again and its gradients. `step_bytes` are alive only in the optimizer's step,
-    when activations are not. `offloaded_bytes` are pinned memory of the host. `calibrated` says whether the form was
-    held to published or measured bytes of such a case.
+    `activations_bytes` are kept for the backward pass. `working_bytes` are live for a moment beside them: logits, or a
+    recomputed layer and its gradients. `step_bytes` are live in the optimizer step, when there are no activations.
+    `offloaded_bytes` are pinned memory of the host. `calibrated` is true if the closed form was compared with published
+    or measured bytes of similar cases.
     """
 
     stage: int
@@ -68,12 +68,13 @@ class MemoryEstimate:
 
     @property
     def total_bytes(self) -> float:
+        """Bytes at the fullest moment."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         return states + max(self.activations_bytes + self.working_bytes, self.step_bytes)
 
 
 def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> MemoryEstimate:
-    """Of the first and the last stage the one that needs more; a stage between holds no more than the first."""
+    """Return the estimate of the stage that needs most: the first or the last one."""
     first = _estimate_stage(0, model, layout, training, facts)
     if layout.pipeline_parallel == 1:
         return first
@@ -82,7 +83,7 @@ def estimate_memory(model: ModelShape, layout: Layout, training: Training, facts
 
 
 def chunks_in_flight(layout: Layout, stage: int) -> int:
-    """Most chunks whose activations a stage holds at once, each of one microbatch (Megatron-LM's schedules.py)."""
+    """Return the largest number of chunks of one microbatch whose activations a stage holds (schedules.py)."""
     p, v, m = layout.pipeline_parallel, layout.virtual_stages, max(1, layout.microbatches)
     if v == 1:
         return min(p - stage, m)
@@ -123,7 +124,7 @@ def _estimate_stage(
 
 
 def _parameters_of_stage(stage: int, model: ModelShape, layout: Layout) -> tuple[float, float]:
-    """Parameters on one GPU of the stage: those outside and those inside experts."""
+    """Return the parameters on one GPU of the stage, outside and inside experts."""
     t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
     gpt, layers, ffn = model.family == "gpt", model.layers / p, model.ffn_weights()
     experts = ffn / (layout.expert_parallel * _expert_tensor_parallel(layout)) if model.experts else 0.0
@@ -143,8 +144,8 @@ def _parameters_of_stage(stage: int, model: ModelShape, layout: Layout) -> tuple
 class _LayerActivations:
     """Bytes of one layer and one microbatch on one GPU.
 
-    `between` is what passes from layer to layer, `mask` its dropout mask, `kept` what waits for the backward pass,
-    `working` what is alive beside it while a layer runs backward: what is computed again, and gradients.
+    `between` is the input of a layer, `mask` its dropout mask, `kept` the part that the backward pass needs, `working`
+    the part that is live beside it while a layer runs backward: recomputed activations and gradients.
     """
 
     between: float
@@ -152,7 +153,7 @@ class _LayerActivations:
     kept: float
     working: float
     forward: float
-    """Alive beside `kept` while the layer runs forward."""
+    """Live beside `kept` while the layer runs forward."""
 
     @classmethod
     def of(cls, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> _LayerActivations:
@@ -192,7 +193,7 @@ class _LayerActivations:
 def _activations_of_stage(
     stage: int, model: ModelShape, layout: Layout, facts: MemoryFacts, layer: _LayerActivations, width: int
 ) -> tuple[float, float]:
-    """(kept for the backward pass, alive beside it for a moment) in bytes."""
+    """Return the bytes kept for the backward pass, and the bytes that are live beside them for a moment."""
     p, t = layout.pipeline_parallel, layout.tensor_parallel
     chunks = chunks_in_flight(layout, stage)
     layers = model.layers / (p * layout.virtual_stages)
@@ -231,10 +232,10 @@ def _graphs_of_stage(
     layer: _LayerActivations,
     width: int,
 ) -> tuple[float, float]:
-    """(held by the slots, shared by backward graphs and exchanged between stages) in bytes.
+    """Return the bytes of the slots, and the bytes of backward graphs and of exchanges between stages.
 
-    A slot holds the activations of one microbatch and what forward layers need for a moment, until the run ends.
-    Backward graphs share their memory.
+    A slot holds the activations of one microbatch and the working memory of forward layers until the run ends. Backward
+    graphs share their memory.
     """
     p, t = layout.pipeline_parallel, layout.tensor_parallel
     chunks = microbatch_slots(p, layout.virtual_stages, max(1, layout.microbatches), stage)
@@ -253,7 +254,7 @@ def _graphs_of_stage(
 
 
 def _width(training: Training) -> int:
-    """Bytes of a weight and of an activation."""
+    """Return the bytes of a weight and of an activation."""
     return 4 if training.dtype == "fp32" else 2
 
 
@@ -263,18 +264,18 @@ def _expert_tensor_parallel(layout: Layout) -> int:
 
 _MIB = 2**20
 _CHUNKS_ON_THE_GPU = 4
-"""Chunks that offloading does not relieve: one computes, one is being offloaded, two are buffers that come back."""
+"""Chunks that offloading does not reduce: one computes, one is being offloaded, two are reload buffers."""
 _WORKING_UNITS = 37.1
-"""Fitted to Figure 7: what is alive beside states and activations, in units of one bf16 tensor [s/c, b, h/t]."""
+"""Fitted to Figure 7: live memory beside states and activations, in units of one bf16 tensor [s/c, b, h/t]."""
 _SOLVER_LIMIT_BYTES = 63.484 * 2**30
-"""Fitted to Figure 9's alphas: what the authors let states and activations take of 80 GB."""
+"""Fitted to Figure 9's alphas: the authors' limit for states and activations on 80 GB."""
 
 
 def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training) -> MemoryEstimate:
-    """The first stage's bytes, torch.cuda.max_memory_allocated: within 1.2 % of Figure 7's 19 published counts.
+    """Return the memory of the first stage of ATC'24's program: within 1.2 % of Figure 7's 19 published counts.
 
-    Calibrated for recomputation `none` and `ours` with tensor parallelism. Nothing was published of the program's bytes
-    with full recomputation, and none of the counts and alphas is of a case without tensor parallelism.
+    Inferred from its code and fitted to its published bytes (torch.cuda.max_memory_allocated). Calibrated for
+    recomputation `none` and `ours` with tensor parallelism; no bytes of other cases were published.
     """
     parts = _Parts.of(model, layout, training)
     offloaded_chunks = max(0, parts.chunks - _CHUNKS_ON_THE_GPU)
@@ -293,9 +294,9 @@ def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training)
 
 
 def solve_offload(model: ModelShape, layout: Layout, training: Training) -> float:
-    """The least share of activations to offload (ATC'24's alpha); above 1 when offloading all of them is not enough.
+    """Return the least share of activations to offload (ATC'24's alpha); above 1 if offloading all is not enough.
 
-    The authors' own: to three decimals it is 39 of Figure 9's 41 alphas, and within 0.001 of the two others.
+    To three decimals it equals 39 of Figure 9's 41 alphas; the other two differ by at most 0.001.
     """
     parts = _Parts.of(model, layout, training)
     excess = parts.states_bytes + parts.chunks * parts.chunk_bytes - _SOLVER_LIMIT_BYTES
@@ -307,7 +308,7 @@ def solve_offload(model: ModelShape, layout: Layout, training: Training) -> floa
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What both functions add up: `chunk_bytes` are one chunk's activations of one microbatch."""
+    """Sizes for both functions. `chunk_bytes` are the activations of one chunk and microbatch."""
 
     parameters: float
     optimizer_ranks: int
@@ -336,7 +337,7 @@ class _Parts:
 
 
 def _units_of_layer(model: ModelShape, training: Training) -> float:
-    """What a layer keeps, in units of one bf16 tensor [s/c, b, h/t].
+    """Return the activations that a layer keeps, in units of one bf16 tensor [s/c, b, h/t].
 
     `ours`: the layer's input, queries, attention's output and the residual; keys and values; the first matrix' output.
     `none` adds both norms' outputs, and SiLU's output and its product with the other half. `full`: the layer's input.

@@ -33,15 +33,16 @@ class ModelShape:
 
     @property
     def ffn_hidden(self) -> int:
+        """Width of the feed-forward layer, or of each expert."""
         return self.ffn or 4 * self.hidden
 
     @property
     def kv_hidden(self) -> int:
-        """Width of all keys together: less than `hidden` where query heads share keys."""
+        """Width of all keys together: less than `hidden` if query heads share keys."""
         return self.hidden * (self.kv_groups or self.heads) // self.heads
 
     def parameters(self) -> float:
-        """Number of parameters: matrices, biases, norms and embeddings, without the final norm.
+        """Return the number of parameters: matrices, biases, norms and embeddings, without the final norm.
 
         For the paper's own family this is SC21 eq. 2, `P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h))`.
         """
@@ -49,41 +50,41 @@ class ModelShape:
         return self.layers * layer + self.embedding_weights()
 
     def norm_and_bias_weights(self) -> int:
-        """Weights of one layer that are not matrices; eq. 2's 13 h for the paper's own family."""
+        """Return the weights of one layer that are not matrices: eq. 2's 13 h for the paper's family."""
         if self.family == "llama":
             return 2 * self.hidden
         attention, ffn = 2 * self.hidden + 2 * self.kv_hidden, self.ffn_hidden + self.hidden
         return 4 * self.hidden + attention + max(1, self.experts) * ffn
 
     def attention_weights(self) -> int:
-        """Weights of one layer's attention matrices."""
+        """Return the weights of one layer's attention matrices."""
         return 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_hidden
 
     def ffn_weights(self) -> int:
-        """Weights of one layer's feed-forward matrices, of all its experts and their router where it has them."""
+        """Return the weights of one layer's feed-forward matrices, with all experts and their router."""
         matrices = 3 if self.family == "llama" else 2
-        one = matrices * self.hidden * self.ffn_hidden
-        return self.experts * (one + self.hidden) if self.experts else one
+        expert = matrices * self.hidden * self.ffn_hidden
+        return self.experts * (expert + self.hidden) if self.experts else expert
 
     def embedding_weights(self) -> int:
-        """Weights of the embedding, of the positions if learned, and of the output layer if it has its own."""
+        """Return the weights of the embedding, of learned positions, and of an output layer of its own."""
         tables = 2 if self.family == "llama" else 1
         return self.vocab * self.hidden * tables + (self.seq * self.hidden if self.family == "gpt" else 0)
 
 
 def padded_vocabulary(vocab: int, tensor_parallel: int, divisor: int = 128) -> int:
-    """What Megatron-LM makes of a vocabulary: the next multiple of `divisor * tensor_parallel`."""
+    """Return the vocabulary as Megatron-LM pads it: the next multiple of `divisor * tensor_parallel`."""
     multiple = divisor * tensor_parallel
     return -(-vocab // multiple) * multiple
 
 
 def parameters_of_rank(model: ModelShape, layout: Layout, stage: int, vocabulary: int) -> int | None:
-    """Parameters of any tensor-parallel rank of a pipeline stage, with `vocabulary` rows in the embedding.
+    """Return the parameters of a tensor-parallel rank of a pipeline stage, with `vocabulary` rows in the embedding.
 
-    Matrices are split over the tensor-parallel ranks, and with them the biases of those that are split by columns
-    (megatron/core/tensor_parallel/layers.py); norms, positions and the other biases are whole on each. A tied
-    embedding counts on the first and on the last stage. None where this closed form does not say: experts, stages or
-    shares that are not equal.
+    Matrices and the biases of column-parallel layers are split over the tensor-parallel ranks
+    (megatron/core/tensor_parallel/layers.py); norms, positions and other biases are whole on each rank. A tied
+    embedding counts on the first and on the last stage. None where the closed form does not apply: experts, and stages
+    or shares that are not equal.
     """
     t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
     widths = (h, model.kv_hidden, model.ffn_hidden, vocabulary, model.kv_groups or model.heads)

@@ -1,4 +1,4 @@
-"""How a model is trained: arithmetic, recomputation, the switches that a paper turns, and for how long."""
+"""Training of a model: arithmetic, recomputation, switches and length."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ContextCommunication = Literal["p2p", "all_gather", "a2a"]
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How long and in what arithmetic a case trains. Counts are iterations.
+    """Options of a training. Counts are iterations; None is the workload's default.
 
-    `recompute` says what of a layer's activations is computed again in the backward pass: all (`full`), the attention
-    scores (`selective`), or norms and activation functions as ATC'24 does (`ours`). `offload` is the share of the
-    remaining activations that ATC'24 moves to the host (its alpha). `scatter_gather` is SC21 section 4.1; `ddp` the two
-    implementations that Megatron-LM had in 2021. What is None is the workload's own choice.
+    `recompute` names the activations of a layer that the backward pass computes again: all (`full`), the attention
+    scores (`selective`), or norms and activation functions as in ATC'24 (`ours`). `offload` is the share of the
+    remaining activations that ATC'24 moves to the host (its alpha). `scatter_gather` is SC21 section 4.1; `ddp` is one
+    of the two implementations of Megatron-LM in 2021.
     """
 
     dtype: Dtype = "fp32"
