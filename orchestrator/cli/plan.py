@@ -155,12 +155,11 @@ def _add_alpha(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> None:
 def _add_exact(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> list[str]:
     """The real model's bytes beside the closed form's; returns what could not be planned and where the two disagree."""
     from orchestrator.planning.cost import fit_of
-    from orchestrator.planning.exact import ExactCase, absent_packages, plan_exactly
-    from orchestrator.planning.plan import INSTALL
+    from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
 
     absent = absent_packages()
     if absent:
-        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=INSTALL))
+        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=install_command()))
     jobs = [job for job in batch.jobs if job.case.device == "gpu"]
     if not jobs:
         hint = "leave --exact out: cases on CPU cores have no GPU memory to plan"

@@ -27,8 +27,8 @@ from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.launch.run_record import git_says
 from orchestrator.paths import Folders
-from orchestrator.planning.exact import absent_packages
-from orchestrator.planning.plan import INSTALL, Plan, check_case, plan_cases, refusal_problems
+from orchestrator.planning.exact import absent_packages, install_command
+from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_problems
 from orchestrator.planning.target import Target
 from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.query import require_controller
@@ -154,7 +154,7 @@ def _this_machine(cluster: Cluster) -> list[Finding]:
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
     training = Finding("training", "login", "ok", "torch and megatron-core are here")
     if absent and cluster.profile.workloads.pretrain.python is None:
-        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=INSTALL)
+        training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command())
     return [Finding("hardware", "login", "ok", gpus), training]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.job_spec import ComputedProducts, JobSpec
+from orchestrator.job_spec import JobSpec
 from orchestrator.launch.batches import (
     profile_secrets,
 )
@@ -27,8 +27,7 @@ from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.ownership import user_name
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan
-from orchestrator.workloads.traits import traits_of
+from orchestrator.planning.plan import Plan, job_spec
 
 _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
 
@@ -123,31 +122,6 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
         )
         for plan in plans
     ]
-
-
-def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
-    """Return the configuration that the ledger stores with the job."""
-    case, hardware = plan.case, cluster.hardware
-    traits, arguments = traits_of(case.workload), plan.program.arguments
-    return JobSpec(
-        point=dict(case.point),
-        settings=case.settings,
-        device=case.device,
-        model=case.model,
-        layout=case.layout,
-        training=case.training,
-        resources=plan.resources,
-        arguments=tuple(arguments),
-        computes=ComputedProducts(
-            causal_attention=traits.causal_attention(case.training, arguments),
-            skips_last_product=traits.skips_last_product,
-        ),
-        data=plan.program.data,
-        image_path=plan.program.image_path,
-        gpus_per_node=hardware.gpus_per_node,
-        gpu=hardware.gpu if case.device == "gpu" else None,
-        peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
-    )
 
 
 def new_run_id() -> str:

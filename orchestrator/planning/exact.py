@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -76,8 +79,18 @@ class ExactMemory:
 
 
 def absent_packages() -> list[str]:
-    """What of the real model is not installed here."""
+    """Return the packages of the real model that are not installed here."""
     return [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+
+
+def install_command() -> str:
+    """Return the command that installs the packages of the extra `local`, with the versions of pyproject.toml."""
+    try:
+        requirements = metadata.requires("repro-orchestrator") or []
+    except metadata.PackageNotFoundError:
+        requirements = []
+    pins = [pin.partition(";")[0].strip() for pin in requirements if re.search(r"extra == .local", pin)]
+    return shlex.join(["pip", "install", *(pins or [".[local]"])])
 
 
 def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:

@@ -159,8 +159,8 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     with LiveBytes() as live:
         with _META:
             chunks = model.build_chunks(arguments, layout, config, _META)
-        chunks = build._wrap(arguments, config, chunks)
-        build._connect_overlap(arguments, config, chunks)
+        chunks = build.wrap_chunks(arguments, config, chunks)
+        build.connect_overlap(arguments, config, chunks)
         gc.collect()
         live.restart()
         state = live.now
@@ -220,7 +220,7 @@ def prepare() -> None:
     warnings.filterwarnings("ignore")
     from orchestrator.pretrain import cpu_shim
 
-    _replace(cpu_shim, "_CPU", _META)
+    _replace(cpu_shim, "CPU", _META)
     _add_extensions()
     _import_with_compiled()
     cpu_shim.install()
@@ -230,7 +230,7 @@ def prepare() -> None:
     _replace(model, "fill_weights", lambda *_: None)  # there are none to fill
     # Each is one kernel on a GPU.
     _replace(fused.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
-    norm = norms._RootMeanSquare
+    norm = norms.RootMeanSquare
     _replace(norm, "forward", staticmethod(_compiled(norm.forward)))
     _replace(norm, "backward", staticmethod(_compiled(norm.backward)))
     # CUDA's dropout keeps a mask of one byte; the one for other devices keeps a mask in the input's type.

@@ -21,13 +21,13 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_spec import Resources
+from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.cost import Cost, cost_of
-from orchestrator.planning.exact import absent_packages
+from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.target import (
     Target,
     case_context,
@@ -40,8 +40,6 @@ from orchestrator.planning.target import (
 from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads.program import Program, image_of, is_offered, program_for
 from orchestrator.workloads.traits import traits_of
-
-INSTALL = "pip install 'torch>=2.6,<2.14' megatron-core==0.16.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +238,33 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
         site = cluster.profile.workloads.pretrain
         absent = absent_packages()
         if absent and site.python in (None, sys.executable):
-            problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=INSTALL))
+            problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command()))
     return problems
+
+
+def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
+    """Return the configuration that the ledger stores with the job."""
+    case, hardware = plan.case, cluster.hardware
+    traits, arguments = traits_of(case.workload), plan.program.arguments
+    return JobSpec(
+        point=dict(case.point),
+        settings=case.settings,
+        device=case.device,
+        model=case.model,
+        layout=case.layout,
+        training=case.training,
+        resources=plan.resources,
+        arguments=tuple(arguments),
+        computes=ComputedProducts(
+            causal_attention=traits.causal_attention(case.training, arguments),
+            skips_last_product=traits.skips_last_product,
+        ),
+        data=plan.program.data,
+        image_path=plan.program.image_path,
+        gpus_per_node=hardware.gpus_per_node,
+        gpu=hardware.gpu if case.device == "gpu" else None,
+        peak_tflops=hardware.peak(case.training.dtype) if case.device == "gpu" else None,
+    )
 
 
 _NOT_WHAT_RUNS = {"warmup_iterations"}

@@ -53,15 +53,15 @@ def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False)
 def build(arguments: TrainingArguments, layout: Layout, device: torch.device) -> ModelAndOptimizer:
     """Build model, data parallelism and optimizer in the process groups of `start_model_parallel`."""
     config = model.transformer_config(arguments, layout, device)
-    chunks = _wrap(arguments, config, model.build_chunks(arguments, layout, config, device))
+    chunks = wrap_chunks(arguments, config, model.build_chunks(arguments, layout, config, device))
     optimizer = _build_optimizer(arguments, config, chunks, device)
     config.grad_scale_func = optimizer.scale_loss
     config.finalize_model_grads_func = finalize_model_grads
-    _connect_overlap(arguments, config, chunks)
+    connect_overlap(arguments, config, chunks)
     return ModelAndOptimizer(chunks=chunks, optimizer=optimizer, config=config)
 
 
-def _wrap(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:
+def wrap_chunks(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=arguments.use_distributed_optimizer,
@@ -106,7 +106,7 @@ def _fuse_adam(optimizer: Any) -> None:
                 group["fused"], group["foreach"] = True, False
 
 
-def _connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]) -> None:
+def connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]) -> None:
     """Tell the pipeline schedule how to hold back and start each chunk's gradient and parameter communication."""
     if arguments.overlap_grad_reduce:
         config.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
-_CPU = torch.device("cpu")
+CPU = torch.device("cpu")
 _FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "randint")
 
 
@@ -51,7 +51,7 @@ def _import_uncompiled() -> None:
 
 
 def _replace_queries() -> None:
-    _set(torch.cuda, "current_device", lambda: _CPU)
+    _set(torch.cuda, "current_device", lambda: CPU)
     for name in ("synchronize", "empty_cache", "current_stream"):
         _set(torch.cuda, name, lambda *_, **__: None)
 
@@ -71,7 +71,7 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
         device = kwargs.get("device")
         if (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda":
-            kwargs["device"] = _CPU
+            kwargs["device"] = CPU
         kwargs.pop("pin_memory", None)  # which takes a GPU to pin it for
         return factory(*args, **kwargs)
 

@@ -37,7 +37,7 @@ class RMSNorm(torch.nn.RMSNorm):
         _mark(self, config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed: torch.Tensor = _RootMeanSquare.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        normed: torch.Tensor = RootMeanSquare.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
         return normed
 
 
@@ -69,7 +69,7 @@ class _Layer(torch.autograd.Function):
         return (*layer_norm_kernels.backward(gradient.contiguous(), x.contiguous(), weight, mean, scale), None)
 
 
-class _RootMeanSquare(torch.autograd.Function):
+class RootMeanSquare(torch.autograd.Function):
     """x * weight / sqrt(mean(x^2) + eps) over the last dimension; keeps x and 1 / sqrt(mean(x^2) + eps)."""
 
     @staticmethod

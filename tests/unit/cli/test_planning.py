@@ -117,11 +117,11 @@ def test_alpha_is_solved_where_activations_can_be_offloaded_and_refused_elsewher
 def test_exact_without_torch_or_for_cpu_cores_is_one_line(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     done = repro("plan", "figure-13", "--cluster", "local", "--scale", "cpu", "--exact")
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
-    assert done.complaints[0].startswith("repro: --exact: no case here runs on GPUs; leave --exact out")
+    assert done.complaints[0].startswith("repro: --exact: no case here runs on GPUs. Hint: leave --exact out")
     monkeypatch.setitem(sys.modules, "torch", None)
     done = repro("plan", "figure-13", "--exact")
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
-    assert done.complaints[0].startswith("repro: --exact needs torch; pip install ")
+    assert done.complaints[0].startswith("repro: --exact needs torch. Hint: pip install ")
 
 
 NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\nslurm: {time_limit: 1:00:00}\n"
@@ -130,19 +130,19 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("show figure-133", 'figure-133: no such experiment; did you mean "figure-13"?'),
-        ("plan sc22", 'sc22: no such experiment; did you mean "sc21"?'),
-        ("show sc21", "sc21: a paper, not an experiment; it has figure-11, figure-12, "),
-        ("submit atc24 --cluster here", "atc24: a paper, not an experiment; it has atc-demo, "),
-        ("show figure-13 --scale qad", 'qad: no such scale; did you mean "quad"?'),
-        ("show figure-13 --where pp=3", "--where pp=3: no such case; there are pp: 2, 4, 8, 16, 32"),
-        ("plan sc21 --where pp=3", "--where pp=3: no such case; there are pp: "),
-        ("plan figure-13 --where fish=3", "--where fish=3: no such axis; known: case, model, "),
+        ("show figure-133", 'figure-133: no such experiment. Did you mean "figure-13"?'),
+        ("plan sc22", 'sc22: no such experiment. Did you mean "sc21"?'),
+        ("show sc21", "sc21: a paper, not an experiment. Hint: it has figure-11, figure-12, "),
+        ("submit atc24 --cluster here", "atc24: a paper, not an experiment. Hint: it has atc-demo, "),
+        ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
+        ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
+        ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),
+        ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: known: case, model, "),
         ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
         ("plan table-2", "table-2 is reference only: "),
         ("plan figure-13 --cluster bare", "bare does not say gpu and gpu_memory_gb and peak_tflops of its GPUs; add"),
-        ("plan figure-13 --cluster beer", 'beer: no such cluster; did you mean "here"?'),
-        ("plan sc21 --scale none", "none: no such scale; figure-11 has: paper, quad, pair, cpu"),
+        ("plan figure-13 --cluster beer", 'beer: no such cluster. Did you mean "here"?'),
+        ("plan sc21 --scale none", "none: no such scale. Hint: figure-11 has: paper, quad, pair, cpu"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected: str) -> None:
@@ -170,7 +170,7 @@ def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected
         (
             "  gbs: [32, 128]\nrules",
             "  gbs: [32, 128]\n  model: [7b]\nrules",
-            "7b: no such model; paper.yaml has: none",
+            "7b: no such model. Hint: paper.yaml has: none",
         ),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_short_name_that_two_papers_have_lists_both(repro: Caller) -> None:
     done = repro("plan", "figure-13")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: figure-13: could be own/figure-13 or sc21/figure-13; give the full name"],
+        ["repro: figure-13: could be own/figure-13 or sc21/figure-13. Hint: give the full name"],
     )
 
 
@@ -221,7 +221,7 @@ def test_a_name_that_two_files_of_a_folder_have_is_refused(repro: Caller) -> Non
         assert (done.returncode, done.stdout) == (2, "")
         assert done.complaints == [
             "repro: own/figure-99: this name is used twice, by experiments/own/figure-99.yaml and "
-            "experiments/own/figure-99.yml; rename one of them"
+            "experiments/own/figure-99.yml. Hint: rename one of them"
         ]
 
 
@@ -246,7 +246,7 @@ def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
     done = repro("plan", "figure-99")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: own/figure-99: paper.yaml describes no machine to plan for; say which with --cluster"],
+        ["repro: own/figure-99: paper.yaml describes no machine to plan for. Hint: say which with --cluster"],
     )
     assert repro("plan", "figure-99", "--cluster", "selene").returncode == 0
 

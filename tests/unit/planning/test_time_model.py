@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
-import sys
 from dataclasses import astuple, replace
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.measured_times import Row
+from benchmarks.measured_times import rows as measured_rows
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.layout import Layout
@@ -28,7 +27,6 @@ from orchestrator.planning.time_constants import (
     flash_share,
 )
 from orchestrator.planning.time_model import Duration, predict
-from tests.unit.catalog.entries import CHECKOUT
 
 
 def machine_of(
@@ -68,17 +66,7 @@ GPT_3B = ModelShape(16, 4096, 32, 2048, 51200)
 BF16 = Training("bf16", dropout=0.0)
 
 
-def benchmark() -> Any:
-    """benchmarks/duration.py, which holds the published rows. The folder is no package."""
-    spec = importlib.util.spec_from_file_location("duration_benchmark", CHECKOUT / "benchmarks" / "duration.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-ROWS: dict[str, list[Any]] = benchmark().rows()
+ROWS = measured_rows()
 
 
 def duration(
@@ -132,7 +120,7 @@ def test_h100_is_predicted_from_the_chip_that_it_shares_with_h200() -> None:
     [*ROWS["pretrain on one and two H200"], *ROWS["pretrain on four H200"]],
     ids=lambda row: f"{row.layout.gpus}-{row.name}",
 )
-def test_a_run_of_pretrain_on_h200_took_what_is_predicted_within_the_stated_uncertainty(row: Any) -> None:
+def test_a_run_of_pretrain_on_h200_took_what_is_predicted_within_the_stated_uncertainty(row: Row) -> None:
     found = row.predicted(FITTED)
     assert found.calibrated and abs(row.error(FITTED)) < found.uncertainty == CALIBRATED_UNCERTAINTY
 
