@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, sync_playwright
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.report.html import report, write_report
+from orchestrator.results.report.page import report, write_report
 from tests.browser.conftest import installed_chromium, sandbox
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import OUT_OF_MEMORY, Came, add_figure, write_experiment

@@ -87,8 +87,8 @@ def _make(
     from orchestrator.cli.outcome import outcome_now
     from orchestrator.cli.selection import submitted_ledger
     from orchestrator.paths import find_folders
+    from orchestrator.results.bundle.archive import require_key, sign, signature_of
     from orchestrator.results.bundle.contents import bundle_name
-    from orchestrator.results.bundle.signature import require_key, sign, signature_of
     from orchestrator.results.bundle.write import write_bundle
 
     if key is not None:
@@ -143,7 +143,7 @@ def _verify(file: Path, allowed_signers: Path | None) -> None:
 
 def _is_signed(file: Path, allowed_signers: Path) -> bool:
     """Print who signed the bundle, or why its signature is not accepted."""
-    from orchestrator.results.bundle.signature import check_signature
+    from orchestrator.results.bundle.archive import check_signature
 
     found = check_signature(file, allowed_signers)
     data(f"{'signature':<9} by {found.signer}: valid" if found.signer else f"{'signature':<9} {found.problem}")

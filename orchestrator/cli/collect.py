@@ -65,10 +65,10 @@ def collect(
     _require_sense(chosen, output, iterations)
     if output is not None:
         require_leave(output, force)
+    from orchestrator.atomic_write import written_whole
     from orchestrator.cli.outcome import outcome_now, print_claims
     from orchestrator.cli.selection import submitted_ledger
     from orchestrator.paths import find_folders
-    from orchestrator.results.atomic_write import written_whole
 
     now = outcome_now(experiment, scale, cluster, workload, database, running=True)
     ledger = submitted_ledger(find_folders(), database)
@@ -113,7 +113,7 @@ def _require_sense(chosen: Format, output: Path | None, iterations: bool) -> Non
 
 
 def _of_cases(chosen: Format, now: FigureOutcome, where: str | None, ledger: Ledger) -> Iterator[bytes]:
-    from orchestrator.results.export import formats, tables
+    from orchestrator.results.export import formats
     from orchestrator.results.export.columns import CASE_COLUMNS
     from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
 
@@ -121,8 +121,8 @@ def _of_cases(chosen: Format, now: FigureOutcome, where: str | None, ledger: Led
     runs = runs_of(ledger, [result.row for result in found if result.row is not None])
     rows = export_rows(now.entry, found, runs)
     if chosen in _FOR_PEOPLE:
-        table = tables.candidate_lines(now.entry, now.scale, now.cluster, rows)
-        yield (tables.as_markdown(table) if chosen is Format.md else tables.as_latex(table)).encode()
+        table = formats.candidate_lines(now.entry, now.scale, now.cluster, rows)
+        yield (formats.as_markdown(table) if chosen is Format.md else formats.as_latex(table)).encode()
     else:
         yield from formats.pieces(chosen.value, CASE_COLUMNS, {"cases": rows, "claims": claim_rows(now.claims)})
 

@@ -12,7 +12,7 @@ from orchestrator.errors import Problem, ReproError
 
 def require_leave(file: Path, force: bool) -> None:
     """To write there, and to replace what is there: with `force`, or by a person at a terminal who says so."""
-    from orchestrator.results.atomic_write import require_place
+    from orchestrator.atomic_write import require_place
 
     require_place(file)
     if not file.exists() or force:

@@ -30,7 +30,7 @@ def plot(
     database: Database = None,
 ) -> None:
     """Draw the figure on the paper's axes; prints the picture's path. Without -o it replaces its earlier picture."""
-    from orchestrator.results.atomic_write import require_place
+    from orchestrator.atomic_write import require_place
     from orchestrator.results.plot.figure import known_format, require_matplotlib
     from orchestrator.results.plot.figure import plot as draw
 

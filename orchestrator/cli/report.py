@@ -41,8 +41,8 @@ def report(
     """Write one HTML page that needs nothing but a browser: outcomes, pictures, and all that stands behind them."""
     from orchestrator.cli.selection import submitted_ledger
     from orchestrator.paths import find_folders
-    from orchestrator.results.report.html import report as made
-    from orchestrator.results.report.html import require_folder, write_report
+    from orchestrator.results.report.page import report as made
+    from orchestrator.results.report.page import require_folder, write_report
 
     folders = find_folders()
     ledger = submitted_ledger(folders, database)

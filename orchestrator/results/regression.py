@@ -17,8 +17,8 @@ from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
 from orchestrator.ledger.tables import FAILED, VERIFIED, field_values
 from orchestrator.results import cases
+from orchestrator.results.cases import CaseMetric, Together, together
 from orchestrator.results.evidence import SMALLER_IS_BETTER
-from orchestrator.results.repeats import CaseMetric, Together, together
 
 LEAST_NOISE = 0.02
 """What two jobs that run the same may differ by at least, where no repeats say how far they do: the iterations of one

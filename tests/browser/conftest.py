@@ -13,7 +13,7 @@ from playwright.sync_api import Error as BrowserFault
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.report.html import report, write_report
+from orchestrator.results.report.page import report, write_report
 from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
 from tests.slurm.host import ClusterUnavailable, install_packages
 from tests.unit.ledger.making import new_ledger

@@ -14,7 +14,7 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 MODULES = (
-    *("errors", "paths", "job_spec", "job_dir", "machine_identity", "text"),
+    *("errors", "paths", "job_spec", "job_dir", "machine_identity", "text", "atomic_write"),
     *("masking", "ownership", "secret_names", "secret_spans"),
 )
 FLOORS = {
@@ -32,6 +32,7 @@ SAME_FLOOR = {
     ("results", "reading"),
     ("results", "workloads"),
     ("job_dir", "errors"),
+    ("atomic_write", "errors"),
     ("ownership", "errors"),
     *(("paths", room) for room in ("errors", "ownership", "job_dir")),
     ("masking", "secret_names"),

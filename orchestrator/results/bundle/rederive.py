@@ -21,14 +21,13 @@ from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, NEVER_SUBMITTED
 from orchestrator.reading.collect import measure
-from orchestrator.results.bundle.extract import Extract, Row, memory_ledger, read_extract, read_rows
-from orchestrator.results.bundle.masking import given_out
-from orchestrator.results.bundle.pages import README, REPORT, code_sha256, readme, stored_outcome
+from orchestrator.results.bundle.contents import README, REPORT, code_sha256, readme, stored_outcome
+from orchestrator.results.bundle.extract import Extract, Row, given_out, memory_ledger, read_extract, read_rows
 from orchestrator.results.export.columns import CASE_COLUMNS
 from orchestrator.results.export.formats import as_csv
 from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
 from orchestrator.results.outcome import needs_losses
-from orchestrator.results.report.html import report
+from orchestrator.results.report.page import report
 from orchestrator.text import counted
 
 CLOSE = 1e-9

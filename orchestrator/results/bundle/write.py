@@ -14,29 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
+from orchestrator.atomic_write import written_whole
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import OPEN
 from orchestrator.masking import masked
-from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.bundle.archive import Added, Archive, new_archive
-from orchestrator.results.bundle.contents import Contents, Missing, add_attempts, bundle_name
+from orchestrator.results.bundle.contents import (
+    README,
+    REPORT,
+    Contents,
+    Missing,
+    add_attempts,
+    bundle_name,
+    code_sha256,
+    readme,
+    stored_outcome,
+)
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
     Row,
     extract_of,
+    given_out,
     iterations_of,
     line_of,
     memory_ledger,
     row_of,
 )
-from orchestrator.results.bundle.masking import given_out
-from orchestrator.results.bundle.pages import README, REPORT, code_sha256, readme, stored_outcome
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
 from orchestrator.results.outcome import FigureOutcome, needs_losses
-from orchestrator.results.report.html import report
+from orchestrator.results.report.page import report
 
 FORMAT = 1
 ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"

@@ -1,4 +1,4 @@
-"""Figure files and inline SVG on the paper's axes. matplotlib is loaded here only."""
+"""Picture of a figure on the axes of the paper: PNG, SVG, PDF, or SVG for a page."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import contextlib
 import html
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.catalog.experiment import PAPER
+from orchestrator.atomic_write import written_whole
+from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.atomic_write import written_whole
 from orchestrator.results.cases import Result
-from orchestrator.results.plot import words
-from orchestrator.results.plot.axes import places, set_x, set_y, ticks
-from orchestrator.results.plot.legend import legend
-from orchestrator.results.plot.marks import draw_bars, draw_lines
-from orchestrator.results.plot.series import panels
+from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
+from orchestrator.results.plot.panels import Panel, panels, places, set_x, set_y, ticks
 from orchestrator.results.plot.style import BACKGROUND, INK, PARAMETERS, SERIES, SERIES_ON_DARK
-from orchestrator.results.plot.words import heading
 
 _ONE_PANEL, _EACH_PANEL, _LINE_ABOVE, _OTHER = 2.9, 2.2, 0.17, 0.6
 """Inches that a panel alone is high, one of several, a line of text above them, and what is around all."""
@@ -47,11 +44,11 @@ def drawn(entry: Entry, scale: str, cluster: str, found: Sequence[Result]) -> An
         set_y(axes, panel, as_published=scale == PAPER)
         axes.label_outer()
     every[-1].set_xlabel(axes_of.x.label)
-    above = words.wrapped(words.heading(entry), under.width, bold=True)
-    below = words.subheading(entry, scale, cluster, found, shown, under.width)
+    above = wrapped(heading(entry), under.width, bold=True)
+    below = subheading(entry, scale, cluster, found, shown, under.width)
     figure.suptitle("\n".join(above), x=0.01, ha="left", fontsize=10, fontweight="bold")
     every[0].set_title("\n".join(below), loc="left", fontsize=8)
-    legend_inches = legend(figure, shown, bars, words.error_bars(found, axes_of.y.metric), under.width)
+    legend_inches = legend(figure, shown, bars, error_bars(found, axes_of.y.metric), under.width)
     panel_inches = _ONE_PANEL if len(shown) == 1 else _EACH_PANEL * len(shown)
     text_inches = _LINE_ABOVE * (len(above) + len(below))
     figure.set_size_inches(under.width, panel_inches + legend_inches + text_inches + _OTHER)
@@ -146,3 +143,69 @@ def _colours(prefix: str) -> str:
     both = "; ".join(f"{name}: light-dark({one}, {other})" for name, one, other in names)
     choosing = f"@supports (color: light-dark(#fff, #000)) {{ #{prefix} {{ {both} }} }}"
     return f" <style>#{prefix} {{ {light} }} {choosing}</style>"
+
+
+_LETTER, _BOLD_LETTER = 0.06, 0.085
+"""Inches, of the lines below the first and of the first."""
+
+
+def heading(entry: Entry) -> str:
+    """`SC21 Figure 13: Pipeline- against tensor-parallel size ...`."""
+    return f"{entry.paper.venue} {entry.experiment.figure}: {entry.experiment.title}"
+
+
+def subheading(
+    entry: Entry, scale: str, cluster: str, found: Sequence[Result], panels: Sequence[Panel], width: float
+) -> list[str]:
+    """The scale and the cluster; and where numbers of another GPU or program lie beside, whose they are."""
+    about = entry.experiment.scales[scale].about if scale in entry.experiment.scales else None
+    where = f"scale {scale} on {cluster}{f': {about}' if about else ''}"
+    return [*wrapped(where, width), *wrapped(origins(entry, found, panels), width)]
+
+
+def origins(entry: Entry, found: Sequence[Result], panels: Sequence[Panel]) -> str:
+    """`published: A100; measured: H200`: the GPUs, where they are not the same, and likewise the programs."""
+    points = [spot.published for panel in panels for spot in panel.spots if spot.published]
+    is_measured = any(spot.value is not None for panel in panels for spot in panel.spots)
+    own = next((result.instead_of for result in found if result.instead_of), None)
+    ran = found[0].case.workload if own else None
+    if not points:
+        return f"measured with {ran} instead of {own}" if own and is_measured else ""
+    whose, ours = _gpus(entry, points), found[0].gpu
+    if not is_measured:
+        return f"published: {_on(own, whose)}" if own or whose else ""
+    if not own and _same(whose, ours):
+        return ""
+    return f"published: {_on(own, whose or 'unknown GPU')}; measured: {_on(ran, ours or 'unknown GPU')}"
+
+
+def error_bars(found: Sequence[Result], metric: str) -> str:
+    """What the error bars span, for the legend; empty where there are none."""
+    known = [measured for result in found if (measured := result.metric(metric)) is not None]
+    several = [measured for measured in known if measured.interval_low is not None]
+    single = [measured for measured in known if measured.interval_low is None and measured.spread]
+    if several and single:
+        return "95 % interval of repeats, else quartiles"
+    if several:
+        return "95 % confidence interval of the repeats"
+    return "middle half of the iterations" if single else ""
+
+
+def _gpus(entry: Entry, points: Sequence[PublishedPoint]) -> str | None:
+    """Whose numbers are published: as each says, else the machine that the paper measured on."""
+    machine = entry.paper.machine.gpu if entry.paper.machine else None
+    named = dict.fromkeys(point.gpu or machine for point in points)
+    return ", ".join(filter(None, named)) or None
+
+
+def _same(published: str | None, measured: str | None) -> bool:
+    return published is not None and measured is not None and (published in measured or measured in published)
+
+
+def _on(program: str | None, gpu: str | None) -> str:
+    return " on ".join(filter(None, (program, gpu)))
+
+
+def wrapped(text: str, width: float, bold: bool = False) -> list[str]:
+    """In lines that fit a picture of this width, in inches."""
+    return textwrap.wrap(text, int((width - 0.1) / _BOLD_LETTER if bold else (width - 0.7) / _LETTER))

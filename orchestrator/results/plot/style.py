@@ -40,7 +40,7 @@ PARAMETERS: Any = {
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
+class LineStyle:
     """A line of the figure."""
 
     colour: str
@@ -48,11 +48,11 @@ class Poll:
     dashes: Any
 
 
-def look(index: int) -> Poll:
+def look(index: int) -> LineStyle:
     """The look of the line of this number; from the ninth on the colours come again, with other dashes."""
     which = index % len(SERIES)
     dashes = _DASHES[(index // len(SERIES)) % len(_DASHES)]
-    return Poll(SERIES[which], _MARKERS[(which + index // len(SERIES)) % len(_MARKERS)], dashes)
+    return LineStyle(SERIES[which], _MARKERS[(which + index // len(SERIES)) % len(_MARKERS)], dashes)
 
 
 @dataclass(frozen=True, slots=True)

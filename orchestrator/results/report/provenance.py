@@ -11,7 +11,7 @@ from orchestrator.ledger.rows import AttemptOrigin, RunRecord
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.masking import masked_tree, masked_words
 from orchestrator.reading.failure import POLICIES, Failure
-from orchestrator.results.report.words import Mark, shown_hours
+from orchestrator.results.report.cases import Mark, shown_hours
 from orchestrator.text import shown_time
 
 

@@ -11,10 +11,9 @@ from xml.etree import ElementTree
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, experiment_names
 from orchestrator.paths import Folders
-from orchestrator.results.cases import Result
+from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot.figure import plot
-from orchestrator.results.plot.series import published_number
-from orchestrator.results.repeats import CaseMetric
+from orchestrator.results.plot.panels import published_number
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import CHECKOUT, a_row, measured
 

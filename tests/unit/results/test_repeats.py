@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.repeats import MOST_NOISE, T_975, CaseMetric, combined
+from orchestrator.results.cases import MOST_NOISE, T_975, CaseMetric, combined
 
 
 def ms(value: float, spread: float | None = 0.0, count: int = 6) -> MeasuredMetric:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator.masking import masked
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
-from orchestrator.results.bundle import masking as bundle_masking
-from orchestrator.results.bundle.masking import given_out, masked_blocks, masked_bytes
+from orchestrator.results.bundle import extract as bundle_masking
+from orchestrator.results.bundle.extract import given_out, masked_blocks, masked_bytes
 from tests.unit.cli.made_jobs import LINE
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"

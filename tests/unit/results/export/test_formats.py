@@ -147,7 +147,7 @@ def test_parquet_keeps_types_units_and_meanings_where_nothing_is_in_a_column() -
 
 def test_without_pyarrow_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(ReproError, match=r"^parquet needs pyarrow; pip install '.\[parquet\]'$"):
+    with pytest.raises(ReproError, match=r"^parquet needs pyarrow. Hint: pip install '.\[parquet\]'$"):
         require_parquet()
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.plot.axes import number_text, places, ticks
 from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
+from orchestrator.results.plot.panels import number_text, places, ticks
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
 from tests.unit.results.making import CHECKOUT, ROWS, measured, shipped

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import Result
+from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot import style
-from orchestrator.results.plot.axes import places
-from orchestrator.results.plot.series import Panel, named_lines, panels, published_number
-from orchestrator.results.repeats import CaseMetric
+from orchestrator.results.plot.panels import Panel, named_lines, panels, places, published_number
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import LINES, made_up, nothing_ran
 from tests.unit.results.making import ROWS, figure_13, measured, shipped

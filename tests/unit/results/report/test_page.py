@@ -26,12 +26,10 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt
 from orchestrator.masking import masked
 from orchestrator.paths import Folders
+from orchestrator.results.cases import CaseMetric
 from orchestrator.results.outcome import FigureOutcome
-from orchestrator.results.repeats import CaseMetric
-from orchestrator.results.report.cases import Counts
-from orchestrator.results.report.html import rendered, report, require_folder, write_report
-from orchestrator.results.report.page import Page, page_of
-from orchestrator.results.report.words import Mark, shown_hours, shown_number, with_spread
+from orchestrator.results.report.cases import Counts, Mark, shown_hours, shown_number, with_spread
+from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
 from orchestrator.text import with_symbols
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import (
@@ -207,7 +205,7 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.attempt, failed.failure, failed.rank, failed.nodes) == (1, "node-fail", "5", "n[0-9]")
     assert failed.decided_by == "slurmstepd: error: Node failure on n7"
-    assert failed.policy == "a node was lost, not the job's fault: run again by itself, on other nodes"
+    assert failed.policy == "a node failed, not the job: run again by itself, on other nodes"
 
 
 def again(ledger: Ledger, job_id: str) -> None:
@@ -275,7 +273,7 @@ def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch
 
     monkeypatch.setattr("orchestrator.results.report.page.picture", none)
     page = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says))
-    assert "No picture: drawing needs matplotlib; pip install '.[plot]'" in page.text
+    assert "No picture: drawing needs matplotlib. Hint: pip install '.[plot]'" in page.text
     assert page.count("tr") > 10
 
 

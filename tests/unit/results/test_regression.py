@@ -70,11 +70,17 @@ def test_a_word_is_told_apart_by_what_it_is(word: str, side: Side) -> None:
 @pytest.mark.parametrize(
     ("word", "complaint"),
     [
-        ("selne", 'selne: neither a cluster with jobs, nor a date, a commit or a run; did you mean "selene"?'),
-        ("c0f", "c0f: neither a cluster with jobs, nor a date, a commit or a run; clusters with jobs: selene, eos"),
-        ("2026-13-40", "2026-13-40: no such date; year-month-day, for example 2026-11-20"),
-        ("6985", "6985: could be the commit 6985aaaaaa, the commit 6985e58938; give more of it"),
-        ("2026112", "2026112: could be the run 20261120-101500-abcd, the run 20261121-101500-abce; give more of it"),
+        ("selne", 'selne: neither a cluster with jobs, nor a date, a commit or a run. Did you mean "selene"?'),
+        (
+            "c0f",
+            "c0f: neither a cluster with jobs, nor a date, a commit or a run. Hint: clusters with jobs: selene, eos",
+        ),
+        ("2026-13-40", "2026-13-40: no such date. Hint: year-month-day, for example 2026-11-20"),
+        ("6985", "6985: could be the commit 6985aaaaaa, the commit 6985e58938. Hint: give more of it"),
+        (
+            "2026112",
+            "2026112: could be the run 20261120-101500-abcd, the run 20261121-101500-abce. Hint: give more of it",
+        ),
     ],
 )
 def test_a_word_that_is_nothing_or_several_things_is_refused_with_what_it_could_be(word: str, complaint: str) -> None:

@@ -187,7 +187,7 @@ def test_the_same_data_gives_the_same_bytes_in_another_process_at_another_time(
 
 @pytest.mark.parametrize("name", ["figure", "figure.jpeg", "figure.docx", "png"])
 def test_a_format_there_is_not_is_refused(tmp_path: Path, found: list[Result], name: str) -> None:
-    with pytest.raises(ReproError, match=rf"{name}: no such picture format; end it in \.png, \.svg, \.pdf"):
+    with pytest.raises(ReproError, match=rf"{name}: no such picture format. Hint: end it in \.png, \.svg, \.pdf"):
         plot(figure_13(), "cpu", "here", found, tmp_path / name)
     assert not (tmp_path / name).exists()
 
@@ -206,7 +206,7 @@ def test_a_machine_without_matplotlib_says_what_to_install() -> None:
         "try: require_matplotlib()\nexcept ReproError as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said == "drawing needs matplotlib; pip install '.[plot]'\n"
+    assert said == "drawing needs matplotlib. Hint: pip install '.[plot]'\n"
 
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn() -> None:

@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import Result
-from orchestrator.results.export.rows import export_rows
-from orchestrator.results.export.tables import (
+from orchestrator.results.cases import CaseMetric, Result
+from orchestrator.results.export.formats import (
     Table,
     as_latex,
     as_markdown,
@@ -21,7 +20,7 @@ from orchestrator.results.export.tables import (
     latex_escaped,
     markdown_escaped,
 )
-from orchestrator.results.repeats import CaseMetric
+from orchestrator.results.export.rows import export_rows
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, figure_13, measured
 
@@ -43,7 +42,7 @@ def test_the_telling_columns_stand_beside_what_was_published(found: list[Result]
     assert table.heading == ("Case", "Verdict", "Iteration time (ms)", rate, "Published", "Ratio")
     lines = {line[0]: line[1:] for line in table.body}
     assert lines[CASE] == ("verified", "14.04 ± 0.1404", "71.25 ± 0.7125", "142 (unconfirmed)", "0.5018")
-    assert lines[BAD] == ("failed", "-", "-", "-", "-") and len(lines) == 10
+    assert lines[BAD] == ("failed, program", "-", "-", "-", "-") and len(lines) == 10
     assert "not submitted" in {line[0] for line in lines.values()}
 
 

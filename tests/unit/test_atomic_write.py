@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.atomic_write import require_place, written_whole
 from orchestrator.errors import ReproError
-from orchestrator.results.atomic_write import require_place, written_whole
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ReproError("x"), OSError(28, "No space left on device")])
