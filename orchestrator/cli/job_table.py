@@ -16,7 +16,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import ExperimentCount
 from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.tables import FAILED, IN_TURN, RUNNING, SUBMITTING, VERIFIED, WAITING
+from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
 
@@ -158,7 +158,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def wait_reason(row: JobSummary) -> WaitReason | None:
     """Slurm's reason for not starting a job, explained; None for other jobs, and for those it was not given yet."""
-    if row.phase != WAITING or row.scheduler != "slurm" or row.state == IN_TURN or not row.reason:
+    if row.phase != WAITING or row.scheduler != "slurm" or row.state == QUEUED or not row.reason:
         return None
     from orchestrator.slurm.pending_reasons import explain_reason
 

@@ -211,15 +211,15 @@ def _say_what_was_done(
         "failed and left alone": len(found.left),
     }
     text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    text += f"{', ' if text else ''}{sent.jobs} submitted" + (f", {sent.in_turn} in turn" if sent.in_turn else "")
+    text += f"{', ' if text else ''}{sent.jobs} submitted" + (f", {sent.queued} queued" if sent.queued else "")
     say(f"{entry.short_name} at scale {plans[0].case.scale} on {profile.name}: {counted(len(plans), 'case')}: {text}")
     for job_id in done.warm_ups:
         say(f"job {job_id} compiles the program's kernels first, so that no two jobs do it at once")
     if done.canary is not None:
         name = next(plan.label for plan in plans if plan.identity == done.canary)
         say(f"the canary is {name}; the others start once it is verified")
-    if sent.in_turn:
-        say(f"{sent.in_turn} wait their turn: {sent.why or 'interrupted'}")
+    if sent.queued:
+        say(f"{sent.queued} queued: {sent.why or 'interrupted'}")
     for failure, count in left.items():
         say(f"{counted(count, 'job')} failed ({failure}), left alone: {POLICIES[failure].why}")
     if left:
@@ -228,14 +228,14 @@ def _say_what_was_done(
 
 
 def _show_rows(rows: list[JobRow], entry: Entry, json: bool) -> None:
-    from orchestrator.ledger.tables import IN_TURN, OPEN
+    from orchestrator.ledger.tables import OPEN, QUEUED
 
     shown = [{"job": row.job_id, "case": row.label, "state": row.state, "id": row.scheduler_id} for row in rows]
     if json:
         as_json(shown)
     else:
         table(shown, ["job", "case", "state", "id"])
-    if any(row.state == IN_TURN for row in rows):
+    if any(row.state == QUEUED for row in rows):
         next_command(f"repro wait {entry.short_name}", "sends what waits its turn, as there is room")
     elif any(row.phase in OPEN for row in rows):
         next_command(f"repro status {entry.short_name} --watch", "until they have ended")

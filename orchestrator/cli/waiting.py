@@ -14,7 +14,7 @@ from orchestrator.errors import Problem
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import IN_TURN, OPEN, RUNNING
+from orchestrator.ledger.tables import OPEN, QUEUED, RUNNING
 from orchestrator.text import counted
 
 LOCAL_POLL_S = 0.5
@@ -85,7 +85,7 @@ def what_holds(rows: Sequence[JobRow]) -> list[str]:
     """A line for each thing that keeps jobs from ever starting, with the mend; `rows` are under way."""
     alike: dict[tuple[bool, str | None], list[JobRow]] = {}
     for row in rows:
-        alike.setdefault((row.state == IN_TURN, row.reason), []).append(row)
+        alike.setdefault((row.state == QUEUED, row.reason), []).append(row)
     return [f"{_named(some)}: {_held_by(some)}" for some in alike.values()]
 
 
@@ -106,8 +106,8 @@ def _named(rows: Sequence[JobRow]) -> str:
 
 def _is_stuck(left: Sequence[JobRow]) -> bool:
     """Whether nothing of this moves by itself: all of it is held, could never start, or waits for room behind that."""
-    to_be_sent = [row for row in left if row.state == IN_TURN]
-    return len(to_be_sent) < len(left) and all(can_never_start(row) for row in left if row.state != IN_TURN)
+    to_be_sent = [row for row in left if row.state == QUEUED]
+    return len(to_be_sent) < len(left) and all(can_never_start(row) for row in left if row.state != QUEUED)
 
 
 @contextmanager

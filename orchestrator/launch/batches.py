@@ -18,8 +18,9 @@ from orchestrator.job_spec import Resources
 from orchestrator.launch.render import Script, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.submission_files import file_name
-from orchestrator.ledger.runs import Latest, Missing, NewAttempt
-from orchestrator.ledger.tables import IN_TURN
+from orchestrator.ledger.rows import LatestAttempt
+from orchestrator.ledger.runs import Missing, NewAttempt
+from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import hidden_values, masked, secret_values
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.megatron.layout import Layout
@@ -53,7 +54,7 @@ class FailedNodes:
         self._cluster = cluster
         self._by_attempt: dict[int, tuple[str, ...]] = {}
 
-    def of(self, plan: Plan, before: Latest) -> tuple[str, ...]:
+    def of(self, plan: Plan, before: LatestAttempt) -> tuple[str, ...]:
         """Return the nodes that an attempt after this one has to exclude because of it."""
         failure = failure_named(before.failure)
         if not POLICIES[failure].elsewhere:
@@ -65,7 +66,7 @@ class FailedNodes:
                 self._by_attempt[before.attempt_id] = failed_nodes(failure, log, self._allocation(plan, before))
         return self._by_attempt[before.attempt_id]
 
-    def _allocation(self, plan: Plan, before: Latest) -> Allocation:
+    def _allocation(self, plan: Plan, before: LatestAttempt) -> Allocation:
         nodes, slurm = expand_node_names(before.nodes), self._cluster.profile.slurm
         is_block = slurm is None or not any(word.startswith(("-m", "--distribution")) for word in slurm.srun)
         if len(nodes) != plan.resources.nodes or not is_block:
@@ -187,9 +188,9 @@ def _text_of_several(
     )
 
 
-def _options(plan: Plan, before: Latest | None, failed: FailedNodes) -> tuple[str, ...]:
+def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> tuple[str, ...]:
     """Return the options of an attempt after a failed one: without the failed nodes, and after a pause."""
-    if before is None or before.state == IN_TURN:
+    if before is None or before.state == QUEUED:
         return ()
     words = []
     bad = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}

@@ -15,8 +15,8 @@ from orchestrator.launch.submission_files import sent_of_run
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import InterruptedSubmission, record_never_submitted, unsettled
-from orchestrator.ledger.tables import IN_TURN, LOST, OPEN, SUBMITTING
+from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
+from orchestrator.ledger.tables import LOST, OPEN, QUEUED, SUBMITTING
 from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
@@ -52,7 +52,7 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
     """
     done = Cancelled()
     for row in reversed(rows):  # the last first: what is freed must not start the next
-        if row.state == IN_TURN:
+        if row.state == QUEUED:
             _withdraw(ledger, row, done)
         elif row.scheduler == "local" and row.scheduler_id is not None:
             _end_here(ledger, row, done)
@@ -99,7 +99,7 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
     """End submissions that were cut off. If the scheduler has the job it is cancelled there; if not, its folder is
     marked, so that a copy that arrives late does not start.
     """
-    begun = {one.token: one for one in unsettled(ledger)} if rows else {}
+    begun = {one.token: one for one in interrupted_submissions(ledger)} if rows else {}
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
         problem = _why_kept(ledger, begun[token]) if token in begun else None
         if problem is not None:

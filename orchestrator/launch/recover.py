@@ -20,10 +20,10 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids
 from orchestrator.ledger.submissions import (
     InterruptedSubmission,
-    record_back_in_turn,
+    interrupted_submissions,
+    record_queued_again,
     record_submission,
     time_unsettled_s,
-    unsettled,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED
 from orchestrator.machine_identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
@@ -37,7 +37,7 @@ from orchestrator.slurm.states import Phase
 GRACE = timedelta(minutes=5)
 """How long a submission may take whose sender cannot be seen from here, and how long a job may take to write its first
 record where only the queue can be asked."""
-WHY_IN_TURN = "interrupted before the scheduler had it; `repro submit` again, or `repro wait`, sends it"
+WHY_QUEUED = "interrupted before the scheduler had it; `repro submit` again, or `repro wait`, sends it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
     Only the user who submitted can ask for certain: a site may hide one user's jobs from another.
     """
-    begun = [one for one in unsettled(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)]
+    begun = [
+        one for one in interrupted_submissions(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)
+    ]
     mine = [one for one in begun if ledger.is_own(one.user)]
     complaints = [
         f"a submission of {user} was cut off; {user}'s next command finds out what became of it"
@@ -93,7 +95,7 @@ def _settle_here(ledger: Ledger, one: InterruptedSubmission) -> list[str]:
     started = [start.scheduler_id.partition("_")[0] for start in starts if start is not None]
     queue = started[0] if started else find_process(Path(one.file).name)
     if queue is None:
-        record_back_in_turn(ledger, one.token, WHY_IN_TURN)
+        record_queued_again(ledger, one.token, WHY_QUEUED)
     else:
         record_submission(ledger, one.token, queue)
     return []
@@ -126,7 +128,7 @@ def _settle_slurm(ledger: Ledger, begun: Sequence[InterruptedSubmission]) -> lis
         elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):
             # A job that left the queue would have left a record. If it is late all the same, its claim keeps a second
             # copy in the same folder from starting.
-            record_back_in_turn(ledger, one.token, WHY_IN_TURN)
+            record_queued_again(ledger, one.token, WHY_QUEUED)
         else:
             complaints.append(f"whether submission {one.token} reached the scheduler is not known yet")
     return [*(answer.complaints if asked else ()), *complaints]

@@ -24,13 +24,13 @@ from orchestrator.launch.submission_files import COMMENT, OwnScript, read_own_sc
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow, PendingAttempt
-from orchestrator.ledger.runs import run_row
+from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
     Submitter,
     claim,
-    in_turn,
-    record_back_in_turn,
+    queued_attempts,
     record_never_submitted,
+    record_queued_again,
     record_submission,
     under_way_of,
 )
@@ -60,7 +60,7 @@ class Sent:
 
     ids: list[str] = field(default_factory=list)
     jobs: int = 0
-    in_turn: int = 0
+    queued: int = 0
     why: str | None = None
 
 
@@ -81,18 +81,20 @@ def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
     submitted. Raise Unreachable if the scheduler does not answer; the next command recovers the last submission.
     """
     sent = Sent()
-    run_plan = RunPlan.from_json(run_row(ledger, run_id).wishes)
-    groups = [list(group) for _, group in groupby(in_turn(ledger, run_id=run_id), key=lambda attempt: attempt.file)]
+    run_plan = RunPlan.from_json(run_record(ledger, run_id).run_options)
+    groups = [
+        list(group) for _, group in groupby(queued_attempts(ledger, run_id=run_id), key=lambda attempt: attempt.file)
+    ]
     for attempts in groups:
         if sent.why is not None or reporter.is_interrupted():  # larger jobs stay behind smaller ones
-            sent.in_turn += len(attempts)
+            sent.queued += len(attempts)
             continue
         try:
             _send_group(ledger, run_id, attempts, run_plan, sent, reporter)
         except (Unreachable, Unreadable):  # the scheduler may have accepted the job
             raise
         except ReproError:
-            rest = in_turn(ledger, run_id=run_id)
+            rest = queued_attempts(ledger, run_id=run_id)
             untried = [attempt.attempt_id for attempt in rest if ledger.is_own(attempt.user)]
             why = "not submitted, because the submission before it failed"
             record_never_submitted(ledger, untried, why, str(Failure.NOT_SUBMITTED))
@@ -116,7 +118,7 @@ def _send_group(
     rest, size = list(attempts), len(attempts)
     why = _reason_to_wait(ledger, run_id, attempts, run_plan)
     if why is not None:
-        sent.in_turn, sent.why = sent.in_turn + len(rest), why
+        sent.queued, sent.why = sent.queued + len(rest), why
         return
     while rest:
         part = rest[:size]
@@ -131,7 +133,7 @@ def _send_group(
             if size > 1:
                 size = max(1, size // 2)
                 continue
-            sent.in_turn, sent.why = sent.in_turn + len(rest), full.problems[0].what
+            sent.queued, sent.why = sent.queued + len(rest), full.problems[0].what
             return
         if scheduler_id is not None:
             sent.ids.append(scheduler_id)
@@ -153,7 +155,7 @@ def _send_slice(
     try:
         scheduler_id = _sbatch_without_failed_nodes(script, token, options, reporter)
     except QueueFull as full:
-        record_back_in_turn(ledger, token, full.problems[0].what)
+        record_queued_again(ledger, token, full.problems[0].what)
         raise
     except (Unreachable, Unreadable):  # the scheduler may have accepted the job
         raise
@@ -252,7 +254,7 @@ def _write_sent(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnS
     try:
         write_sent(script.file.parent.parent, attempts, token)
     except ReproError as error:
-        record_back_in_turn(ledger, token, str(error.problems[0]))
+        record_queued_again(ledger, token, str(error.problems[0]))
         raise
 
 

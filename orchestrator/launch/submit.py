@@ -34,17 +34,10 @@ from orchestrator.launch.run_options import CanaryJob, Gate, RunOptions, RunPlan
 from orchestrator.launch.run_record import new_jobs, new_run_id, new_run_of
 from orchestrator.launch.sbatch import Reporter, Sent, mark_cancelled, send
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.runs import (
-    Disposition,
-    Latest,
-    Missing,
-    Recorded,
-    latest_attempts,
-    new_run,
-    record_wishes,
-)
-from orchestrator.ledger.submissions import in_turn, record_never_submitted
-from orchestrator.ledger.tables import FAILED, IN_TURN, LOST, OPEN, VERIFIED
+from orchestrator.ledger.rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, Missing, Recorded, latest_attempts, new_run, record_run_options
+from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
+from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
 from orchestrator.ownership import NotOwn, require_own_folder
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
@@ -125,7 +118,7 @@ def submit(
 
 
 def disposition_of(
-    plan: Plan, latest: Latest | None, options: RunOptions, *, slurm_requeues: bool = False
+    plan: Plan, latest: LatestAttempt | None, options: RunOptions, *, slurm_requeues: bool = False
 ) -> Disposition:
     """Return whether this job is done, under way, left alone or missing.
 
@@ -150,12 +143,12 @@ def disposition_of(
     return Disposition.MISSING if POLICIES[failure].again else Disposition.LEFT
 
 
-def is_orphan(latest: Latest) -> bool:
+def is_orphan(latest: LatestAttempt) -> bool:
     """Return whether a queued attempt has lost the process that submits it.
 
     A process that cannot be seen from here counts as lost: an attempt is claimed before it is submitted.
     """
-    return latest.state == IN_TURN and not sender_is_alive(latest)
+    return latest.state == QUEUED and not sender_is_alive(latest)
 
 
 def _require_none_under_way(
@@ -187,7 +180,7 @@ def _require_none_under_way(
 
 
 def _require_canary(
-    options: RunOptions, canary: Plan, before: Mapping[str, Latest], missing: Mapping[str, Missing]
+    options: RunOptions, canary: Plan, before: Mapping[str, LatestAttempt], missing: Mapping[str, Missing]
 ) -> None:
     """Raise ReproError if the canary failed and would fail again."""
     latest = before.get(canary.identity)
@@ -206,7 +199,7 @@ def _run_plan(
     cluster: Cluster,
     folders: Folders,
     smallest: Plan,
-    before: Mapping[str, Latest],
+    before: Mapping[str, LatestAttempt],
     missing: Mapping[str, Missing],
 ) -> RunPlan:
     """Return the resolved options. The smallest job is the canary, unless it has been judged already."""
@@ -229,11 +222,11 @@ def _run_plan(
     )
 
 
-def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, Latest], recorded: Recorded) -> None:
+def _stop_replaced_attempts(ledger: Ledger, before: Mapping[str, LatestAttempt], recorded: Recorded) -> None:
     """Keep replaced attempts from starting later: queued attempts, and lost ones that Slurm may still have."""
     for job_id in recorded.to_submit:
         latest = before.get(job_id)
-        if latest is not None and latest.state in (IN_TURN, LOST):
+        if latest is not None and latest.state in (QUEUED, LOST):
             with contextlib.suppress(NotOwn):  # the folder belongs to another user, or is gone
                 require_own_folder(Path(latest.folder), ledger.runs)
                 mark_cancelled(latest.folder)
@@ -267,14 +260,14 @@ def _submit_warm_ups(
         try:
             job_id = SlurmScriptExecutor(folder).submit_script(text, f"repro-warm-up:{run_id}", options)
         except ReproError:
-            queued = [attempt.attempt_id for attempt in in_turn(ledger, run_id=run_id)]
+            queued = [attempt.attempt_id for attempt in queued_attempts(ledger, run_id=run_id)]
             reason = "not submitted, because its warm-up job could not be submitted"
             record_never_submitted(ledger, queued, reason, str(Failure.NOT_SUBMITTED))
             raise
         jobs[job_id] = tuple(sorted(identities))
     if jobs:
         run_plan = dataclasses.replace(run_plan, warm_ups=jobs)
-        record_wishes(ledger, run_id, run_plan.as_json())
+        record_run_options(ledger, run_id, run_plan.as_json())
     return run_plan
 
 

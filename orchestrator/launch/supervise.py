@@ -22,8 +22,8 @@ from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import in_turn
-from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, WAITING
+from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.tables import FAILED, OPEN, QUEUED, WAITING
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
@@ -43,8 +43,8 @@ class Backlog:
 
     def submit_what_fits(self, rows: Sequence[JobRow]) -> None:
         """Submit queued attempts. Call this after each poll of the scheduler, with the current rows."""
-        queued = {row.attempt_id for row in rows if row.state == IN_TURN}
-        jobs_in_queue = sum(row.phase in OPEN and row.state != IN_TURN for row in rows)
+        queued = {row.attempt_id for row in rows if row.state == QUEUED}
+        jobs_in_queue = sum(row.phase in OPEN and row.state != QUEUED for row in rows)
         has_room = self._jobs_in_queue is None or jobs_in_queue < self._jobs_in_queue
         self._jobs_in_queue = jobs_in_queue
         if not queued or not (has_room or time.monotonic() - self._tried_at > FULL_QUEUE_RETRY_S):
@@ -60,7 +60,7 @@ class Backlog:
 
     def _own_runs(self, queued: set[int]) -> list[str]:
         """Return the runs of these attempts that no other process submits."""
-        attempts = [attempt for attempt in in_turn(self._ledger) if attempt.attempt_id in queued]
+        attempts = [attempt for attempt in queued_attempts(self._ledger) if attempt.attempt_id in queued]
         own = [attempt for attempt in attempts if self._ledger.is_own(attempt.user)]
         self._name_others(len(attempts) - len(own))
         free = (attempt for attempt in own if attempt.pid == os.getpid() or not sender_is_alive(attempt))

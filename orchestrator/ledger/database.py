@@ -22,7 +22,7 @@ from orchestrator.ledger.locks import require_locks, require_rollback_journal
 from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ownership import user_name, why_not_own_path
 
-SCHEMA = "0006"
+SCHEMA = "0007"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0

@@ -21,7 +21,7 @@ from orchestrator.ledger.rows import (
     RunRecord,
     RunSummary,
 )
-from orchestrator.ledger.tables import FAILED, IN_TURN, OPEN, Attempt, Event, Job, Run, RunJob, batched, field_values
+from orchestrator.ledger.tables import FAILED, OPEN, QUEUED, Attempt, Event, Job, Run, RunJob, batched, field_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,6 @@ def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]
 def last_seen(ledger: Ledger) -> datetime | None:
     """When the scheduler last told of that job under way of which it has been silent longest; None without one. UTC."""
     seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
-    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != IN_TURN)
+    query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
     with ledger.reading() as session:
         return session.scalar(query)

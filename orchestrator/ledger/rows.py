@@ -105,6 +105,14 @@ class PendingAttempt(AttemptRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatestAttempt(AttemptRow):
+    """The latest attempt of a job. `submitted` counts the attempts of the job that a scheduler has had."""
+
+    options: tuple[str, ...]
+    submitted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrigin(AttemptRow):
     """One submission of a job, with what ran in it. The script is found by its digest."""
 
@@ -146,7 +154,7 @@ class RunRecord(RunSummary):
     versions: dict[str, Any]
     profile: dict[str, Any]
     profile_file: str | None = None
-    wishes: dict[str, Any]
+    run_options: dict[str, Any]
 
 
 def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:
@@ -166,7 +174,7 @@ class RowReader(Generic[R]):
         assert dataclasses.is_dataclass(row_type)
         self._row_type = row_type
         self._names = tuple(field.name for field in dataclasses.fields(row_type))
-        self.columns = tuple(columns.get(name) or _column(tables, name) for name in self._names)
+        self.columns = tuple(columns[name] if name in columns else _column(tables, name) for name in self._names)
 
     def rows(self, results: Iterable[Sequence[Any]], folders: RunFolders | None = None) -> Iterator[R]:
         """Yield a row for each result; with `folders`, its folder is where it is now."""
@@ -190,7 +198,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "spec": JobSpec.from_json,
     "options": lambda options: tuple(options or ()),
     "file": lambda file: file or "",
-    "wishes": lambda options: options or {},
+    "run_options": lambda options: options or {},
 }
 
 JOB_TABLES = (Attempt, Run, RunJob, Job)
@@ -198,6 +206,13 @@ JOB_SUMMARIES = RowReader(JobSummary, JOB_TABLES, attempt_id=Attempt.id, run_id=
 JOB_ROWS = RowReader(JobRow, JOB_TABLES, attempt_id=Attempt.id, run_id=Run.id, spec=Job.configuration)
 ATTEMPTS = RowReader(AttemptRow, [Attempt], attempt_id=Attempt.id)
 PENDING_ATTEMPTS = RowReader(PendingAttempt, [Attempt], attempt_id=Attempt.id)
+_OTHER = sa.orm.aliased(Attempt)
+LATEST_ATTEMPTS = RowReader(
+    LatestAttempt,
+    [Attempt],
+    attempt_id=Attempt.id,
+    submitted=sa.select(sa.func.count(_OTHER.scheduler_id)).where(_OTHER.job_id == Attempt.job_id).label("submitted"),
+)
 ATTEMPT_ORIGINS = RowReader(AttemptOrigin, [Attempt, Job], attempt_id=Attempt.id)
 RUN_SUMMARIES = RowReader(RunSummary, [Run])
 RUN_RECORDS = RowReader(RunRecord, [Run])

@@ -9,7 +9,6 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
 from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ledger.tables import (
-    IN_TURN,
+    QUEUED,
     WAITING,
     Attempt,
     Event,
@@ -89,37 +89,11 @@ class NewAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Latest:
-    """A job's latest attempt, for whoever decides whether there is to be another.
-
-    `submitted` counts the job's attempts that a scheduler has had.
-    """
-
-    attempt_id: int
-    number: int
-    phase: str
-    state: str
-    verdict: str | None
-    failure: str | None
-    reason: str | None
-    scheduler: SchedulerKind
-    host: str
-    pid: int | None
-    pid_start_ticks: int | None
-    machine: str | None
-    created_at: datetime
-    nodes: str | None
-    options: tuple[str, ...]
-    folder: str
-    submitted: int
-
-
-@dataclass(frozen=True, slots=True)
 class Missing:
     """An attempt that is to be made, and the one before it."""
 
     number: int
-    before: Latest | None
+    before: LatestAttempt | None
 
 
 class Disposition(str, enum.Enum):
@@ -149,7 +123,9 @@ class RunTransaction:
     `latest` maps the id of each requested job to its latest attempt, if it has one.
     """
 
-    def __init__(self, session: Session, run: NewRun, jobs: Sequence[NewJob], latest: Mapping[str, Latest]) -> None:
+    def __init__(
+        self, session: Session, run: NewRun, jobs: Sequence[NewJob], latest: Mapping[str, LatestAttempt]
+    ) -> None:
         self._session, self._run, self._jobs = session, run, jobs
         self._by_id = {job.id: job for job in jobs}  # cases may share a job
         self._dispositions: Mapping[str, Disposition] = {}
@@ -171,7 +147,7 @@ class RunTransaction:
 
     def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, Any]) -> Recorded:
         """Store the run, its jobs, and one attempt for each missing job."""
-        run = {"created_at": now(), **_run_fields(self._run), "wishes": dict(run_plan)}
+        run = {"created_at": now(), **_run_fields(self._run), "run_options": dict(run_plan)}
         self._session.execute(sa.insert(rows_of(Run)), [run])
         _add_jobs(self._session, self._run.id, self._jobs)
         _add_attempts(self._session, self._run, self._by_id, self._missing, attempts)
@@ -200,72 +176,47 @@ def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[Run
         yield RunTransaction(session, run, jobs, latest)
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run as it was recorded; `wishes` are those of launch/wishes."""
-
-    id: str
-    experiment: str
-    scale: str
-    cluster: str
-    user: str
-    profile_file: str | None
-    wishes: dict[str, Any]
-
-
 def run_ids(ledger: Ledger) -> set[str]:
-    """The ids of all runs."""
+    """Return the ids of all runs."""
     with ledger.reading() as session:
         return set(session.scalars(sa.select(Run.id)))
 
 
-def run_row(ledger: Ledger, run_id: str) -> RunRow:
-    """One run."""
+def run_record(ledger: Ledger, run_id: str) -> RunRecord:
+    """Return one run."""
     with ledger.reading() as session:
-        run = session.get_one(Run, run_id)
-        return RunRow(
-            *(run.id, run.experiment, run.scale, run.cluster, run.user, run.profile_file, dict(run.wishes or {}))
-        )
+        results = session.execute(sa.select(*RUN_RECORDS.columns).where(Run.id == run_id))
+        return next(RUN_RECORDS.rows(results))
 
 
-def record_wishes(ledger: Ledger, run_id: str, wishes: Mapping[str, Any]) -> None:
-    """How a run is to be sent, for whoever sends what is left of it."""
+def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, Any]) -> None:
+    """Replace the options of a run: later commands that submit its queued attempts follow them."""
     with ledger.writing() as session:
-        session.get_one(Run, run_id).wishes = dict(wishes)
+        session.get_one(Run, run_id).run_options = dict(run_options)
 
 
 def _run_fields(run: NewRun) -> dict[str, Any]:
     return {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
 
 
-def _missing(before: Latest | None) -> Missing:
+def _missing(before: LatestAttempt | None) -> Missing:
     if before is None:
         return Missing(1, None)
-    return Missing(before.number if before.state == IN_TURN else before.number + 1, before)
+    return Missing(before.number if before.state == QUEUED else before.number + 1, before)
 
 
-def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, Latest]:
+def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
     """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
         return _latest(session, list(job_ids), ledger.run_folders())
 
 
-def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, Latest]:
-    found: dict[str, Latest] = {}
-    submitted: dict[str, int] = {}
-    columns = (
-        *(Attempt.job_id, Attempt.scheduler_id, Attempt.id, Attempt.number, Attempt.phase, Attempt.state),
-        *(Attempt.verdict, Attempt.failure, Attempt.reason, Attempt.scheduler, Attempt.host, Attempt.pid),
-        *(Attempt.pid_start_ticks, Attempt.machine, Attempt.created_at, Attempt.nodes, Attempt.options),
-        Attempt.folder,
-    )
+def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:
+    latest: dict[str, LatestAttempt] = {}
     for ids in batched(job_ids):
-        for row in session.execute(sa.select(*columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)):
-            job_id, scheduler_id, *values, options, folder = row
-            submitted[job_id] = submitted.get(job_id, 0) + (scheduler_id is not None)
-            words = tuple(options or ())
-            found[job_id] = Latest(*values, words, folders.current(folder), submitted[job_id])  # type: ignore[call-arg]  # counted
-    return found
+        query = sa.select(*LATEST_ATTEMPTS.columns).where(Attempt.job_id.in_(ids)).order_by(Attempt.number)
+        latest |= {attempt.job_id: attempt for attempt in LATEST_ATTEMPTS.rows(session.execute(query), folders)}
+    return latest
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
@@ -311,13 +262,13 @@ def _add_attempts(
             "pid_start_ticks": run.pid_start_ticks,
             "machine": run.machine,
             "token": "",
-            "state": IN_TURN,
+            "state": QUEUED,
             "phase": WAITING,
             "reason": None,
             "created_at": now(),
             "options": list(attempt.options),
         }
-        if one.before is not None and one.before.state == IN_TURN:
+        if one.before is not None and one.before.state == QUEUED:
             anew.append({**row, "id": one.before.attempt_id})
         else:
             new.append(row)

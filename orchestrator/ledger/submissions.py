@@ -12,9 +12,9 @@ from orchestrator.ledger.rows import PENDING_ATTEMPTS, PendingAttempt
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
-    IN_TURN,
     NEVER_SUBMITTED,
     OPEN,
+    QUEUED,
     SUBMITTING,
     WAITING,
     Attempt,
@@ -37,11 +37,11 @@ class Submitter:
     pid_start_ticks: int | None = None
 
 
-def in_turn(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
+def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
     """Return the attempts that no scheduler was asked to take yet, of one run or of all, in the order of submission."""
     query = (
         sa.select(*PENDING_ATTEMPTS.columns)
-        .where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
+        .where(Attempt.state == QUEUED, Attempt.phase == WAITING)
         .order_by(Attempt.run_id, Attempt.id)
     )
     if run_id is not None:
@@ -73,7 +73,7 @@ def claim(
     All of them or none: False where somebody else has taken, cancelled or (if `file` is given) rewritten one.
     """
     with ledger.writing() as session:
-        free = sa.select(sa.func.count()).where(Attempt.state == IN_TURN, Attempt.phase == WAITING)
+        free = sa.select(sa.func.count()).where(Attempt.state == QUEUED, Attempt.phase == WAITING)
         if file is not None:
             free = free.where(Attempt.file == file)
         found = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
@@ -117,19 +117,19 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
         return session.scalar(sa.select(Attempt.id).where(Attempt.token == token).limit(1)) is not None
 
 
-def record_back_in_turn(ledger: Ledger, token: str, why: str) -> None:
+def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
     """The scheduler surely does not have the submission with this token: its attempts wait their turn again."""
     with ledger.writing() as session:
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token, Attempt.phase == SUBMITTING)):
-            attempt.phase, attempt.state, attempt.token, attempt.reason = WAITING, IN_TURN, "", why
-            note(session, attempt, "in turn", why)
+            attempt.phase, attempt.state, attempt.token, attempt.reason = WAITING, QUEUED, "", why
+            note(session, attempt, "queued", why)
 
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
     """Attempts that no scheduler has or will have: refused, cancelled in their turn, or not tried."""
     why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
-        waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == IN_TURN)
+        waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == QUEUED)
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(attempt_ids), waiting)):
             attempt.phase, attempt.state = ENDED, NEVER_SUBMITTED
             attempt.ended_at, attempt.reason = now(), why
@@ -145,7 +145,7 @@ class InterruptedSubmission(PendingAttempt):
     folders: tuple[str, ...]
 
 
-def unsettled(ledger: Ledger) -> list[InterruptedSubmission]:
+def interrupted_submissions(ledger: Ledger) -> list[InterruptedSubmission]:
     """Return every submission that was begun and has neither an id nor a refusal."""
     query = sa.select(*PENDING_ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
     by_token: dict[str, list[PendingAttempt]] = {}

@@ -35,7 +35,7 @@ VERIFIED, FAILED = "verified", "failed"
 NEVER_SUBMITTED = "NEVER_SUBMITTED"
 LOST = "LOST"
 """State of an attempt that its scheduler has not listed for long. It is revised if the scheduler lists it again."""
-IN_TURN = "IN_TURN"
+QUEUED = "QUEUED"
 """State of an attempt that is written down and that the scheduler was not asked to take yet."""
 
 
@@ -84,7 +84,7 @@ class Run(Table):
     versions: Mapped[dict[str, Any]] = mapped_column(JsonObject)
     profile: Mapped[dict[str, Any]] = mapped_column(JsonObject)
     profile_file: Mapped[str | None]
-    wishes: Mapped[dict[str, Any] | None] = mapped_column(JsonObject)
+    run_options: Mapped[dict[str, Any] | None] = mapped_column(JsonObject)
 
 
 class Job(Table):
@@ -122,7 +122,7 @@ class RunJob(Table):
 class Attempt(Table):
     """One submission of a job.
 
-    `state` is the scheduler's word (or `IN_TURN` before it was asked, `SUBMITTING` until it has answered,
+    `state` is the scheduler's word (or `QUEUED` before it was asked, `SUBMITTING` until it has answered,
     `NEVER_SUBMITTED` when it never got it); `phase` is what that means: submitting, waiting, running, ended. `verdict`
     is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure, `deciding_line`
     the line of the log that decided it, `deciding_rank` the rank it came from. `execution` is the execution mode that

@@ -12,7 +12,7 @@ from typing import Any
 from tests.slurm.site import Site
 from tests.unit.launch.stand_in import PROGRAM
 
-UNDER_WAY = ("IN_TURN", "SUBMITTING", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
+UNDER_WAY = ("QUEUED", "SUBMITTING", "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
 
 _PROFILE = """\
 about: nodes of the test cluster, with a stand-in for the training program

@@ -268,9 +268,9 @@ def test_what_the_queue_has_no_room_for_waits_its_turn_and_is_sent_by_whoever_wa
 ) -> None:
     site.prepare("qos: limited")  # three jobs of a user at most
     done = site.submit()
-    assert done.returncode == 0 and "6 cases: 3 submitted, 3 in turn" in done.stderr, done.stderr
+    assert done.returncode == 0 and "6 cases: 3 submitted, 3 queued" in done.stderr, done.stderr
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr
-    assert [row["state"] for row in site.status()].count("IN_TURN") == 3
+    assert [row["state"] for row in site.status()].count("QUEUED") == 3
     site.wait_for(lambda rows: sum(row["verdict"] == "verified" for row in rows) == 3)
     waited = site.repro("wait", "figure-13", timeout_s=600)
     assert waited.returncode == 0, waited.stdout + waited.stderr

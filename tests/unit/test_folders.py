@@ -194,6 +194,6 @@ def _plant_queue(project: Path, evil: Path) -> None:
     ledger = new_ledger(project)
     record(ledger, "a")
     with ledger.writing() as session:
-        values = {"state": "IN_TURN", "phase": "waiting", "token": "", "user": None, "pid": None, "file": str(evil)}
+        values = {"state": "QUEUED", "phase": "waiting", "token": "", "user": None, "pid": None, "file": str(evil)}
         session.execute(sa.update(Attempt).values(**values))
     ledger.engine.dispose()

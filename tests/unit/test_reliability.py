@@ -148,7 +148,7 @@ def test_every_state_is_on_the_page_in_its_phase() -> None:
     phases = {cells[0]: cells[1] for _, cells in tables_of("", text) if cells[0] != "phase"}
     said = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
     assert said == {state: str(states.phase_of(state)) for state in states._STATES}
-    for ours in (tables.IN_TURN, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):
+    for ours in (tables.QUEUED, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):
         assert f"`{ours}`" in text
 
 

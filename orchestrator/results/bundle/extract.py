@@ -126,7 +126,7 @@ TABLES: Mapping[str, type[Table]] = {
     "events": Event,
 }
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
-    "runs": frozenset({"user", "host", "pid", "wishes"}),
+    "runs": frozenset({"user", "host", "pid", "run_options"}),
     "attempts": frozenset(
         {"user", "host", "pid", "token", "machine", "pid_start_ticks", "unsettled_since", "unseen_log_bytes"}
     ),

@@ -166,7 +166,7 @@ def test_a_waiting_job_says_when_it_starts_and_why_it_waits(made: MadeJobs) -> N
     made.update("a-id", starts_at=starts, reason="Priority")
     made.update("b-id", reason="JobHeldUser")
     made.update("c-id", reason="SomethingOfNextYear")
-    made.update("d-id", state="IN_TURN", scheduler_id=None, reason="the queue is full")
+    made.update("d-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
     rows = shown(made)
     assert rows["a-id"]["starts_at"] == f"{starts.replace(microsecond=0).isoformat()}Z"
     assert rows["a-id"]["why"].startswith("Priority: waits behind jobs of higher priority")

@@ -439,9 +439,9 @@ def test_what_a_full_queue_did_not_take_is_said_with_what_sends_it(
 ) -> None:
     on_slurm(repro, monkeypatch).has_room_for(3)
     done = repro(*THERE, "--json")
-    assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 in turn")
+    assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 queued")
     assert any(line.startswith("3 wait their turn: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
-    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["IN_TURN"] * 3 + ["PENDING"] * 3
+    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["QUEUED"] * 3 + ["PENDING"] * 3
     assert last_line(done) == "next: repro wait figure-13   # sends what waits its turn, as there is room"
 
 

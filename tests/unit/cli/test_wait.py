@@ -138,7 +138,7 @@ def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_
     monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", lambda *_: None)
     made.submit("a", "b")
     made.update("a-id", reason="JobHeldUser")
-    made.update("b-id", state="IN_TURN", scheduler_id=None, reason="the queue is full")
+    made.update("b-id", state="QUEUED", scheduler_id=None, reason="the queue is full")
     made.then = [lambda: None, interrupt]
     done = made.repro("wait")
     assert done.returncode == 1 and made.then == [interrupt]
@@ -150,10 +150,10 @@ def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_
 
 def test_what_waits_its_turn_is_sent_by_whoever_waits_for_it(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     made.submit("a")
-    made.update("a-id", state="IN_TURN", scheduler_id=None)
+    made.update("a-id", state="QUEUED", scheduler_id=None)
 
     def sends(_turns: object, rows: list[JobRow]) -> None:
-        if rows[0].state == "IN_TURN":
+        if rows[0].state == "QUEUED":
             made.update("a-id", state="PENDING", scheduler_id="18")
         else:
             made.ends("a-id")

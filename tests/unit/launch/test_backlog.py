@@ -14,7 +14,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import FULL_QUEUE_RETRY_S, Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import ENDED, IN_TURN, Attempt
+from orchestrator.ledger.tables import ENDED, QUEUED, Attempt
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
@@ -36,7 +36,7 @@ def ledger(site: Site, slurm: Slurm) -> Ledger:
     cluster = find_cluster(site.folders, str(site.folder / "clusters" / "there.yaml"))
     ledger = new_ledger(site.folder)
     submit(site.plans("gbs=4"), cluster, ledger, site.folders, [])
-    assert states(ledger) == ["PENDING", IN_TURN, IN_TURN]
+    assert states(ledger) == ["PENDING", QUEUED, QUEUED]
     return ledger
 
 
@@ -92,7 +92,7 @@ def test_what_another_process_is_sending_is_left_to_it(
 def test_only_what_is_waited_for_is_sent(ledger: Ledger, slurm: Slurm) -> None:
     slurm.has_room_for(5)
     Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger)[:1])
-    assert states(ledger) == ["PENDING", IN_TURN, IN_TURN]
+    assert states(ledger) == ["PENDING", QUEUED, QUEUED]
 
 
 def test_a_refusal_is_said_and_ends_nothing_else(ledger: Ledger, slurm: Slurm) -> None:
@@ -109,4 +109,4 @@ def test_what_another_user_has_written_down_is_that_users_to_send(ledger: Ledger
         session.execute(sa.update(Attempt).values(user="somebody-else", pid=2**22 + 1))
     slurm.has_room_for(5)
     Backlog(ledger, lambda _: None).submit_what_fits(job_rows(ledger))
-    assert states(ledger) == ["PENDING", IN_TURN, IN_TURN]
+    assert states(ledger) == ["PENDING", QUEUED, QUEUED]

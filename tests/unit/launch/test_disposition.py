@@ -18,13 +18,14 @@ from orchestrator.launch.submit import disposition_of
 from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import now
-from orchestrator.ledger.runs import Disposition, Latest
+from orchestrator.ledger.rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
-    IN_TURN,
     NEVER_SUBMITTED,
     OPEN,
+    QUEUED,
     RUNNING,
     SUBMITTING,
     VERIFIED,
@@ -60,9 +61,12 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     return plans(local(tmp_path_factory.mktemp("here")), "cpu")[0]
 
 
-def latest(failure: Failure | str | None = None, **changes: object) -> Latest:
+def latest(failure: Failure | str | None = None, **changes: object) -> LatestAttempt:
     """An attempt that failed of this; or verified."""
-    value = Latest(
+    value = LatestAttempt(
+        job_id="job",
+        run_id="run",
+        token="",
         attempt_id=1,
         number=1,
         phase=ENDED,
@@ -164,25 +168,28 @@ def test_what_has_ended_and_was_not_read_yet_may_have_been_good(plan: Plan, agai
     assert disposition_of(plan, latest(verdict=None, state="FAILED"), again) is UNDER_WAY
 
 
-def in_turn(**changes: object) -> Latest:
-    return replace(latest(phase=WAITING, state=IN_TURN, verdict=None, submitted=0), **changes)  # type: ignore[arg-type]
+def queued_attempt(**changes: object) -> LatestAttempt:
+    return replace(latest(phase=WAITING, state=QUEUED, verdict=None, submitted=0), **changes)  # type: ignore[arg-type]
 
 
 def test_an_attempt_whose_sender_is_gone_is_made_anew(plan: Plan) -> None:
-    assert disposition_of(plan, in_turn(), RunOptions()) is MISSING
-    assert disposition_of(plan, in_turn(pid=None), RunOptions()) is MISSING
-    assert disposition_of(plan, in_turn(), RunOptions(rerun_verified=True)) is MISSING
+    assert disposition_of(plan, queued_attempt(), RunOptions()) is MISSING
+    assert disposition_of(plan, queued_attempt(pid=None), RunOptions()) is MISSING
+    assert disposition_of(plan, queued_attempt(), RunOptions(rerun_verified=True)) is MISSING
     # A retry is about what failed.
-    assert disposition_of(plan, in_turn(), RunOptions(only_failed=True)) is UNDER_WAY
+    assert disposition_of(plan, queued_attempt(), RunOptions(only_failed=True)) is UNDER_WAY
     # Claiming is safe whoever tries, so nobody asks whether another host's process lives.
-    assert disposition_of(plan, in_turn(host="another", pid=os.getpid()), RunOptions()) is MISSING
+    assert disposition_of(plan, queued_attempt(host="another", pid=os.getpid()), RunOptions()) is MISSING
 
 
 def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None:
     me = os.getpid()
-    assert disposition_of(plan, in_turn(pid=me), RunOptions()) is UNDER_WAY
-    assert sender_is_alive(in_turn(pid=me)) is True and sender_is_alive(in_turn(pid=NOBODY)) is False
-    assert sender_is_alive(in_turn(pid=None)) is False and sender_is_alive(in_turn(pid=me, host="another")) is None
+    assert disposition_of(plan, queued_attempt(pid=me), RunOptions()) is UNDER_WAY
+    assert sender_is_alive(queued_attempt(pid=me)) is True and sender_is_alive(queued_attempt(pid=NOBODY)) is False
+    assert (
+        sender_is_alive(queued_attempt(pid=None)) is False
+        and sender_is_alive(queued_attempt(pid=me, host="another")) is None
+    )
 
 
 def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_called_and_the_clock_says(
@@ -190,13 +197,13 @@ def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_calle
 ) -> None:
     long_ago, here = now() - timedelta(hours=1), this_machine_identity()
     own = {"pid": os.getpid(), "pid_start_ticks": own_start_ticks(), "machine": str(here), "created_at": long_ago}
-    assert sender_is_alive(in_turn(host="renamed", **own)) is True
-    assert disposition_of(plan, in_turn(host="renamed", **own), RunOptions()) is UNDER_WAY
-    assert sender_is_alive(in_turn(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
+    assert sender_is_alive(queued_attempt(host="renamed", **own)) is True
+    assert disposition_of(plan, queued_attempt(host="renamed", **own), RunOptions()) is UNDER_WAY
+    assert sender_is_alive(queued_attempt(**own | {"pid_start_ticks": 1})) is False, "the number was given out again"
     other_namespace = str(replace(here, pid_namespace="1"))
-    assert sender_is_alive(in_turn(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
+    assert sender_is_alive(queued_attempt(**own | {"machine": other_namespace})) is None, "its processes cannot be seen"
     rebooted = str(MachineIdentity(here.machine_id or "some-id", "another-boot", here.pid_namespace))
-    assert sender_is_alive(in_turn(**own | {"machine": rebooted})) is (False if here.machine_id else None)
+    assert sender_is_alive(queued_attempt(**own | {"machine": rebooted})) is (False if here.machine_id else None)
 
 
 def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_for_it(plan: Plan) -> None:
@@ -204,10 +211,10 @@ def test_a_younger_process_that_was_given_a_dead_senders_number_does_not_send_fo
     with subprocess.Popen(["sleep", "60"]) as repro:
         try:
             before, after = now() - timedelta(minutes=1), now()
-            assert sender_is_alive(in_turn(pid=repro.pid, created_at=after)) is True
-            assert sender_is_alive(in_turn(pid=repro.pid, created_at=before)) is False
-            assert disposition_of(plan, in_turn(pid=repro.pid, created_at=after), RunOptions()) is UNDER_WAY
-            assert disposition_of(plan, in_turn(pid=repro.pid, created_at=before), RunOptions()) is MISSING
+            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=after)) is True
+            assert sender_is_alive(queued_attempt(pid=repro.pid, created_at=before)) is False
+            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=after), RunOptions()) is UNDER_WAY
+            assert disposition_of(plan, queued_attempt(pid=repro.pid, created_at=before), RunOptions()) is MISSING
         finally:
             repro.kill()
 

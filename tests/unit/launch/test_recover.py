@@ -23,7 +23,7 @@ from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.reports import job_history
-from orchestrator.ledger.tables import IN_TURN, OPEN, SUBMITTING, WAITING, Attempt
+from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
 from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
 from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
@@ -87,7 +87,7 @@ def test_killed_before_anything_was_claimed_the_jobs_wait_their_turn_and_are_mad
     ledger = killed(site, BEFORE_THE_CLAIM)
     assert refresh(ledger).complaints == ()
     before = job_rows(ledger)
-    assert [(row.state, row.phase, row.number) for row in before] == [(IN_TURN, WAITING, 1)] * 3
+    assert [(row.state, row.phase, row.number) for row in before] == [(QUEUED, WAITING, 1)] * 3
     assert all((Path(row.folder) / "job.sh").is_file() for row in before)
     done = again(site, ledger)
     assert done.recorded.to_submit == {row.job_id: 1 for row in before}
@@ -107,7 +107,7 @@ def test_killed_before_the_queue_was_started_the_jobs_wait_their_turn_again(site
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
     assert refresh(ledger).complaints == ()
     rows = job_rows(ledger)
-    assert [(row.state, row.phase, row.verdict, row.token) for row in rows] == [(IN_TURN, WAITING, None, "")] * 3
+    assert [(row.state, row.phase, row.verdict, row.token) for row in rows] == [(QUEUED, WAITING, None, "")] * 3
     assert "`repro submit` again" in str(rows[0].reason)
     again(site, ledger)
     each_ran_once_as(1, site, ledger)
@@ -223,9 +223,9 @@ def test_a_submission_that_slurm_surely_does_not_have_waits_its_turn_again(
     slurm_answers(monkeypatch)
     refresh(ledger)
     rows = job_rows(ledger)
-    assert {(row.state, row.phase, row.verdict, row.scheduler_id) for row in rows} == {(IN_TURN, WAITING, None, None)}
+    assert {(row.state, row.phase, row.verdict, row.scheduler_id) for row in rows} == {(QUEUED, WAITING, None, None)}
     (attempt,) = job_history(ledger, rows[0].job_id)
-    assert [event.kind for event in attempt.events] == ["run", "in turn"]
+    assert [event.kind for event in attempt.events] == ["run", "queued"]
 
 
 def test_every_cut_off_submission_is_asked_for_at_once_and_told_apart(
@@ -296,7 +296,7 @@ def test_a_process_that_has_the_number_of_a_sender_that_is_gone_keeps_nothing_wa
             session.execute(sa.update(Attempt).values(created_at=now() - timedelta(minutes=1)))
         refresh(ledger)
         younger.kill()
-    assert asked == [["repro:feed"]] and {row.state for row in job_rows(ledger)} == {IN_TURN}
+    assert asked == [["repro:feed"]] and {row.state for row in job_rows(ledger)} == {QUEUED}
 
 
 def test_an_sbatch_that_outlives_its_repro_is_waited_for(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_an_sbatch_that_outlives_its_repro_is_waited_for(ledger: Ledger, monkeyp
         assert (asked, {row.phase for row in job_rows(ledger)}) == ([], {SUBMITTING})
         sbatch.communicate(b"\n")
     refresh(ledger)
-    assert {row.state for row in job_rows(ledger)} == {IN_TURN}
+    assert {row.state for row in job_rows(ledger)} == {QUEUED}
 
 
 @pytest.mark.parametrize("clock", [timedelta(0), timedelta(hours=1), -timedelta(hours=1)])
@@ -376,7 +376,7 @@ def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_
     later = seconds_since_boot() + settling.GRACE.total_seconds()
     monkeypatch.setattr(settling, "seconds_since_boot", lambda: later)
     refresh(ledger)
-    assert {row.state for row in job_rows(ledger)} == {IN_TURN}
+    assert {row.state for row in job_rows(ledger)} == {QUEUED}
 
 
 @pytest.mark.parametrize("claimed", ["", "17; rm -rf /", "$(id)", "17_x", "a" * 200])

@@ -22,16 +22,16 @@ from orchestrator.launch.submit import Submitted, submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow, PendingAttempt
-from orchestrator.ledger.runs import run_row
+from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
     Submitter,
     claim,
-    in_turn,
-    record_back_in_turn,
+    queued_attempts,
     record_never_submitted,
+    record_queued_again,
     record_submission,
 )
-from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, SUBMITTING, VERIFIED, Attempt
+from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, SUBMITTING, VERIFIED, Attempt
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import Failure
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -100,7 +100,7 @@ def states(rows: Sequence[JobRow]) -> list[str]:
 
 def test_jobs_that_ask_for_the_same_are_one_submission_throttled_by_the_profile(sender: Sender) -> None:
     done = sender.submit()
-    assert (done.sent.ids, done.sent.jobs, done.sent.in_turn) == (["100"], 6, 0)
+    assert (done.sent.ids, done.sent.jobs, done.sent.queued) == (["100"], 6, 0)
     assert sender.slurm.options() == ["--array=0-5%4"]
     rows = sender.rows()
     assert [row.scheduler_id for row in rows] == [f"100_{n}" for n in range(6)]
@@ -122,7 +122,7 @@ def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_
 def test_a_full_queue_takes_fewer_at_a_time_and_the_rest_waits_its_turn(sender: Sender) -> None:
     sender.slurm.has_room_for(2)
     done = sender.submit()
-    assert (done.sent.jobs, done.sent.in_turn, len(done.sent.ids)) == (2, 4, 2)
+    assert (done.sent.jobs, done.sent.queued, len(done.sent.ids)) == (2, 4, 2)
     assert done.sent.why is not None and QUEUE_FULL in done.sent.why
     # What was cut off an array goes behind it, so that together they keep its limit.
     assert sender.slurm.options() == [
@@ -135,7 +135,7 @@ def test_a_full_queue_takes_fewer_at_a_time_and_the_rest_waits_its_turn(sender: 
     rows = sender.rows()
     assert [(row.state, row.scheduler_id) for row in rows[:2]] == [("PENDING", "100_0"), ("PENDING", "101_1")]
     for row in rows[2:]:
-        assert (row.state, row.token, row.verdict, row.scheduler_id) == (IN_TURN, "", None, None)
+        assert (row.state, row.token, row.verdict, row.scheduler_id) == (QUEUED, "", None, None)
     assert QUEUE_FULL in str(rows[2].reason)
 
 
@@ -143,10 +143,10 @@ def test_what_waited_its_turn_is_sent_once_when_there_is_room(sender: Sender) ->
     sender.slurm.has_room_for(2)
     run_id = sender.submit().run_id
     before = len(sender.slurm.calls())
-    assert sender.send(run_id).in_turn == 4 and states(sender.rows())[2:] == [IN_TURN] * 4
+    assert sender.send(run_id).queued == 4 and states(sender.rows())[2:] == [QUEUED] * 4
     sender.slurm.has_room_for(10)
     sent = sender.send(run_id)
-    assert (sent.jobs, sent.in_turn, sent.why) == (4, 0, None)
+    assert (sent.jobs, sent.queued, sent.why) == (4, 0, None)
     assert sender.slurm.options()[-1] == "--array=2-5%4 --dependency=afterany:101"
     rows = sender.rows()
     assert states(rows) == ["PENDING"] * 6
@@ -159,8 +159,8 @@ def test_what_waited_its_turn_is_sent_once_when_there_is_room(sender: Sender) ->
 def test_behind_a_full_queue_nothing_larger_is_tried(sender: Sender) -> None:
     sender.slurm.has_room_for(1)
     done = sender.submit(apart=True, where="gbs=4")
-    assert (done.sent.jobs, done.sent.in_turn) == (1, 2) and len(sender.slurm.calls()) == 2
-    assert states(sender.rows()) == ["PENDING", IN_TURN, IN_TURN]
+    assert (done.sent.jobs, done.sent.queued) == (1, 2) and len(sender.slurm.calls()) == 2
+    assert states(sender.rows()) == ["PENDING", QUEUED, QUEUED]
 
 
 # ---- a scheduler that is slow or away ------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sende
     with pytest.raises(Unreachable) as caught:
         sender.submit(where="gbs=4", apart=True)
     assert caught.value.exit_code == 3 and len(sender.slurm.calls()) == 1
-    assert states(sender.rows()) == ["SUBMITTING", IN_TURN, IN_TURN]
+    assert states(sender.rows()) == ["SUBMITTING", QUEUED, QUEUED]
     assert len(sender.said) == 2
 
 
@@ -216,7 +216,7 @@ def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sen
     sender.slurm.has_room_for(10)
     answers = iter([False, True, True])
     sent = send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
-    assert (sent.jobs, sent.in_turn) == (1, 2) and states(sender.rows()) == ["PENDING", IN_TURN, IN_TURN]
+    assert (sent.jobs, sent.queued) == (1, 2) and states(sender.rows()) == ["PENDING", QUEUED, QUEUED]
 
 
 # ---- a scheduler that says no --------------------------------------------------------------------------------
@@ -247,9 +247,9 @@ def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[Pe
     sender.slurm.has_room_for(0)
     run_id = sender.submit().run_id
     sender.slurm.has_room_for(10)
-    turns = in_turn(sender.ledger, run_id=run_id)
+    turns = queued_attempts(sender.ledger, run_id=run_id)
     assert len(turns) == 6
-    monkeypatch.setattr(sbatch, "in_turn", lambda *_, **__: turns)
+    monkeypatch.setattr(sbatch, "queued_attempts", lambda *_, **__: turns)
     return run_id, turns
 
 
@@ -323,7 +323,7 @@ def canary_in_the_queue(sender: Sender) -> tuple[str, JobRow]:
     sender.slurm.has_room_for(1)
     run_id = sender.submit(RunOptions(canary=True)).run_id
     rows = sender.rows()
-    assert states(rows) == ["PENDING", *[IN_TURN] * 5]
+    assert states(rows) == ["PENDING", *[QUEUED] * 5]
     sender.slurm.has_room_for(100)
     return run_id, rows[0]
 
@@ -359,13 +359,13 @@ def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
     """On another login node, whose clock or names say that this sender is gone."""
 
     def given_up(ledger: Ledger, token: str, scheduler_id: str) -> bool:
-        record_back_in_turn(ledger, token, "interrupted")
+        record_queued_again(ledger, token, "interrupted")
         return record_submission(ledger, token, scheduler_id)
 
     monkeypatch.setattr(sbatch, "record_submission", given_up)
     done = sender.submit(RunOptions())
     assert sender.slurm.cancelled() == ["100"] and done.sent.jobs == 0
-    assert {row.state for row in sender.rows()} == {IN_TURN}
+    assert {row.state for row in sender.rows()} == {QUEUED}
 
 
 def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_their_turn(sender: Sender) -> None:
@@ -375,8 +375,8 @@ def test_while_the_canary_has_no_id_that_the_others_could_wait_for_they_wait_the
     before = len(sender.slurm.calls())
     assert claim(sender.ledger, [sender.rows()[0].attempt_id], "theirs", Submitter("another-host", "me", 77))
     sent = sender.send(run_id)
-    assert (sent.jobs, sent.in_turn, sent.why) == (0, 5, "its canary is not in the queue yet")
-    assert len(sender.slurm.calls()) == before and states(sender.rows()) == ["SUBMITTING", *[IN_TURN] * 5]
+    assert (sent.jobs, sent.queued, sent.why) == (0, 5, "its canary is not in the queue yet")
+    assert len(sender.slurm.calls()) == before and states(sender.rows()) == ["SUBMITTING", *[QUEUED] * 5]
 
 
 def canary_failed(sender: Sender, failure: Failure) -> None:
@@ -421,7 +421,7 @@ def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Se
 def turn(index: int | None) -> PendingAttempt:
     return PendingAttempt(
         token="",
-        state=IN_TURN,
+        state=QUEUED,
         phase="waiting",
         attempt_id=index or 0,
         job_id="a",
@@ -459,7 +459,7 @@ def test_the_elements_that_are_meant_are_said_on_the_command_line(indexes: list[
 
 def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender) -> None:
     done = sender.submit(RunOptions(max_parallel=2, after=("55",), stop_after=3, canary=True))
-    kept = RunPlan.from_json(run_row(sender.ledger, done.run_id).wishes)
+    kept = RunPlan.from_json(run_record(sender.ledger, done.run_id).run_options)
     assert (kept.max_parallel, kept.after, kept.stop_after, kept.at_once) == (2, ("55",), 3, 2)
     assert kept.canary == done.canary
     follows = RunPlan(follows=(FollowedJob("/runs/a", 77),), warm_ups={"101": ("a", "b")})

@@ -15,7 +15,7 @@ from orchestrator.launch.supervise import stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import record_submission
-from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, NEVER_SUBMITTED, RUNNING, VERIFIED, WAITING, Attempt
+from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, RUNNING, VERIFIED, WAITING, Attempt
 from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
 from tests.unit.ledger.making import new_ledger, new_run, record
@@ -136,7 +136,7 @@ def test_where_nothing_waits_nothing_is_said(ledger: Ledger, cancelled: list[str
 def test_what_waits_its_turn_is_withdrawn_without_a_word_to_the_scheduler(ledger: Ledger, cancelled: list[str]) -> None:
     fails(ledger, "abcd", Failure.PROGRAM)
     for name in "ef":
-        update(ledger, name, state=IN_TURN, token="", scheduler_id=None)
+        update(ledger, name, state=QUEUED, token="", scheduler_id=None)
     assert stop(ledger, 2) == "4 jobs failed (exit code 1): 2 that had not started are cancelled"
     assert cancelled == []
     assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "cancelled")] * 2

@@ -24,8 +24,8 @@ from orchestrator.launch.supervise import Backlog
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.submissions import in_turn
-from orchestrator.ledger.tables import IN_TURN, NEVER_SUBMITTED, Attempt
+from orchestrator.ledger.submissions import queued_attempts
+from orchestrator.ledger.tables import NEVER_SUBMITTED, QUEUED, Attempt
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site, wait_until
 from tests.unit.ledger.making import new_ledger
@@ -55,7 +55,7 @@ class Queued:
         return job_rows(self.ledger)
 
     def file(self) -> Path:
-        return Path(in_turn(self.ledger)[0].file)
+        return Path(queued_attempts(self.ledger)[0].file)
 
     def edit(self, **values: Any) -> None:
         """What another user who may write to the ledger does."""
@@ -199,7 +199,7 @@ def test_a_row_without_a_user_is_foreign_where_others_may_write_to_the_ledger(qu
     ledger = new_ledger(folder)
     backlog = Backlog(ledger, said.append)
     backlog.submit_what_fits(job_rows(ledger))
-    assert [row.state for row in job_rows(ledger)] == [IN_TURN] * 3 and queued.slurm.taken() == []
+    assert [row.state for row in job_rows(ledger)] == [QUEUED] * 3 and queued.slurm.taken() == []
     assert said == ["note: 3 of these jobs belong to another user, whose `repro wait` submits them"]
 
 
@@ -218,7 +218,7 @@ def test_a_planted_queue_of_this_machine_is_not_started(site: Site, user: str | 
     submit(site.plans("pp=1,gbs=4"), site.cluster(), ledger, site.folders, [])
     evil = site.folder.parent / "evil.queue.sh"
     evil.write_text(EVIL.format(site.folder))
-    values: dict[str, Any] = {"state": IN_TURN, "phase": "waiting", "token": "", "pid": None, "file": str(evil)}
+    values: dict[str, Any] = {"state": QUEUED, "phase": "waiting", "token": "", "pid": None, "file": str(evil)}
     with ledger.writing() as session:
         session.execute(sa.update(Attempt).values(**values, **({"user": None} if user is None else {})))
     (site.folder / "results.db").chmod(0o666)
@@ -226,5 +226,5 @@ def test_a_planted_queue_of_this_machine_is_not_started(site: Site, user: str | 
     shared = new_ledger(site.folder)
     Backlog(shared, said.append).submit_what_fits(job_rows(shared))
     assert len(said) == 1 and not (site.folder / "evil").exists()
-    assert job_rows(shared)[0].state == (IN_TURN if user is None else NEVER_SUBMITTED)
+    assert job_rows(shared)[0].state == (QUEUED if user is None else NEVER_SUBMITTED)
     wait_until(lambda: len(site.started()) == 1)

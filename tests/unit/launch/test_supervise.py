@@ -14,7 +14,7 @@ from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import RunSupervisor
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import ENDED, FAILED, IN_TURN, Attempt, Run
+from orchestrator.ledger.tables import ENDED, FAILED, QUEUED, Attempt, Run
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
@@ -69,9 +69,9 @@ def test_what_would_fail_again_or_never_began_is_left(site: Site, slurm: Slurm, 
 def test_what_there_was_no_room_for_is_sent_when_there_is(site: Site, slurm: Slurm) -> None:
     slurm.has_room_for(1)
     ledger, supervisor = supervised(site, PROFILE, RunOptions())
-    assert [row.state for row in supervisor.rows()] == ["PENDING", IN_TURN, IN_TURN]
+    assert [row.state for row in supervisor.rows()] == ["PENDING", QUEUED, QUEUED]
     supervisor.supervise()
-    assert [row.state for row in supervisor.rows()] == ["PENDING", IN_TURN, IN_TURN]
+    assert [row.state for row in supervisor.rows()] == ["PENDING", QUEUED, QUEUED]
     slurm.has_room_for(5)
     fails(ledger, "program")
     supervisor.supervise()
@@ -84,7 +84,7 @@ def test_a_second_attempt_that_has_to_wait_its_turn_is_sent_too(site: Site, slur
     slurm.has_room_for(0)
     fails(ledger, "node-fail")
     supervisor.supervise()
-    assert supervisor.rows()[0].state == IN_TURN
+    assert supervisor.rows()[0].state == QUEUED
     slurm.has_room_for(5)
     with ledger.writing() as session:
         other = sa.update(Attempt).where(Attempt.id == job_rows(ledger)[2].attempt_id)

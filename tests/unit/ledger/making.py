@@ -14,8 +14,9 @@ import orchestrator.ledger.migrations
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.runs import Disposition, Latest, Missing, NewAttempt, NewJob, NewRun, Recorded
-from orchestrator.ledger.submissions import Submitter, claim, in_turn
+from orchestrator.ledger.rows import LatestAttempt
+from orchestrator.ledger.runs import Disposition, Missing, NewAttempt, NewJob, NewRun, Recorded
+from orchestrator.ledger.submissions import Submitter, claim, queued_attempts
 from orchestrator.ledger.tables import VERIFIED, SchedulerKind
 
 _RUN_IDS = (f"20260101-000000-{number:04x}" for number in itertools.count())
@@ -105,7 +106,7 @@ def record_run(
     ledger: Ledger,
     run: NewRun,
     jobs: Sequence[NewJob],
-    decide: Callable[[str, Latest | None], Disposition],
+    decide: Callable[[str, LatestAttempt | None], Disposition],
     make: Callable[[Mapping[str, Missing]], Mapping[str, NewAttempt]],
 ) -> Recorded:
     """Store a run with an attempt for each job that `decide` finds missing."""
@@ -115,7 +116,7 @@ def record_run(
         return transaction.add(make(missing), {})
 
 
-def unless_verified(_job_id: str, latest: Latest | None) -> Disposition:
+def unless_verified(_job_id: str, latest: LatestAttempt | None) -> Disposition:
     """Another attempt unless the last one is good or not judged yet."""
     if latest is None:
         return Disposition.MISSING
@@ -136,7 +137,7 @@ def record(
     run = run or new_run()
     jobs = [new_job(name, scheduler) for name in names]
     recorded = record_run(ledger, run, jobs, unless_verified, attempts(array=array))
-    claimed = [turn.attempt_id for turn in in_turn(ledger, run_id=run.id)]
+    claimed = [turn.attempt_id for turn in queued_attempts(ledger, run_id=run.id)]
     assert claim(ledger, claimed, token, Submitter(run.host, run.user, run.pid))
     return recorded
 

@@ -25,7 +25,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.runs import Missing, NewAttempt
-from orchestrator.ledger.submissions import record_never_submitted, record_submission, unsettled
+from orchestrator.ledger.submissions import interrupted_submissions, record_never_submitted, record_submission
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -68,8 +68,8 @@ def test_a_new_job_is_stored_as_submitting_before_any_scheduler_is_called(ledger
         ("a", "SUBMITTING", SUBMITTING, None),
         ("b", "SUBMITTING", SUBMITTING, None),
     ]
-    assert [one.token for one in unsettled(ledger)] == ["token"]
-    assert unsettled(ledger)[0].folders == ("/nowhere/a-id", "/nowhere/b-id")
+    assert [one.token for one in interrupted_submissions(ledger)] == ["token"]
+    assert interrupted_submissions(ledger)[0].folders == ("/nowhere/a-id", "/nowhere/b-id")
 
 
 @pytest.mark.parametrize("phase", [SUBMITTING, WAITING, RUNNING])
@@ -144,7 +144,7 @@ def test_array_elements_get_their_index_and_a_single_job_does_not(ledger: Ledger
     record(ledger, "c", token="alone", array=False)
     record_submission(ledger, "alone", "18")
     assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "18"]
-    assert unsettled(ledger) == []
+    assert interrupted_submissions(ledger) == []
 
 
 def test_a_submission_found_by_a_second_terminal_does_not_reopen_what_has_ended(ledger: Ledger) -> None:

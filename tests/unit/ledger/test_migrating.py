@@ -19,6 +19,9 @@ from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.measurements import iterations_of, losses_of, metrics_of
+from orchestrator.ledger.reports import job_history
+from orchestrator.ledger.runs import run_record
+from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import VERIFIED, Table
 from tests.unit.ledger.making import make_old_ledger, opened, record
 
@@ -97,6 +100,29 @@ def check_migrated(ledger: Ledger) -> None:
         assert compare_metadata(context, Table.metadata) == []
         keys = sa.inspect(connection).get_pk_constraint("run_jobs")["constrained_columns"]
     assert keys == ["run_id", "position"]
+
+
+def test_a_queued_attempt_of_an_older_ledger_keeps_its_state_its_events_and_its_run_options(
+    database_url: sa.URL,
+) -> None:
+    make_old_ledger(database_url, "0006")
+    engine = sa.create_engine(database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE attempts SET state = 'IN_TURN', token = '' WHERE job_id = 'b-id'")
+        connection.exec_driver_sql("""UPDATE runs SET wishes = '{"max_parallel": 2}'""")
+        event = (
+            "INSERT INTO events (at, run_id, attempt_id, kind, detail) VALUES ('2026-01-02 03:04:05.000006', 'old', 2,"
+        )
+        connection.exec_driver_sql(f"{event} 'in turn', 'the queue is full')")
+        connection.exec_driver_sql(f"{event} 'state', 'PENDING -> IN_TURN')")
+    engine.dispose()
+    ledger = opened(database_url)
+    assert [attempt.job_id for attempt in queued_attempts(ledger)] == ["b-id"]
+    assert run_record(ledger, "old").run_options == {"max_parallel": 2}
+    (attempt,) = job_history(ledger, "b-id")
+    assert ("queued", "the queue is full") in {(event.kind, event.detail) for event in attempt.events}
+    assert ("state", "PENDING -> QUEUED") in {(event.kind, event.detail) for event in attempt.events}
+    ledger.engine.dispose()
 
 
 @pytest.mark.parametrize("schema", OLDER)
