@@ -164,8 +164,9 @@ def measured(row: JobRow, new: NewContent, stored: Sequence[IterationLine]) -> M
 
 
 def _ending(row: JobRow) -> Ending:
-    """Return the end of the attempt. Without an image pyxis only warns and runs a step on the host, so a job must prove
-    that it ran in its image.
+    """Return the end of the attempt.
+
+    Without an image pyxis only warns and runs a step on the host, so a job must prove that it ran in its image.
     """
     end = read_record(Path(row.folder) / "end") if row.phase == ENDED else None
     outside = None

@@ -1,1 +1,1 @@
-"""Parsers of the log lines of Megatron-LM and its relatives. Pure."""
+"""Parsers of log lines of Megatron-LM and related programs. Pure."""

@@ -1,4 +1,4 @@
-"""What is said in several lines: launchers' reports of who failed first, and pyxis' of a container that did not start.
+"""Reports of several lines: launchers' reports of the first failed rank, and pyxis' reports of failed containers.
 
 Formats: torch/distributed/elastic/multiprocessing/errors/__init__.py, Open MPI's help-orterun.txt, pyxis 0.24's
 pyxis_slurmstepd.c.
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from orchestrator.megatron.logs.scan import BEHIND, Labelled, Origin, labelled, lines_with
 
 _LINES_OF_REPORT = 10
-"""What can follow the heading of torchrun's report: number, time, host, rank, exit code, file, traceback."""
+"""Lines after the heading of torchrun's report: number, time, host, rank, exit code, file, traceback."""
 
 _REPORT = b"Root Cause (first"
 _OF_REPORT = re.compile(
     rb"\b(?:time +: ([0-9:_T.-]{8,40})|rank +: ([0-9]{1,9}) \(local_rank|traceback : (Signal [0-9]{1,3} .{1,200}))"
 )
 _PROCESS = re.compile(rb"Process name: \[\[[0-9]{1,9},[0-9]{1,9}\],([0-9]{1,9})\]")
-_NO_TIME = b"~"  # behind every time
+_NO_TIME = b"~"  # sorts after every time
 
 # Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, an indented line of enroot's log
 # names the reason, the others follow from the error and may come first.
@@ -40,8 +40,8 @@ _REASONS = (
 _MOST_ORIGINS = 4096
 
 
-class Report:
-    """What launchers say of who failed first: torchrun's report, of several nodes' the earliest, or Open MPI's."""
+class LauncherReport:
+    """Launchers' reports of the first failed rank: torchrun's earliest report of several nodes, or Open MPI's."""
 
     def __init__(self) -> None:
         self.is_torchruns = False
@@ -52,35 +52,36 @@ class Report:
 
     @property
     def rank(self) -> int | None:
+        """The first failed rank."""
         return self._first[1] if self._first else None
 
     def read(self, part: bytes) -> Iterator[tuple[int, Labelled]]:
-        """Where in this part a report says which signal ended the rank, and the line that says it."""
+        """Yield position and text of each line of a report that names the signal that ended the rank."""
         if self._left:
-            yield from self._read_on(part, 0)
+            yield from self._read_report(part, 0)
         for _, end in lines_with(part, _REPORT):
-            below = part.find(b"\n", end, end + BEHIND) + 1  # 0: nothing that a launcher prints
+            below = part.find(b"\n", end, end + BEHIND) + 1  # 0: not a launcher's report
             self.is_torchruns, self._left = True, _LINES_OF_REPORT if below else 0
             self._time, self._rank = _NO_TIME, None
-            yield from self._read_on(part, below)
+            yield from self._read_report(part, below)
         for match in _PROCESS.finditer(part):
             self._note(_NO_TIME, int(match[1]))
 
-    def _read_on(self, part: bytes, start: int) -> Iterator[tuple[int, Labelled]]:
+    def _read_report(self, part: bytes, start: int) -> Iterator[tuple[int, Labelled]]:
         while self._left and start < len(part):
             end = part.find(b"\n", start, start + BEHIND)
             line = part[start : end if end >= 0 else start + BEHIND]
             if _REPORT in line:  # the next one
                 return
             self._left -= 1
-            found = _OF_REPORT.search(line)
-            if found is not None and found[1]:
-                self._time = found[1]
-            elif found is not None and found[2]:
-                self._rank = rank = int(found[2])
+            match = _OF_REPORT.search(line)
+            if match is not None and match[1]:
+                self._time = match[1]
+            elif match is not None and match[2]:
+                self._rank = rank = int(match[2])
                 self._note(self._time, rank)
-            elif found is not None:
-                yield start, Labelled(labelled(found[3]).text, self._rank, is_task=False)
+            elif match is not None:
+                yield start, Labelled(labelled(match[3]).text, self._rank, is_task=False)
             if end < 0:
                 return
             start = end + 1
@@ -101,7 +102,8 @@ class _Container:
         self.was_ended = False
         self.has_exited = False
 
-    def take(self, message: str) -> None:
+    def add(self, message: str) -> None:
+        """Add the next message."""
         self.first = self.first or message
         follows = _FOLLOWS.match(message) is not None
         if not self.has_failed and _ENDED.match(message):
@@ -114,15 +116,16 @@ class _Container:
             self._error = self._error or message
             return
         for order, pattern in enumerate(_REASONS):
-            if found := pattern.match(message):
-                self._reasons.setdefault(order, found[1].strip())
+            if match := pattern.match(message):
+                self._reasons.setdefault(order, match[1].strip())
 
     @property
     def names_error(self) -> bool:
+        """Whether a message names the error."""
         return bool(self._error)
 
     def text(self) -> str:
-        """The error and its reason in one line."""
+        """Return the error and its reason in one line."""
         error = (self._error or self.first).strip()
         reason = self._reasons[min(self._reasons)] if self._reasons else ""
         reason = reason.removesuffix(": " + error.rpartition(": ")[2])  # the same path again
@@ -130,19 +133,19 @@ class _Container:
 
 
 class ContainerReport:
-    """What pyxis prints about containers that did not start, by the origin of the lines."""
+    """Lines that pyxis printed about containers that did not start, by origin."""
 
     def __init__(self) -> None:
         self._containers: dict[Origin, _Container] = {}
 
-    def take(self, line: Labelled) -> None:
-        """Read the next line of pyxis."""
-        found = _PYXIS.search(line.text)
-        known = self._containers.get(line.origin)
-        if known is None and len(self._containers) < _MOST_ORIGINS:
-            known = self._containers[line.origin] = _Container()
-        if known is not None and found is not None:
-            known.take(found[1])
+    def add(self, line: Labelled) -> None:
+        """Add the next line of pyxis."""
+        match = _PYXIS.search(line.text)
+        container = self._containers.get(line.origin)
+        if container is None and len(self._containers) < _MOST_ORIGINS:
+            container = self._containers[line.origin] = _Container()
+        if container is not None and match is not None:
+            container.add(match[1])
 
     @property
     def failed(self) -> tuple[Origin, ...]:
@@ -151,11 +154,11 @@ class ContainerReport:
         Lines without an origin may be of several containers, so that an ended one proves nothing about the others. Of
         several tasks that share a container one names the error, and any of them may print that its removal failed.
         """
-        own = {key: one for key, one in self._containers.items() if key == Origin() or not one.was_ended}
-        named = tuple(origin for origin, one in own.items() if one.has_failed and one.names_error)
-        of_itself = tuple(origin for origin, one in own.items() if one.has_failed)
-        return named or of_itself or tuple(origin for origin, one in own.items() if one.has_exited)
+        own = {origin: c for origin, c in self._containers.items() if origin == Origin() or not c.was_ended}
+        named = tuple(origin for origin, container in own.items() if container.has_failed and container.names_error)
+        unnamed = tuple(origin for origin, container in own.items() if container.has_failed)
+        return named or unnamed or tuple(origin for origin, container in own.items() if container.has_exited)
 
     def text(self) -> str:
-        """Error and reason of the first container that failed by itself."""
+        """Return error and reason of the first container that failed by itself."""
         return self._containers[self.failed[0]].text()

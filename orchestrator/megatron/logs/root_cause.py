@@ -1,7 +1,7 @@
-"""Which line of a log says best why a job failed, and which rank it came from.
+"""Search for the line of a log that states best why a job failed, and for the rank that printed it.
 
-Of all kinds of lines (`log_cause_kinds`) the most telling; of its lines that of the rank which the launcher or NCCL
-names as the first, else the first in the log.
+The most specific kind of line (`root_cause_kinds`) decides. Of its lines, the line of the rank counts that the launcher
+or NCCL names as the first failed rank, else the first line in the log.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from orchestrator.megatron.logs.launcher_reports import ContainerReport, Report
+from orchestrator.megatron.logs.launcher_reports import ContainerReport, LauncherReport
 from orchestrator.megatron.logs.root_cause_kinds import (
     ASSERTION,
+    CONSEQUENCE,
     CONTAINER,
-    ECHO,
     ERROR,
     FAULTS,
-    FOLLOWS_AN_END,
+    FOLLOW_AN_END,
     GPU_IN_USE,
     KINDS,
     NAN_ITERATIONS,
     NCCL_TIMEOUT,
     NO_GPU_MEMORY,
     NOT_A_NUMBER,
-    OF_A_RANK,
-    OF_THE_JOB,
+    OF_JOB,
+    OF_RANK,
     SLURM_ENDS,
     TOKENS,
     memory_short,
@@ -33,7 +33,7 @@ from orchestrator.megatron.logs.root_cause_kinds import (
 from orchestrator.megatron.logs.scan import Labelled, Origin, labelled, line_around, lines_with
 
 LONGEST_LINE = 300
-"""Characters that are kept of a deciding line."""
+"""Limit of characters of a deciding line."""
 
 _MOST_RANKS = 4096
 
@@ -50,9 +50,11 @@ _WORLD = b"using world size: "
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A line that decides: `line` without what launchers put before it, printable, of at most `LONGEST_LINE`
-    characters; `rank` is None where nothing tells it. `others` are the best lines of other kinds, in their order.
-    `origins` are the sources of the failure: of the line, or of each container that failed by itself.
+    """A line that states why a job failed.
+
+    `line` has no launcher labels, is printable, and has at most `LONGEST_LINE` characters. `rank` is None if it is not
+    known. `others` are the best lines of other kinds, in order of precedence. `origins` are the sources of the line, or
+    of each container that failed by itself.
     """
 
     kind: str
@@ -66,54 +68,56 @@ class Cause:
 
     @property
     def is_fault(self) -> bool:
-        """False for what is no reason to fail: which world ran, or numbers that are none."""
+        """Whether the line is an error: not the world size, nor a NaN."""
         return self.kind in FAULTS
 
     def of(self, *kinds: str) -> Cause | None:
-        """The best line of these kinds."""
-        return next((one for one in (self, *self.others) if one.kind in kinds), None)
+        """Return the best line of these kinds."""
+        return next((cause for cause in (self, *self.others) if cause.kind in kinds), None)
 
 
 def cause(log: bytes) -> Cause | None:
-    """The line of a whole log that says best why a job failed; None where nothing in it is a fault."""
+    """Return the line of a whole log that states best why a job failed; None if the log has no error."""
     finder = CauseFinder()
     finder.feed(log)
-    found = finder.cause()
-    return found if found and found.is_fault else None
+    best = finder.cause()
+    return best if best and best.is_fault else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """A line, `at` so many bytes from the beginning of the log."""
+    """A line and its position in the log in bytes."""
 
     at: int
     line: Labelled
 
 
-class _Kept:
-    """Of the lines of one kind the first, and the first of each rank."""
+class _FirstLines:
+    """The first line of one kind, and the first line of each rank."""
 
     def __init__(self, hit: _Hit) -> None:
         self.first = hit
         self._of_rank: dict[int, _Hit] = {}
 
     def add(self, hit: _Hit) -> None:
+        """Add a line."""
         if hit.at < self.first.at:
             self.first = hit
         rank = hit.line.rank
-        known = self._of_rank.get(rank) if rank is not None else None
-        if rank is not None and (hit.at < known.at if known else len(self._of_rank) < _MOST_RANKS):
+        first = self._of_rank.get(rank) if rank is not None else None
+        if rank is not None and (hit.at < first.at if first else len(self._of_rank) < _MOST_RANKS):
             self._of_rank[rank] = hit
 
     def of_rank(self, rank: int | None) -> _Hit | None:
+        """Return the first line of a rank."""
         return None if rank is None else self._of_rank.get(rank)
 
 
 class CauseFinder:
-    """Reads a log part by part, each of whole lines; what it keeps does not grow with the log.
+    """Search of a log in parts of whole lines, in constant memory.
 
-    Where the program was started more than once in one log (`requeue: true`), the last start decides, unless nothing
-    went wrong in it.
+    If the program was started several times in one log (`requeue: true`), the last start decides, unless it has no
+    error.
     """
 
     def __init__(self) -> None:
@@ -122,66 +126,66 @@ class CauseFinder:
         self._at = 0
 
     def feed(self, part: bytes) -> None:
-        """Read on."""
+        """Read the next part."""
         begins = 0
         for start, _ in lines_with(part, _WORLD):
             if self._start.has_world:
                 self._read(part[begins:start])
-                self._begin_anew()
+                self._restart()
                 begins = start
             self._start.has_world = True
         self._read(part[begins:] if begins else part)
 
     def cause(self) -> Cause | None:
-        """What decides, of all that was fed. Where there is no fault: a number that is none, or the world that ran."""
-        found = self._start.cause()
-        return self._earlier if self._earlier and not (found and found.is_fault) else found
+        """Return the deciding line so far. Without an error it is a line with a NaN or with the world size."""
+        best = self._start.cause()
+        return self._earlier if self._earlier and not (best and best.is_fault) else best
 
     def _read(self, piece: bytes) -> None:
         self._start.read(piece, self._at)
         self._at += len(piece)
 
-    def _begin_anew(self) -> None:
-        found = self._start.cause()
-        if found is not None and found.is_fault and found.kind not in OF_THE_JOB:  # those are over with it
-            self._earlier = found
+    def _restart(self) -> None:
+        best = self._start.cause()
+        if best is not None and best.is_fault and best.kind not in OF_JOB:  # a restarted job has got over these
+            self._earlier = best
         self._start = _Start()
 
 
 class _Start:
-    """What went wrong since one start of the program."""
+    """Errors since one start of the program."""
 
     def __init__(self) -> None:
         self.has_world = False
-        self._kept: dict[int, _Kept] = {}
+        self._first_lines: dict[int, _FirstLines] = {}
         self._containers = ContainerReport()
-        self._report = Report()
-        self._culprit: _Hit | None = None  # of a time-out, by NCCL's own word
+        self._report = LauncherReport()
+        self._culprit: _Hit | None = None  # line of the rank that NCCL blames for a time-out
         self._trained_at: int | None = None
         self._ended_at: int | None = None
-        self._filled_by_itself = False  # a GPU: by the numbers of one rank at least
+        self._filled_by_job = False  # a rank itself used too much memory of its GPU
 
     def read(self, part: bytes, begins: int) -> None:
-        """Read on, at so many bytes from the beginning of the log."""
+        """Read the next part, which begins at this position in the log."""
         if self._trained_at is None and (trained := part.find(_TRAINED)) >= 0:
             self._trained_at = begins + trained
         if self._ended_at is None and (ended := SLURM_ENDS.search(part)) is not None:
             self._ended_at = begins + ended.start()
         for start, line in self._report.read(part):
-            self._take(begins + start, line)
+            self._add(begins + start, line)
         for token in TOKENS:
             for start, end in lines_with(part, token):
-                self._take(begins + start, labelled(part[start:end]))
-        found = NAN_ITERATIONS.search(part) if _ORDER[NOT_A_NUMBER] not in self._kept else None
-        if found is not None:
-            start, end = line_around(part, found.start())
-            self._take(begins + start, labelled(part[start:end]))
+                self._add(begins + start, labelled(part[start:end]))
+        nan = NAN_ITERATIONS.search(part) if _ORDER[NOT_A_NUMBER] not in self._first_lines else None
+        if nan is not None:
+            start, end = line_around(part, nan.start())
+            self._add(begins + start, labelled(part[start:end]))
 
     def cause(self) -> Cause | None:
-        """The best line of the best kind, and of the others."""
+        """Return the best line of the best kind, with the best lines of the other kinds."""
         best: dict[str, Cause] = {}
-        for order in sorted(self._kept):
-            if order == _GPU_IN_USE and self._filled_by_itself:  # it would have run out of memory without them
+        for order in sorted(self._first_lines):
+            if order == _GPU_IN_USE and self._filled_by_job:  # out of memory without other processes, too
                 continue
             if order == _CONTAINER and not self._containers.failed:  # Slurm ended all of them
                 continue
@@ -191,7 +195,7 @@ class _Start:
         first, *others = best.values()
         return replace(first, others=tuple(others))
 
-    def _take(self, at: int, line: Labelled) -> None:
+    def _add(self, at: int, line: Labelled) -> None:
         order = _kind_of(line.text)
         if order is None:
             return
@@ -199,14 +203,14 @@ class _Start:
         if shown is not None and shown.groupdict().get("shown"):
             line = replace(line, text=shown["shown"])
         if order == _ASSERTION and self._trained_at is not None and self._trained_at < at:
-            order = _ERROR  # before the first iteration it is the arguments that it refuses
-        if self._ended_at is not None and self._ended_at < at and KINDS[order][0] in FOLLOWS_AN_END:
+            order = _ERROR  # before the first iteration an assertion refuses the arguments
+        if self._ended_at is not None and self._ended_at < at and KINDS[order][0] in FOLLOW_AN_END:
             order = _LEAST_ERROR
         if order == _NO_GPU_MEMORY and (short := memory_short(line.text)) is not None:
             order = _GPU_IN_USE if short.is_of_others else order
-            self._filled_by_itself |= not short.is_of_others
+            self._filled_by_job |= not short.is_of_others
         if order == _CONTAINER:
-            self._containers.take(line)
+            self._containers.add(line)
         named = _CULPRIT.search(line.text) if order == _NCCL_TIMEOUT else None
         if named is not None:
             line = replace(line, rank=int(named[1]), is_task=False)
@@ -216,41 +220,42 @@ class _Start:
 
     def _keep(self, order: int, hit: _Hit) -> None:
         hit = replace(hit, line=replace(hit.line, text=hit.line.text.strip()[:LONGEST_LINE]))
-        self._kept.setdefault(order, _Kept(hit)).add(hit)
+        self._first_lines.setdefault(order, _FirstLines(hit)).add(hit)
 
     def _best_of(self, order: int) -> Cause:
-        kind, kept = KINDS[order][0], self._kept[order]
+        kind, lines = KINDS[order][0], self._first_lines[order]
         culprit = self._report.rank
         if order == _NCCL_TIMEOUT and self._culprit is not None:
             culprit = self._culprit.line.rank
-        hit = kept.of_rank(culprit)
+        hit = lines.of_rank(culprit)
         if hit is None or self._is_of_node(hit):
-            hit = kept.first
+            hit = lines.first
         text, rank = hit.line.text, hit.line.rank
         origins: tuple[Origin, ...] = (hit.line.origin,)
         if order == _CONTAINER:
             text, origins = self._containers.text(), self._containers.failed
             rank = origins[0].task
-        elif kind in OF_THE_JOB:
+        elif kind in OF_JOB:
             rank = None
-        elif self._is_of_node(hit) or (rank is None and kind in OF_A_RANK):
-            rank = culprit if kind in OF_A_RANK else None
+        elif self._is_of_node(hit) or (rank is None and kind in OF_RANK):
+            rank = culprit if kind in OF_RANK else None
         return Cause(kind, text[:LONGEST_LINE], rank, origins=origins)
 
     def _is_of_node(self, hit: _Hit) -> bool:
-        """Whether its rank is only a node's number: torchrun is one task of srun for all the ranks of its node."""
+        """Whether the rank is only the number of a node: torchrun is one task of srun for all ranks of its node."""
         return hit.line.is_task and self._report.is_torchruns
 
 
 def _kind_of(text: str) -> int | None:
-    """The first kind that this line is of, by its place among `KINDS`."""
-    return _kind_of_all_like(text.translate(_DIGITS))
+    """Return the index of the line's first kind in `KINDS`; None if it has none."""
+    kind: int | None = _kind_of_similar(text.translate(_DIGITS))
+    return kind
 
 
 @lru_cache(maxsize=1024)
-def _kind_of_all_like(text: str) -> int | None:
-    """A log that repeats itself differs in its numbers."""
+def _kind_of_similar(text: str) -> int | None:
+    """Return the kind of all lines that differ only in their digits. Repeated lines are found in the cache."""
     for order, (_, pattern) in enumerate(KINDS):
-        if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and ECHO.search(text)):
+        if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and CONSEQUENCE.search(text)):
             return order
     return None

@@ -26,9 +26,9 @@ _NO_PROGRAM = (
 _CUDA = r"(?:[Ee]rror(?: \(?[0-9]{1,4}\)?)? ?: (?:Unexpected error from cuda.{1,300})?|Cuda failure (?:[0-9]{1,4} )?')"
 
 _PATTERNS = (
-    (NOT_STARTED, r"repro: not started: "),  # our own scripts' word, and the next line's
+    (NOT_STARTED, r"repro: not started: "),  # by our own scripts, as in the next line
     (OUTSIDE_IMAGE, r"repro: .{0,200} outside its image"),
-    # Of the machine, whatever a program did of it: CUDA's words, NVML's, nvidia-smi's, the kernel's.
+    # Faults of the machine, whatever the program does: messages of CUDA, NVML, nvidia-smi and the kernel.
     (
         GPU_FAULT,
         rf"{_CUDA}(?:uncorrectable (?:ECC|NVLink) error|.{{0,99}}a hardware error|.{{0,99}}system not yet initialized)"
@@ -44,9 +44,9 @@ _PATTERNS = (
     (ARGUMENT_ERROR, r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
     (ARGUMENT_ERROR, r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
     (ASSERTION, r"^AssertionError(?:: |:?$)"),
-    # That somebody else has the memory is told from the numbers of the next kind's lines (log_cause_memory).
+    # Lines of the next kind are of this kind too if their numbers show that others have the memory (`memory_short`).
     (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
-    # By torch's age, by who asked for the memory, and NCCL in its own words.
+    # By version of torch, by the requesting library, and in NCCL's own words.
     (
         NO_GPU_MEMORY,
         r"OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
@@ -58,7 +58,7 @@ _PATTERNS = (
     ),
     (NOT_FOUND, r"^ModuleNotFoundError: |can't open file |execve\(\): |must be exported in the shell"),
     (ERROR, rf"^{_EXCEPTION}"),
-    # torchrun's report, srun's, a shell's, Open MPI's; the ranks that a launcher then ends itself get SIGTERM.
+    # Reports of torchrun, srun, a shell and Open MPI. A launcher ends the other ranks by SIGTERM.
     (
         CRASHED,
         r"(?P<shown>Signal [0-9]{1,3} \(SIG(?:SEGV|BUS|FPE|ILL)\) received.*)"
@@ -66,8 +66,8 @@ _PATTERNS = (
         rf"|(?:{_TASKS}|\b[0-9]{{1,9}} )(?:Segmentation fault|Bus error|Floating point exception|Illegal instruct)",
     ),
     (KILLED, rf"^{_SIGKILL}|exited on signal [0-9]{{1,3}} \(Killed"),
-    (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # a shell's, of a launcher
-    # What went wrong is the last of the lines that torch prints of an error of NCCL's.
+    (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # by the shell of a launcher
+    # torch prints several lines for an error of NCCL; the last one has the reason.
     (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
     (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
     (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
@@ -81,8 +81,8 @@ _PATTERNS = (
         r"|collective timeout from +rank",
     ),
     (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
-    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # as the watchdog ends a rank
-    (KILLED, _SIGKILL),  # in a launcher's report, and not as its root cause: those that do not end it kills
+    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # NCCL's watchdog ends a rank so
+    (KILLED, _SIGKILL),  # in a launcher's report, but not as its root cause: it kills ranks that do not end
     (TIME_LIMIT, r"DUE TO TIME LIMIT"),
     (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
     (PREEMPTED, r"DUE TO (?:PREEMPTION|JOB REQUEUE)"),
@@ -92,37 +92,36 @@ _PATTERNS = (
     (ERROR, r"(?<![A-Za-z.])[A-Za-z.]{0,80}(?:Error|Exception): +[^ ]"),
     (ERROR, rf"{_TASKS}(?!Terminated|Killed)"),
     (ERROR, r"^(?:slurmstepd(?:-[\w.-]{1,64})?|srun|pretrain|bash|timeout|mpirun|prterun): "),
-    # No faults: what is shown of a job that ended well, and is not good all the same.
+    # Not errors: lines that explain why a job that ended well is not verified.
     (NOT_A_NUMBER, r"\biteration +[0-9].{0,900}(?:number of nan iterations: {1,3}[1-9]|: [-+]?(?:nan|inf) \|)"),
     (WHAT_RAN, r"using world size: [0-9]"),
 )
 KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
-"""(kind, what its lines look like without their labels) in the order of precedence. What is shown of a line is the
-group `shown`, where a pattern has it. Of digits none tells 1 to 9 apart."""
+"""(kind, pattern of its lines without labels) in order of precedence. If a pattern has the group `shown`, only
+that part of the line is shown. No pattern distinguishes the digits 1 to 9."""
 
 FAULTS = frozenset(kind for kind, _ in KINDS) - {NOT_A_NUMBER, WHAT_RAN}
 
-OF_A_RANK = frozenset(
+OF_RANK = frozenset(
     {ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NOT_FOUND, ERROR, CRASHED, KILLED}
     | {NCCL_MISUSED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST}
 )
-"""What a rank dies of itself: where its line does not say which, a launcher's report may."""
+"""Errors of a single rank. If the line does not name the rank, a launcher's report may."""
 
-OF_THE_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
-"""What befalls all ranks at once, whoever says it."""
+OF_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
+"""Events of the whole job, whichever rank prints them."""
 
-FOLLOWS_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
-"""What ranks say when Slurm ends them. Behind its word that it does (`SLURM_ENDS`) they tell no more than that."""
+FOLLOW_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
+"""Errors that ranks print when Slurm ends them. After Slurm's message (`SLURM_ENDS`) they mean nothing more."""
 
 SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
 
-ECHO = re.compile(
+CONSEQUENCE = re.compile(
     r"\b(?:Dist[A-Za-z]{0,20}|Connection[A-Za-z]{0,20}|BrokenPipe|EOF|ChildFailed|Rendezvous[A-Za-z]{0,20}|Timeout"
     r"|Signal|Process(?:Raised|Exited))(?:Error|Exception)\b|NCCL|nccl|[Gg]loo|TCPStore|[Tt]imed out|Socket Timeout"
     r"|Connection (?:reset|closed|refused)|Broken pipe|killed by signal|exited unexpectedly|can only test a child"
 )
-"""An exception by which a rank says that it lost others or was told to end; the last is what torch's data loader says
-at any such end."""
+"""Exceptions of a rank that lost other ranks or was ended by a signal. The last one is of torch's data loader."""
 
 TOKENS = (
     *(b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event"),
@@ -134,19 +133,19 @@ TOKENS = (
     *(b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML"),
     b": line ",
 )
-"""Each line of any kind has one of these in it. They are searched first, as literals are found many times faster; of
-the iterations that count as none there is no literal but `NAN_ITERATIONS`."""
+"""Literals, one of which each line of any kind contains. They are searched first because that is many times faster than
+patterns. Only lines of NaN iterations need a pattern, `NAN_ITERATIONS`."""
 
 NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")
 
 
 OTHERS_LEAST_GIB = 1
-"""A process with less counts for nothing: a display, a monitor, the context that a rank left on another one's GPU (0.4
-GiB in a public log of torch 2.9), of which there may be many."""
+"""Memory of other processes that is ignored: a display, a monitor, or the context that a rank left on another rank's
+GPU (0.4 GiB in a public log of torch 2.9). There may be many of these processes."""
 
 NOT_TORCHS_GIB = 8
-"""What a process may hold beside torch's own memory, where nothing tells: CUDA's context, NCCL's buffers, libraries'
-workspaces. 2.0 GiB on two H200s with torch 2.11; how much NCCL takes on hundreds of ranks is unconfirmed."""
+"""Assumed memory of a process beside torch's allocations: CUDA's context, NCCL's buffers, workspaces of libraries.
+Measured: 2.0 GiB on two H200s with torch 2.11. NCCL's share on hundreds of ranks is unconfirmed."""
 
 _GIB_IN = {"bytes": 2**30, "KiB": 2**20, "MiB": 2**10, "GiB": 1, "TiB": 2**-10}
 _SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,4})?) (bytes|KiB|MiB|GiB|TiB)"
@@ -164,8 +163,10 @@ _LIMITED = re.compile(rf"{_SIZE} allowed;")
 
 @dataclass(frozen=True, slots=True)
 class MemoryShort:
-    """A message of torch's allocator, in GiB. `others_gib`: what was neither its own nor free, nor of a process with
-    little; `is_of_others`: without that it would have got what it asked for.
+    """Numbers of a message of torch's allocator, in GiB.
+
+    `others_gib` is the memory of other processes, without those that have little. `is_of_others`: the allocation would
+    have succeeded without them.
     """
 
     asked_gib: float
@@ -175,35 +176,38 @@ class MemoryShort:
 
 
 def memory_short(line: str) -> MemoryShort | None:
-    """What a line says; None where it is another one, or does not say of how much memory there was how much free."""
+    """Parse a message of torch's allocator; None for other lines and for messages without total and free memory."""
     asked, total, free = (_gib(pattern, line) for pattern in (_ASKED, _TOTAL, _FREE))
     if asked is None or total is None or free is None:
         return None
-    torchs = _gib(_RESERVED, line)
-    if torchs is None:
-        torchs = (_gib(_ALLOCATED, line) or 0.0) + (_gib(_UNALLOCATED, line) or 0.0)
+    of_torch = _gib(_RESERVED, line)
+    if of_torch is None:
+        of_torch = (_gib(_ALLOCATED, line) or 0.0) + (_gib(_UNALLOCATED, line) or 0.0)
     processes = [size for size in map(_in_gib, _PROCESS.finditer(line)) if size <= total]
-    own = _own(line, torchs, total, processes)
+    own = _own(line, of_torch, total, processes)
     few = sum(size for size in processes if size < OTHERS_LEAST_GIB and size != own)
-    others = max(0.0, total - free - few - (torchs if own is None else own))
+    others = max(0.0, total - free - few - (of_torch if own is None else own))
     least = NOT_TORCHS_GIB if own is None else OTHERS_LEAST_GIB
     is_limited = _LIMITED.search(line) is not None  # by set_per_process_memory_fraction
     return MemoryShort(asked, total, others, not is_limited and others > max(least, asked - free))
 
 
-def _own(line: str, torchs: float, total: float, processes: list[float]) -> float | None:
-    """What the process holds by NVML's word: if it is not named, the least that has room for what torch has of it."""
+def _own(line: str, of_torch: float, total: float, processes: list[float]) -> float | None:
+    """Return the process's own memory according to NVML.
+
+    If the message does not name the process, it is the smallest process with enough memory for torch's allocations.
+    """
     itself = _gib(_ITSELF, line)
     if itself is not None and itself <= total:
         return itself
-    return min((size for size in processes if size >= torchs), default=None) if torchs else None
+    return min((size for size in processes if size >= of_torch), default=None) if of_torch else None
 
 
 def _gib(pattern: re.Pattern[str], line: str) -> float | None:
-    found = pattern.search(line)
-    return _in_gib(found) if found else None
+    match = pattern.search(line)
+    return _in_gib(match) if match else None
 
 
-def _in_gib(found: re.Match[str]) -> float:
-    number, unit = (group for group in found.groups() if group)
+def _in_gib(match: re.Match[str]) -> float:
+    number, unit = (group for group in match.groups() if group)
     return float(number) / _GIB_IN[unit]

@@ -1,4 +1,4 @@
-"""Search for the few relevant lines in a log of any size, and the rank labels in front of lines."""
+"""Search for the few relevant lines of a large log, and parser of the rank labels in front of lines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ NUMBER = rb"[-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][-+]?[0-9]{1,9})?|nan|in
 """A number as Python prints it, of bounded length."""
 
 WIDTH = 2000
-"""Bytes of a line that are looked at on either side of the word that was found."""
+"""Bytes of a line that are searched before and after a word."""
 
 
 _WINDOW_BYTES = 1024 * 1024
 _SAMPLE_BYTES = 16 * 1024
 _BYTES_PER_BAR = 250
-"""With more bars than that it is quicker to search for words."""
+"""With more bars than one in this number of bytes it is faster to search for words."""
 
 
 def occurrences(log: bytes, word: bytes, start: int, end: int) -> Iterator[int]:
-    """Where the word stands in that part of the log."""
+    """Yield the positions of a word in a part of the log."""
     at = log.find(word, start, end)
     while at >= 0:
         yield at
@@ -28,15 +28,15 @@ def occurrences(log: bytes, word: bytes, start: int, end: int) -> Iterator[int]:
 
 
 def line_end(log: bytes, at: int, end: int) -> int:
-    """Where the line ends that `at` is in, `WIDTH` bytes further at most."""
+    """Return the end of the line that contains `at`, at most `WIDTH` bytes after it."""
     end = min(end, at + WIDTH)
     newline = log.find(b"\n", at, end)
     return end if newline < 0 else newline
 
 
 def last_match(log: bytes, word: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> re.Match[bytes] | None:
-    """The last place where the pattern, which begins with the word, stands wholly in that part of the log."""
-    at = log.find(word, start, end)  # backwards it takes longer, and mostly there is none
+    """Return the last match of a pattern, which begins with the word, within a line of a part of the log."""
+    at = log.find(word, start, end)  # a search backwards is slower, and usually there is no match
     at = log.rfind(word, at, end) if at >= 0 else -1
     while at >= 0:
         match = pattern.match(log, at, line_end(log, at, end))
@@ -47,10 +47,11 @@ def last_match(log: bytes, word: bytes, pattern: re.Pattern[bytes], start: int, 
 
 
 def candidate_lines(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """A part of a log that begins with a line, window by window, without the lines that have no bar in them where that
-    is most of them: each a text, and where in it to look.
+    """Yield windows of a part of a log as (text, start, end).
 
-    A single character is found fastest of all, and what Megatron-LM reports again and again has bars.
+    If few lines of a window contain a bar, the window has only those lines.
+    The part begins at the beginning of a line. The search for a single character is the fastest, and all lines that
+    Megatron-LM repeats contain bars.
     """
     while start < end:
         stop = log.find(b"\n", min(end, start + _WINDOW_BYTES), end) + 1 or end
@@ -60,7 +61,7 @@ def candidate_lines(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, i
 
 
 def _barred_lines(log: bytes, start: int, end: int) -> bytes | None:
-    """The lines with a bar; None where there are many."""
+    """Return the lines with a bar; None if there are many."""
     if log.count(b"|", start, min(end, start + _SAMPLE_BYTES)) > _SAMPLE_BYTES // _BYTES_PER_BAR:
         return None
     lines: list[bytes] = []
@@ -75,7 +76,7 @@ def _barred_lines(log: bytes, start: int, end: int) -> bytes | None:
     return b"".join(lines)
 
 
-# Bytes of a line that are looked at, on either side of what it was found by.
+# Bytes of a line before and after the token by which it is found.
 BEFORE, BEHIND = 1024, 2048
 
 _TERMINAL = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -105,7 +106,7 @@ class Origin:
 class Labelled:
     """A line without its labels, and the rank and origin that the labels name.
 
-    `is_task`: the rank is only the number of a task of srun, which is a node's where a launcher starts its ranks.
+    `is_task`: the rank is only the number of a task of srun, which is a node's number if a launcher starts the ranks.
     """
 
     text: str
@@ -115,7 +116,7 @@ class Labelled:
 
 
 def labelled(line: bytes) -> Labelled:
-    """Read one line, whatever bytes it has: escape sequences of terminals go, what is not UTF-8 becomes U+FFFD."""
+    """Parse one line of any bytes. Remove terminal escape sequences, and replace bytes that are not UTF-8 by U+FFFD."""
     text = line.decode("utf-8", errors="replace")
     if "\x1b" in text:
         text = _TERMINAL.sub("", text)
@@ -135,23 +136,23 @@ def labelled(line: bytes) -> Labelled:
     node = _NODE.match(text)
     origin = Origin(int(task[1]) if task else None, (node[1] or node[2]) if node else None)
     if torch or within or process:
-        said = torch or within or process
-        assert said is not None
-        return Labelled(text, int(next(group for group in said.groups() if group)), is_task=False, origin=origin)
+        label = torch or within or process
+        assert label is not None
+        return Labelled(text, int(next(group for group in label.groups() if group)), is_task=False, origin=origin)
     return Labelled(text, origin.task, is_task=task is not None, origin=origin)
 
 
 def lines_with(part: bytes, token: bytes) -> Iterator[tuple[int, int]]:
-    """Where the lines begin and end that hold it."""
-    found = part.find(token)
-    while found >= 0:
-        start, end = line_around(part, found)
+    """Yield start and end of each line that contains the token."""
+    at = part.find(token)
+    while at >= 0:
+        start, end = line_around(part, at)
         yield start, end
-        found = part.find(token, max(end, found + len(token)))
+        at = part.find(token, max(end, at + len(token)))
 
 
 def line_around(part: bytes, at: int) -> tuple[int, int]:
-    """The line that has this place in it, or what of it is near: a progress bar's ends are \\r alone."""
+    r"""Return start and end of the line at this position, or of its part near it. Progress bars end lines by \r."""
     low, high = max(0, at - BEFORE), min(len(part), at + BEHIND)
     start = max(part.rfind(b"\n", low, at), part.rfind(b"\r", low, at)) + 1 or low
     ends = [end for end in (part.find(b"\n", at, high), part.find(b"\r", at, high)) if end >= 0]

@@ -542,7 +542,7 @@ def test_what_is_kept_does_not_grow_with_the_log() -> None:
     finder = CauseFinder()
     for number in range(20_000):
         finder.feed(b"%d: ValueError: bad\n%d: error: odd\n" % (number, number))
-    ranks = max(len(kept._of_rank) for kept in finder._start._kept.values())
+    ranks = max(len(kept._of_rank) for kept in finder._start._first_lines.values())
     assert ranks == 4096
     assert finder.cause() == Cause("error", "ValueError: bad", 0)
 

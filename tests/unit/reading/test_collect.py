@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -437,6 +438,49 @@ def test_a_look_reads_what_is_new_and_little_else(made: Made, counted: type[Coun
     added = file.stat().st_size - size
     assert added <= counted.read_bytes <= added + 5 * FINGERPRINT_BYTES
     assert made.numbers() == [1, 2, 3, 4, 5, 6, 7]
+
+
+SAMPLES = "".join(
+    f"2026/01/01 00:00:0{second}.123, 0, 61000, 143771, 99, {power}, 1755, 61, 0x0000000000000004\n"
+    for second, power in ((1, 300), (4, 700), (6, 710))
+)
+
+
+def test_samples_of_gpus_need_no_second_reading_of_the_log(made: Made, counted: type[Counted]) -> None:
+    """Also if the log was read in several parts: the times of the first and last measured line are facts."""
+    times = {n: log(n, begin=n).replace("2026-01-01 00:00:00", f"2026-01-01 00:00:0{n}") for n in range(1, 9)}
+    file = made.folder() / "log.txt"
+    (made.folder() / "gpus.n1.csv").write_text(SAMPLES)
+    for upto in (2, 5):
+        file.write_text("".join(times[n].replace(WORLD, "" if n > 1 else WORLD) for n in range(1, upto + 1)))
+        collect(made.ledger)
+    file.write_text("".join(times[n].replace(WORLD, "" if n > 1 else WORLD) for n in range(1, 9)) + "noise\n" * 100_000)
+    made.ends()
+    counted.read_bytes = 0
+    collect(made.ledger)
+    assert made.row().verdict == "verified"
+    assert counted.read_bytes <= file.stat().st_size + 5 * FINGERPRINT_BYTES
+    power = metrics_of(made.ledger, [1])[1]["gpu_power_w"]
+    assert (power.value, power.count) == (705, 2), "of the samples after the warm-up"
+    made.check_as_measured()
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_a_log_of_any_size_is_collected_in_the_same_memory(made: Made, state: str) -> None:
+    (made.folder() / "gpus.n1.csv").write_text(SAMPLES)
+    peaks = []
+    for times in (200_000, 2_000_000):
+        made.begin_again()
+        (made.folder() / "log.txt").write_text(log(4) + "another line\n" * times + log(8, begin=5))
+        made.ends(state=state, code=int(state == "FAILED"))
+        tracemalloc.start()
+        try:
+            collect(made.ledger)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert made.row().verdict is not None
+    assert peaks[1] < peaks[0] + 2 * logs.LONGEST_LINE_BYTES
 
 
 def test_the_series_is_that_of_the_first_file_that_has_one(made: Made) -> None:
