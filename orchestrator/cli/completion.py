@@ -87,9 +87,9 @@ def workloads(incomplete: str) -> list[str]:
     """The programs for which a cluster's profile has a place."""
 
     def names() -> Iterable[str]:
-        from orchestrator.clusters.workload_sites import WorkloadSites
+        from orchestrator import workloads
 
-        return [field.alias or name for name, field in WorkloadSites.model_fields.items()]
+        return list(workloads.workloads())
 
     return _offer(incomplete, names)
 

@@ -33,8 +33,8 @@ app = typer.Typer(no_args_is_help=True, help="A registry's images as files that 
 @app.command("list")
 def list_images(cluster: OnCluster, json: Json = False) -> None:
     """List a cluster's images: what jobs are given for each, whether it is there, and who imported it when."""
+    from orchestrator.clusters.program import imported_file
     from orchestrator.clusters.resolve import find_cluster
-    from orchestrator.clusters.staged_images import imported_file
     from orchestrator.launch.images import image_rows
     from orchestrator.paths import find_folders
 

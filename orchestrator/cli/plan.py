@@ -14,6 +14,7 @@ from orchestrator.cli.output import as_json, next_command, say, table
 from orchestrator.cli.time_budget import TimeBudget, as_typed_budget, budget_line
 from orchestrator.errors import Problem, ReproError
 from orchestrator.text import counted
+from orchestrator.workloads import find_workload
 
 if TYPE_CHECKING:
     from orchestrator.planning.batch_plan import BatchPlan, Budgeted, CaseSelection, PlannedCase
@@ -166,7 +167,7 @@ def _add_exact(rows: Mapping[str, dict[str, Any]], batch: BatchPlan) -> list[str
         raise ReproError(Problem("--exact: no case here runs on GPUs", hint=hint))
     say(f"building the model of {counted(len(jobs), 'job')}, a second to some ten each")
     notes: list[str] = []
-    if any(job.case.workload != "pretrain" for job in jobs):
+    if not all(find_workload(job.case.workload).is_own for job in jobs):
         notes.append("the real model is megatron-core's of today; Megatron-LM of 2021 computes its loss in fewer bytes")
     for job, found in zip(jobs, plan_exactly([job.case for job in jobs]), strict=True):
         row = rows[job.label]

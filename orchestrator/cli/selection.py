@@ -30,7 +30,7 @@ from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import CaseSelection, within_budget
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, run_with
 from orchestrator.planning.target import Target
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def read_choice(
         problems.extend(error.problems)
     try:
         if workload is not None:
-            traits_of(workload)
+            find_workload(workload)
     except ReproError as error:
         problems.extend(error.problems)
     if problems:
@@ -206,9 +206,9 @@ def require_verifiable(plans: list[Plan]) -> None:
 def require_known(workload: str | None) -> None:
     """Refuse a program that nobody knows, with the nearest that somebody does."""
     if workload is not None:
-        from orchestrator.workloads.traits import traits_of
+        from orchestrator.workloads import find_workload
 
-        traits_of(workload)
+        find_workload(workload)
 
 
 def submitted_ledger(folders: Folders, database: str | None, *, whole: bool = False) -> Ledger:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, create_model, model_validator
 
 from orchestrator.clusters.conditions import BY_KIND, SetupLine, VariableFields, holds
 from orchestrator.clusters.container import ContainerFields
 from orchestrator.clusters.slurm_options import MpirunFields, SlurmFields
-from orchestrator.clusters.workload_sites import WorkloadSites
 from orchestrator.config.model import Count, Hardware, Positive, Strict, Text
+from orchestrator.workloads import workloads
+from orchestrator.workloads.base import AnyWorkload, WorkloadSite
+from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
 
 # The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
 # them would fail, or reach the program as something else.
@@ -84,6 +87,42 @@ class SiteFields(Strict):
     login_sees_paths: bool = True
 
 
+class WorkloadSites(Strict):
+    """Where jobs find each program and its data: one field for each workload, by its name."""
+
+    def site(self, workload: str) -> WorkloadSite | None:
+        """Return the fields of a workload; None if the profile does not name it, or there is no such workload."""
+        found: WorkloadSite | None = getattr(self, _identifier(workload), None)
+        return found
+
+    @property
+    def pretrain_python(self) -> str | None:
+        """The Python of `pretrain` jobs; None if the profile does not name it."""
+        site = self.site(PRETRAIN)
+        return site.python if isinstance(site, PretrainSite) else None
+
+
+def _identifier(workload: str) -> str:
+    return re.sub(r"\W", "_", workload)
+
+
+def _site_field(workload: AnyWorkload) -> tuple[Any, Any]:
+    default = workload.default_site
+    kind = workload.site if default is not None else workload.site | None
+    return kind, Field(default=default, alias=workload.name)
+
+
+if TYPE_CHECKING:
+    AllWorkloadSites = WorkloadSites
+else:
+    AllWorkloadSites = create_model(
+        "WorkloadSites",
+        __base__=WorkloadSites,
+        __doc__=WorkloadSites.__doc__,
+        **{_identifier(name): _site_field(workload) for name, workload in workloads().items()},
+    )
+
+
 class ClusterProfile(Strict):
     """Everything that is the site's and not the paper's.
 
@@ -109,7 +148,7 @@ class ClusterProfile(Strict):
     env_unset: list[VariableName] = []
     setup: list[SetupLine] = []
     sample_gpus_every_s: Count | None = None
-    workloads: WorkloadSites = WorkloadSites()
+    workloads: AllWorkloadSites = AllWorkloadSites()
 
     @model_validator(mode="after")
     def _is_complete(self) -> ClusterProfile:

@@ -31,8 +31,8 @@ from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
-from orchestrator.workloads.pretrain_files import copy_program
-from orchestrator.workloads.program import Program
+from orchestrator.workloads.base import Program
+from orchestrator.workloads.pretrain import PRETRAIN, copy_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def batches_of(
 
 def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
     """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
-    if any(plan.program.workload == "pretrain" for plan in plans):
+    if any(plan.program.workload == PRETRAIN for plan in plans):
         copy_program(folders)
 
 

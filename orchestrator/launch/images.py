@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.container import ContainerFields, read_image
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.clusters.slurm_options import SlurmFields
-from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.job_dir import private_folder, read_record

@@ -16,9 +16,9 @@ from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check import open_fields
 from orchestrator.clusters.check_result import Finding, Result
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.clusters.slurm_options import MpirunFields
-from orchestrator.clusters.staged_images import image_uri, import_record, imported_file, is_there, recorded_uris
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.containers import require_mountable
@@ -153,7 +153,7 @@ def _this_machine(cluster: Cluster) -> list[Finding]:
     machine, absent = cluster.machine, absent_packages()
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
     training = Finding("training", "login", "ok", "torch and megatron-core are here")
-    if absent and cluster.profile.workloads.pretrain.python is None:
+    if absent and cluster.profile.workloads.pretrain_python is None:
         training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command())
     return [Finding("hardware", "login", "ok", gpus), training]
 

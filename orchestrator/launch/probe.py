@@ -26,8 +26,8 @@ from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.slurm.query import cancel_jobs, may_have_comment, query_jobs
 from orchestrator.slurm.states import Phase
-from orchestrator.workloads.pretrain_files import copy_program, program_folder
-from orchestrator.workloads.program import Program
+from orchestrator.workloads.base import Program
+from orchestrator.workloads.pretrain import PRETRAIN, copy_program, program_folder
 
 PROBE_TIME = "0:01:00"
 POLL_S = 2.0
@@ -221,11 +221,11 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     if answer is None:
         return
     name, _ = _probed_image(cluster)
-    is_offered = "pretrain" in cluster.layered.value.get("workloads", {}) or name == "pretrain"
+    is_offered = PRETRAIN in cluster.layered.value.get("workloads", {}) or name == PRETRAIN
     fault: Result = "wrong" if is_offered else "later"
-    python_is_named = cluster.profile.workloads.pretrain.python is not None
+    python_is_named = cluster.profile.workloads.pretrain_python is not None
     of_image = cluster.layered.where(("container", "images", str(name)))
-    where = cluster.layered.where(("workloads", "pretrain", "python")) if python_is_named else of_image
+    where = cluster.layered.where(("workloads", PRETRAIN, "python")) if python_is_named else of_image
     check, hint = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
     if answer[1] == "missing":
         check = "workloads.pretrain.python" if python_is_named else check
@@ -255,7 +255,7 @@ def _python(cluster: Cluster, image: str | None) -> str:
     """The interpreter of `pretrain`'s jobs; "" where it is in an image that is not filled in yet."""
     if cluster.profile.container is not None and image is None:
         return ""
-    return cluster.profile.workloads.pretrain.python or ("python" if image else sys.executable)
+    return cluster.profile.workloads.pretrain_python or ("python" if image else sys.executable)
 
 
 def _tasks(cluster: Cluster) -> int:
@@ -268,7 +268,7 @@ def _tasks(cluster: Cluster) -> int:
 def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
     """The image that a probe starts: pretrain's, else the first that is filled in."""
     container = cluster.profile.container
-    names = sorted(container.images, key=lambda name: name != "pretrain") if container else []
+    names = sorted(container.images, key=lambda name: name != PRETRAIN) if container else []
     filled = [name for name in names if "<" not in (cluster.image_location(name) or "<")]
     return (filled[0], cluster.image_location(filled[0])) if filled else (None, None)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.catalog.case import Case
-from orchestrator.megatron.memory import MemoryEstimate, estimate_memory, estimate_memory_atc24
+from orchestrator.megatron.memory import MemoryEstimate
 from orchestrator.megatron.training import Training
 from orchestrator.planning.target import Target
-from orchestrator.planning.time_constants import start_up_s
 from orchestrator.planning.time_model import Duration, predict
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
 
 Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]
 
@@ -40,14 +39,14 @@ def cost_of(case: Case, target: Target) -> Cost:
         return Cost(nodes, None, None, None, None, None, None)
     hardware = target.hardware
     memory = memory_of(case)
-    share = traits_of(case.workload).usable_share
+    share = find_workload(case.workload).usable_share
     usable = None if hardware.gpu_memory_gb is None else hardware.gpu_memory_gb * 1e9 * share
     fit = None if usable is None else fit_of(case, memory.total_bytes, usable)
     duration = predict(case.model, case.layout, case.training, hardware, case.workload)
     if duration is None:
         return Cost(nodes, memory, usable, fit, None, None, None)
     if fit in ("OOM expected", "OOM unexpected"):
-        job_s = start_up_s(case.workload)
+        job_s = find_workload(case.workload).time.start_up_s
     else:
         job_s = run_s(case.training, duration.iteration_ms, case.workload)
     return Cost(nodes, memory, usable, fit, duration, job_s, case.layout.gpus * job_s / 3600)
@@ -56,16 +55,12 @@ def cost_of(case: Case, target: Target) -> Cost:
 def run_s(training: Training, iteration_ms: float, program: str) -> float:
     """Seconds of a job that comes to its end: its start, its iterations, and its evaluation."""
     runs = training.iterations + training.evaluation_iterations / 3  # forward only: a third of the work
-    return start_up_s(program) + runs * iteration_ms / 1e3
+    return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
 
 
 def memory_of(case: Case) -> MemoryEstimate:
     """By the closed form of the program that the case runs."""
-    traits = traits_of(case.workload)
-    if traits.dialect == "kwai" and case.training.recompute in ("none", "ours"):
-        return estimate_memory_atc24(case.model, case.layout, case.training)
-    estimate = estimate_memory(case.model, case.layout, case.training, traits.memory_of(case))
-    return replace(estimate, calibrated=traits.memory_measured and traits.dialect != "kwai")
+    return find_workload(case.workload).estimate_memory(case)
 
 
 def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:

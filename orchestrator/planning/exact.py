@@ -22,8 +22,7 @@ from typing import Any, Literal, cast
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.workloads import pretrain
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload, pretrain
 
 _COMMAND = [sys.executable, "-m", "orchestrator.planning.meta_memory"]
 _MOST_CHILDREN = 2  # each takes some 0.3 GB of memory and three seconds to start
@@ -198,7 +197,7 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
         if isinstance(found, str):
             results[i] = found
             continue
-        facts = traits_of(cases[i].workload).memory_of(cases[i])
+        facts = find_workload(cases[i].workload).memory_of(cases[i])
         worst = max(found.ranks, key=lambda rank: _total_bytes(rank, facts))
         results[i] = ExactCase(worst.parameters, worst.pipeline_rank, _total_bytes(worst, facts))
     return results
@@ -206,8 +205,8 @@ def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
 
 def exact_job(case: Case) -> ExactJob:
     """The case as our program would run it, less what the case's own program does not do."""
-    facts = traits_of(case.workload).memory_of(case)
-    arguments = [argument for argument in pretrain.arguments(case) if argument not in case.arguments]
+    facts = find_workload(case.workload).memory_of(case)
+    arguments = pretrain.model_arguments(case)
     if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
         arguments.remove("--use-distributed-optimizer")
     if not facts.fuses_weight_gradients:  # as Megatron-LM of 2021, which fuses neither this nor the loss

@@ -18,6 +18,7 @@ from orchestrator.catalog.case import Case, with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER, scale_names
 from orchestrator.catalog.library import Entry
+from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
@@ -38,8 +39,8 @@ from orchestrator.planning.target import (
     warnings,
 )
 from orchestrator.slurm.notation import time_limit_s
-from orchestrator.workloads.program import Program, image_of, is_offered, program_for
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
+from orchestrator.workloads.base import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,9 @@ def run_with(cases: list[Case], workload: str | None) -> list[Case]:
     """An experiment's cases with this program, if one is asked for; ReproError where it is unknown or cannot be."""
     if workload is None:
         return cases
-    traits_of(workload)
+    runs_on_cpu = find_workload(workload).runs_on_cpu
     found = with_workload(cases, workload)
-    if workload != "pretrain" and any(case.device == "cpu" for case in found):
+    if not runs_on_cpu and any(case.device == "cpu" for case in found):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
         what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
         raise ReproError(Problem(what, hint="leave --workload out, or say another --scale"))
@@ -234,10 +235,9 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
     if name is not None and path is None:
         hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
         problems.append(Problem(f"{cluster.name} names no container image for {name}", hint=hint))
-    if cluster.profile.scheduler == "local" and workload == "pretrain":
-        site = cluster.profile.workloads.pretrain
+    if cluster.profile.scheduler == "local" and find_workload(workload).is_own:
         absent = absent_packages()
-        if absent and site.python in (None, sys.executable):
+        if absent and cluster.profile.workloads.pretrain_python in (None, sys.executable):
             problems.append(Problem(f"training here needs {' and '.join(absent)}", hint=install_command()))
     return problems
 
@@ -245,7 +245,7 @@ def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Proble
 def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
     """Return the configuration that the ledger stores with the job."""
     case, hardware = plan.case, cluster.hardware
-    traits, arguments = traits_of(case.workload), plan.program.arguments
+    workload, arguments = find_workload(case.workload), plan.program.arguments
     return JobSpec(
         point=dict(case.point),
         settings=case.settings,
@@ -256,8 +256,8 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
         resources=plan.resources,
         arguments=tuple(arguments),
         computes=ComputedProducts(
-            causal_attention=traits.causal_attention(case.training, arguments),
-            skips_last_product=traits.skips_last_product,
+            causal_attention=workload.causal_attention(case.training, arguments),
+            skips_last_product=workload.time.skips_last_product,
         ),
         data=plan.program.data,
         image_path=plan.program.image_path,

@@ -14,9 +14,8 @@ from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.config.model import Hardware
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules, layout_warnings
-from orchestrator.workloads.program import Program
-from orchestrator.workloads.telling import unsupported
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
+from orchestrator.workloads.base import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,15 @@ class Target:
 
 def case_context(case: Case, target: Target) -> RuleContext:
     """Return the values of a case that the rules of Megatron-LM check."""
-    traits = traits_of(case.workload)
+    workload = find_workload(case.workload)
     return RuleContext(
         model=case.model,
         layout=case.layout,
         training=case.training,
-        dialect=traits.dialect,
+        dialect=workload.dialect,
         arguments=case.arguments,
         environment=target.environment_of(case),
-        tokens=traits.tokens(case.model, case.layout.tensor_parallel),
+        tokens=workload.tokens(case.model, case.layout.tensor_parallel),
         gpu=target.hardware.gpu,
         gpus_per_node=target.hardware.gpus_per_node,
     )
@@ -79,8 +78,9 @@ def case_context(case: Case, target: Target) -> RuleContext:
 
 def refusals(case: Case, target: Target, context: RuleContext) -> list[str]:
     """Return every reason why the case cannot run: limits of the machine, of the program, broken rules."""
+    unsupported = find_workload(case.workload).unsupported_settings(case)
     broken = (reason for _, reason in broken_rules(context))
-    return [*fit_refusals(case, target), *unsupported(case), *broken]
+    return [*fit_refusals(case, target), *([unsupported] if unsupported else []), *broken]
 
 
 def fit_refusals(case: Case, target: Target) -> Iterator[str]:

@@ -11,7 +11,8 @@ from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
 from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
+from orchestrator.workloads.base import TimeFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +74,6 @@ COLLECTIVE_MS, NVLINK_STEP_MS, NETWORK_STEP_MS = 8.4e-3, 3.4e-3, 9.6e-3
 ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
 """Where a profile gives none and the GPU is not in the table: ATC'24's machine, the slower of the two fitted ones."""
 
-CALIBRATED: dict[tuple[str, str], Fit] = {
-    ("A100", "megatron-2021"): "A100",
-    ("H800", "megatron-kwai"): "H800",
-    ("H200", "pretrain"): "GH100",
-}
-"""Kinds of GPU and programs that were fitted. On H200 `pretrain` was measured on one, two and four GPUs of a node, in
-bf16 and without dropout. Not measured there, or only without graphs on a slow host: pipelines of four stages at 2,048
-tokens a microbatch, their virtual stages, context parallelism over more than two, several nodes, dropout."""
-SAME_CHIP: dict[tuple[str, str], Fit] = {("H100", "pretrain"): "GH100", ("H800", "pretrain"): "GH100"}
-"""Kinds of GPU with the chip of a fitted one, its dense peak and its power limit (700 W). They share its constants;
-bandwidths of memory and links are their own. `pretrain` was measured on one H100."""
 FITTED_GPUS = ("A100", "A800", "H800")
 """A800 is A100 with less NVLink."""
 CALIBRATED_UNCERTAINTY = 0.08
@@ -109,98 +99,19 @@ are within 22 %. The furthest off are tensor-parallel size 4 with a microbatch o
 nodes whose GPUs share one 25 Gb/s card on V100, 35 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """What a program does where a case leaves the choice to it.
-
-    Bytes are those moved through a GPU's memory. `logit_bytes` of a logit, from the product that writes it to those
-    that read its gradient: 16-bit written 2, made fp32 6; maximum 4, shifted 8, exponential 8, sum 4, normalised 8; the
-    gradient 8, made 16-bit 6, and read by both its products 2. `sharded_logit_bytes` come on top where the vocabulary
-    is split. `accumulated_bytes` of adding a weight's gradient of one microbatch to the sum; the product hides a part.
-    `rotary_bytes` of rotating an element of queries and keys, forward and backward. `optimizer_bytes` of
-    mixed-precision Adam, for a parameter: gradient unscaled 6 and its norm 4, four fp32 read 16 and three written 12,
-    the 16-bit copy 6, the gradient zeroed 4.
-
-    `skips_last_product`: full recomputation of a layer ends before its last product. `keeps_keys`: the keys and values
-    that context parallelism gathers are not gathered again, and copied into the sequence's order.
-    `sums_shared_embedding`: what it costs that embedding and output layer share their weights is counted.
-    `overlaps_backward_communication`: the backward pass of a layer whose output is split (queries, keys and values, and
-    the first of the feed-forward layer) communicates beside its products. `starts_step_by_host`: kernels of the
-    optimizer step are started one by one.
-    """
-
-    attention: str = "flash"
-    distributed_optimizer: bool = True
-    fp32_gradients: bool = True
-    hides_layer_communication: bool = False
-    hides_interleaved_transfers: bool = True
-    records_graph: bool = False
-    skips_last_product: bool = False
-    keeps_keys: bool = False
-    sums_shared_embedding: bool = False
-    overlaps_backward_communication: bool = False
-    starts_step_by_host: bool = False
-    rotary_bytes: tuple[int, int] = (0, 0)
-    logit_bytes: int = 56
-    sharded_logit_bytes: int = 0
-    accumulated_bytes: int = 0
-    optimizer_bytes: int = 48
-
-
-_2021 = Habits("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False)
-_PRETRAIN = Habits(
-    records_graph=True,  # pretrain/graph.py
-    skips_last_product=traits_of("pretrain").skips_last_product,
-    keeps_keys=True,  # pretrain/attention.py
-    sums_shared_embedding=True,
-    overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
-    starts_step_by_host=True,
-    # megatron-core's rotation in torch operations (rope_utils.py), in 16 bits: half negated 2, joined 4, both
-    # multiplied 8, added 6, copied 4; backward multiplied 8, half negated 2, joined 4, added 6, zeros 2 and added 6
-    rotary_bytes=(24, 28),
-    # pretrain/loss.py: written 2, read for the sums 2, read and overwritten by their gradient 4, read by both products
-    # 4; the maximum of a split vocabulary is found in a pass of its own.
-    logit_bytes=12,
-    sharded_logit_bytes=2,
-    accumulated_bytes=8,  # pretrain/weight_gradient.py: the product reads and writes the fp32 sum
-    optimizer_bytes=42,  # no loss scale: the norm 4, Adam's 16 and 12, the 16-bit copy 6, the gradient zeroed 4
-)
-_PROGRAMS = {
-    "megatron-2021": _2021,
-    "megatron-alpa": _2021,
-    "megatron-kwai": Habits(hides_layer_communication=True),
-    "pretrain": _PRETRAIN,
-}
-
-
-def habits_of(program: str) -> Habits:
-    return _PROGRAMS.get(program, Habits())
-
-
-PRETRAIN_START_UP_S = 25.0
-"""From the start of a job of `pretrain` until its first iteration has ended: importing torch and Megatron-Core, NCCL's
-connections, compiling. Measured (runs of megatron-core 0.16.1 on H200, torch 2.11); on other GPUs it is assumed."""
-ASSUMED_START_UP_S = 60.0
-"""The same of every other program, with its container, process groups and data index: assumed, measured nowhere."""
-
-
-def start_up_s(program: str) -> float:
-    """Seconds of a job beside its iterations. The first of these is in what was measured, and counted twice so."""
-    return PRETRAIN_START_UP_S if program == "pretrain" else ASSUMED_START_UP_S
-
-
 def is_fitted(gpu: str | None, program: str) -> bool:
     """Return whether constants were fitted on this kind of GPU and program."""
-    return _fit_in(CALIBRATED, gpu, program) is not None
+    return _fit_in(find_workload(program).time.fitted_on, gpu) is not None
 
 
 def fit_of(gpu: str | None, program: str) -> Fit | None:
     """Return the fit made for this program on this kind of GPU, or on another with the same chip; None without one."""
-    return _fit_in(CALIBRATED | SAME_CHIP, gpu, program)
+    time = find_workload(program).time
+    return _fit_in({**time.fitted_on, **time.same_chip}, gpu)
 
 
-def _fit_in(fits: Mapping[tuple[str, str], Fit], gpu: str | None, program: str) -> Fit | None:
-    return next((fit for (part, fitted), fit in fits.items() if _is(gpu, part) and program == fitted), None)
+def _fit_in(fits: Mapping[str, Fit], gpu: str | None) -> Fit | None:
+    return next((fit for part, fit in fits.items() if _is(gpu, part)), None)
 
 
 def _is(gpu: str | None, part: str) -> bool:
@@ -293,7 +204,7 @@ def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bo
         return CALIBRATED_UNCERTAINTY
     if fitted_size and fit_of(gpu, program) is not None:
         return SAME_CHIP_UNCERTAINTY
-    megatron_lm = program != "pretrain"  # whose habits are others, and were measured on H200 alone
+    megatron_lm = not find_workload(program).is_own  # whose habits are others, and were measured on H200 alone
     same_gpu = megatron_lm and any(part in (gpu or "") for part in FITTED_GPUS)
     return SAME_GPU_UNCERTAINTY if same_gpu and fitted_size else OTHER_UNCERTAINTY
 
@@ -305,7 +216,7 @@ class TimedJob:
     model: ModelShape
     layout: Layout
     training: Training
-    habits: Habits
+    habits: TimeFacts
     machine: Rates
 
     @property

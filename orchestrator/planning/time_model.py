@@ -11,6 +11,7 @@ from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning import time_constants
 from orchestrator.planning.time_constants import FITTED, Constants, Rates, TimedJob
+from orchestrator.workloads import find_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _predicted(
         return None
     fit = time_constants.fit_of(hardware.gpu, program)
     machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
-    job = TimedJob(model, layout, training, time_constants.habits_of(program), machine)
+    job = TimedJob(model, layout, training, find_workload(program).time, machine)
     passes = _passes(job)
     layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)

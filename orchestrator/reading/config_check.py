@@ -11,13 +11,10 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.reading.parse import LogReport
-
-GPT2_TOKENS = 50257
-"""Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
+from orchestrator.workloads import workloads
+from orchestrator.workloads.base import GPT2_TOKENS, AnyWorkload
 
 _USUAL_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
-# Its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85); all others by context as well.
-_COUNTS_CONTEXT_AS_DATA = {"megatron-kwai"}
 _LLAMAS = {"--swiglu", "--normalization", "--position-embedding-type", "--disable-bias-linear"} | {
     "--untie-embeddings-and-output-weights"
 }
@@ -92,7 +89,8 @@ def expected_of(row: JobRow) -> Expected:
     flags = read_flags(row.spec.arguments)
     tensor = layout.tensor_parallel if layout else 1
     data = row.gpus // layout.model_parallel if layout else None
-    if data and layout and row.workload in _COUNTS_CONTEXT_AS_DATA:
+    workload = workloads().get(row.workload)
+    if data and layout and workload is not None and workload.counts_context_as_data:
         data *= layout.context_parallel
     vocabulary = _vocabulary(flags, tensor)
     return Expected(
@@ -112,7 +110,7 @@ def expected_of(row: JobRow) -> Expected:
         global_batch_size=layout.global_batch_size if layout else None,
         padded_vocabulary=vocabulary,
         dtype=training.dtype if training else None,
-        parameters=_parameters(row.workload, model, layout, flags, vocabulary),
+        parameters=_parameters(workload, model, layout, flags, vocabulary),
         commit=row.code if _COMMIT.fullmatch(row.code) else None,
         device=row.spec.device,
     )
@@ -200,7 +198,7 @@ def _vocabulary(flags: Mapping[str, tuple[str, ...]], tensor_parallel: int) -> i
 
 
 def _parameters(
-    workload: str,
+    workload: AnyWorkload | None,
     model: ModelShape | None,
     layout: Layout | None,
     flags: Mapping[str, tuple[str, ...]],
@@ -212,7 +210,9 @@ def _parameters(
     if model is None or layout is None:
         return ()
     is_llama = model.family == "llama"
-    if workload != "pretrain" or vocabulary is None or _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
+    if workload is None or not workload.is_own or vocabulary is None:
+        return ()
+    if _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
         return ()
     return tuple(parameters_of_rank(model, layout, stage, vocabulary) for stage in range(layout.pipeline_parallel))
 

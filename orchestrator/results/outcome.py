@@ -19,7 +19,7 @@ from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import ClaimVerdict, judge_claims
 from orchestrator.results.regression import in_order_of_runs
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def read_outcome(
     """
     name = full_name(folders, experiment) if experiment else None
     if workload is not None:
-        traits_of(workload)
+        find_workload(workload)
     rows = [
         row
         for row in job_rows(ledger, experiment=name)

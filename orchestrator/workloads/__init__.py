@@ -1,1 +1,28 @@
-"""A case -> the program that runs it: one module per argument dialect."""
+"""Programs that a case can run: one module per argument dialect. To add a workload, add a module that defines it."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.workloads.base import AnyWorkload, Workload
+
+
+@cache
+def workloads() -> Mapping[str, AnyWorkload]:
+    """Return every `Workload` that a module of this package defines, by name and in the order of the names."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    defined = [value for module in modules for value in vars(module).values() if isinstance(value, Workload)]
+    return {workload.name: workload for workload in sorted(defined, key=lambda workload: workload.name)}
+
+
+def find_workload(name: str) -> AnyWorkload:
+    """Return the workload of this name; ReproError if there is none."""
+    workload = workloads().get(name)
+    if workload is None:
+        hint = did_you_mean(name, workloads()) or f"there are: {', '.join(workloads())}"
+        raise ReproError(Problem(f"{name}: no such workload", hint=hint))
+    return workload

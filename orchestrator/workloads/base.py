@@ -1,41 +1,82 @@
-"""Types of a workload: the program of a case, its command line, and its flags."""
+"""Types of a workload: its record, the command of a job, and what a profile must give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Generic, TypeVar
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
-from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.staged_images import image_of_jobs
-from orchestrator.clusters.workload_sites import CheckoutSite
+from orchestrator.config.model import Strict, Text
 from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.hardware import Fit
+from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
+from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.rules.rules import Dialect
+from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders
 
 SYNTHETIC = "synthetic"
-"""Data of a program that makes them up itself, without saying so in its arguments."""
+"""Data of a program that generates them itself without an argument that requests it."""
 
 TORCHRUN = "torch.distributed.run"
 
-Site = TypeVar("Site", bound=CheckoutSite)
+USABLE_SHARE = 0.9375
+"""Share of a GPU's memory that tensors can use; the rest is the context, NCCL's buffers and fragments. ATC'24's
+figure 7 brackets it on 80 GB: 72.8e9 bytes allocated fit, 77.8e9 do not."""
+
+ASSUMED_START_UP_S = 60.0
+"""Seconds from the start of a job until its first iteration has ended, with container, process groups and data index:
+assumed, not measured."""
+
+GPT2_TOKENS = 50257
+"""Entries of GPT-2's vocabulary, which --vocab-file and --merge-file name."""
+
+
+class WorkloadSite(Strict):
+    """Fields of a profile's `workloads: NAME:`."""
+
+
+class CheckoutSite(WorkloadSite):
+    """Where jobs find a checkout of Megatron-LM."""
+
+    checkout: Text
+
+
+class MegatronSite(CheckoutSite):
+    """A checkout of Megatron-LM and the training data."""
+
+    data_path: Text
+
+
+class VocabularySite(MegatronSite):
+    """A checkout of Megatron-LM, the training data and the two files of GPT-2's vocabulary."""
+
+    vocab_file: Text
+    merge_file: Text
+
+
+Site = TypeVar("Site", bound=WorkloadSite)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One rank's command. `code` identifies what runs, `image` the container it runs in; both are part of a job's
-    identity. So is `image_digest`, the digest of an imported image, where it is recorded. `mounts` are the folders it
-    needs inside a container, `python_path` what comes first in its PYTHONPATH, `environment` the variables that its
-    published script sets for every rank.
+    """The command of one rank.
 
-    `data` is what it reads: a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI.
-    `compiles_in` is the checkout into which the first run compiles kernels, while all others wait for torch's file
-    megatron/fused_kernels/build/lock; `warm_up` is the command of one process that does no more than that. Where no
-    run can be verified, `unverifiable` says why. `site_values` has the words that come from the cluster's profile,
-    each with its place there.
+    `code` identifies the version of the program, `image` the container image; both are part of a job's identity. So is
+    `image_digest`, the digest of an imported image, if it is recorded. `mounts` are the folders that the program needs
+    inside a container, `python_path` the start of its PYTHONPATH, `environment` the variables that its published
+    script sets for every rank.
 
-    `launcher` is the module that starts all ranks of a node where the scheduler does not start each of them.
+    `data` is a path, "mock data" or "synthetic". With `needs_mpi` the step must be started through PMI. `compiles_in`
+    is the checkout into which the first run compiles kernels, while all other runs wait for torch's file
+    megatron/fused_kernels/build/lock; `warm_up` is the command of one process that only compiles. `unverifiable` is
+    the reason why no run of the program can be verified. `site_values` has the arguments that come from the cluster's
+    profile, each with its field there.
+
+    `launcher` is the module that starts all ranks of a node if the scheduler does not start each rank.
     """
 
     workload: str
@@ -59,73 +100,205 @@ class Program:
 
     @property
     def checkout(self) -> str | None:
-        """The folder that `code` is the commit of, where the profile names one; words below it come from there too."""
+        """The folder of the commit `code`; None if the profile gives no checkout."""
         return min((value for value, path in self.site_values if path[-1] == "checkout"), key=len, default=None)
 
     def per_rank(self) -> list[str]:
-        """The command of one rank that some launcher has already given its rank variables."""
+        """Return the command of one rank whose launcher has set the rank variables."""
         return [self.python, "-u", *self.target, *self.arguments]
 
     def all_ranks(self, processes: int) -> list[str]:
-        """The command that starts all ranks of a run on one machine."""
+        """Return the command that starts all ranks of a run on one machine."""
         alone = ["--standalone"] if self.launcher == TORCHRUN else []
         options = [*alone, f"--nproc-per-node={processes}"]
         return [self.python, "-u", "-m", self.launcher, *options, *self.below_launcher()]
 
     def below_launcher(self) -> list[str]:
-        """The words after the launcher's options. torchrun runs any program, every other launcher its own."""
+        """Return the arguments after the launcher's options. torchrun runs any program, other launchers their own."""
         return [*(self.target if self.launcher == TORCHRUN else ()), *self.arguments]
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """A case, where it comes from and where it goes."""
+class ContainerImage:
+    """The image of a job: its name in the paper, the path or address that jobs use, and the digest of an import."""
+
+    name: str | None = None
+    path: str | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext(Generic[Site]):
+    """A case with its paper, the site's fields of its workload, and its image."""
 
     case: Case
     paper: Paper
-    cluster: Cluster
+    site: Site
+    image: ContainerImage
     folders: Folders
 
-    def image(self) -> tuple[str | None, str | None, str | None]:
-        """Return the image by the paper's name, what jobs use as it, and its digest; None for what there is not."""
-        name, _ = image_of(self.case.workload, self.paper, self.cluster)
-        return (name, *image_of_jobs(self.cluster, name)) if name is not None else (None, None, None)
-
-    def site(self, kind: type[Site]) -> Site:
-        """Where this cluster has the case's Megatron-LM, with all that its scripts ask for."""
-        workload = self.case.workload
-        site = self.cluster.profile.workloads.megatron(workload)
-        if not isinstance(site, kind):
-            needed = [name for name, field in kind.model_fields.items() if field.is_required()]
-            hint = f"the profile needs workloads: {workload}: {', '.join(needed)}"
-            raise ReproError(Problem(f"{self.cluster.name} has no {workload}", hint=hint))
-        return site
-
-    def commit(self, otherwise: str | None = None) -> str:
-        """The commit that the paper names for the workload; `otherwise` where it names none."""
+    def commit(self, default: str | None = None) -> str:
+        """Return the commit that the paper names for the workload, else the default; ReproError without either."""
         code = self.paper.code.get(self.case.workload)
-        commit = code.commit if code else otherwise
+        commit = code.commit if code else default
         if commit is None:
             raise ReproError(Problem(f"paper.yaml names no code for {self.case.workload}"))
         return commit
 
+    def field(self, name: str) -> tuple[str, ...]:
+        """Return the path of a field of the site in the profile."""
+        return ("workloads", self.case.workload, name)
 
-def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
-    """The container image a workload wants, by the paper's name and by the site's path; (None, None) without one."""
-    if cluster.profile.container is None:
-        return None, None
-    name = paper.images.get(workload, workload)
-    return name, cluster.image_location(name)
+
+@dataclass(frozen=True, slots=True)
+class TimeFacts:
+    """Defaults and costs of a program that the time model uses.
+
+    Bytes are those moved through a GPU's memory. `logit_bytes` of a logit, from the product that writes it to those
+    that read its gradient: 16-bit written 2, made fp32 6; maximum 4, shifted 8, exponential 8, sum 4, normalised 8; the
+    gradient 8, made 16-bit 6, and read by both its products 2. `sharded_logit_bytes` are added if the vocabulary is
+    split. `accumulated_bytes` of adding a weight's gradient of one microbatch to the sum; the product hides a part.
+    `rotary_bytes` of rotating an element of queries and keys, forward and backward. `optimizer_bytes` of
+    mixed-precision Adam, for a parameter: gradient unscaled 6 and its norm 4, four fp32 read 16 and three written 12,
+    the 16-bit copy 6, the gradient zeroed 4.
+
+    `skips_last_product`: full recomputation of a layer omits its last product, whose result is not read. `keeps_keys`:
+    the keys and values that context parallelism gathers are not gathered again, and are copied into the order of the
+    sequence. `sums_shared_embedding`: the cost of weights that embedding and output layer share is counted.
+    `overlaps_backward_communication`: the backward pass of a layer whose output is split (queries, keys and values, and
+    the first of the feed-forward layer) communicates during its products. `starts_step_by_host`: kernels of the
+    optimizer step are started one by one.
+
+    `start_up_s` is the time of a job beside its iterations. It includes the first iteration, which is counted twice.
+    `fitted_on` and `same_chip` are the kinds of GPU on which the constants of the time model were fitted for this
+    program, and those with the chip, dense peak and power limit of a fitted one; each with the constants to use.
+    """
+
+    attention: str = "flash"
+    distributed_optimizer: bool = True
+    fp32_gradients: bool = True
+    hides_layer_communication: bool = False
+    hides_interleaved_transfers: bool = True
+    records_graph: bool = False
+    skips_last_product: bool = False
+    keeps_keys: bool = False
+    sums_shared_embedding: bool = False
+    overlaps_backward_communication: bool = False
+    starts_step_by_host: bool = False
+    rotary_bytes: tuple[int, int] = (0, 0)
+    logit_bytes: int = 56
+    sharded_logit_bytes: int = 0
+    accumulated_bytes: int = 0
+    optimizer_bytes: int = 48
+    start_up_s: float = ASSUMED_START_UP_S
+    fitted_on: Mapping[str, Fit] = field(default_factory=dict)
+    same_chip: Mapping[str, Fit] = field(default_factory=dict)
+
+
+def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
+    """Return the number of entries of GPT-2's vocabulary."""
+    return GPT2_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Workload(Generic[Site]):
+    """A program that a case can run.
+
+    `arguments` returns the arguments of a case without those that the case itself gives, and `unsupported` the settings
+    that the program lacks, for a site or (None) for any site. `program` builds the command from the whole list.
+    `case_arguments_first`: the program expects the case's own arguments before all others.
+
+    `memory` applies if a case sets nothing else; `memory_measured`: its closed form was compared with measured bytes.
+    `memory_formula` returns an estimate that replaces it, None where it does not apply. `tokens` returns the number of
+    vocabulary entries that the program pads (of a model and a tensor-parallel size), None if it does not pad.
+
+    `counts_context_as_data`: the program's data-parallel size includes context parallelism. `is_own`: the program is
+    `orchestrator.pretrain`, of which jobs import a copy. `runs_on_cpu`: it runs on CPU cores, too.
+    """
+
+    name: str
+    site: type[Site]
+    dialect: Dialect
+    memory: MemoryFacts
+    arguments: Callable[[Case, Site], list[str]]
+    unsupported: Callable[[Case, Site | None], Iterable[str]]
+    program: Callable[[JobContext[Site], Sequence[str]], Program]
+    case_arguments_first: bool = False
+    memory_measured: bool = False
+    memory_formula: Callable[[Case], MemoryEstimate | None] = lambda _case: None
+    usable_share: float = USABLE_SHARE
+    tokens: Callable[[ModelShape, int], int | None] = gpt2_tokens
+    time: TimeFacts = field(default_factory=TimeFacts)
+    counts_context_as_data: bool = False
+    is_own: bool = False
+    runs_on_cpu: bool = False
+
+    @property
+    def default_site(self) -> Site | None:
+        """The fields of a profile that does not name the workload; None if the profile must name it."""
+        is_required = any(info.is_required() for info in self.site.model_fields.values())
+        return None if is_required else self.site()
+
+    def unsupported_settings(self, case: Case, site: Site | None = None) -> str | None:
+        """Return a sentence with all settings of the case that the program lacks; None if there are none."""
+        settings = list(self.unsupported(case, site))
+        return f"{self.name} does not support {', '.join(settings)}" if settings else None
+
+    def all_arguments(self, case: Case, site: Site) -> list[str]:
+        """Return the arguments of a case; ReproError if the program lacks a setting of it."""
+        lacking = self.unsupported_settings(case, site)
+        if lacking is not None:
+            raise ReproError(Problem(f"{case.name}: {lacking}"))
+        own = self.arguments(case, site)
+        return [*case.arguments, *own] if self.case_arguments_first else [*own, *case.arguments]
+
+    def memory_of(self, case: Case) -> MemoryFacts:
+        """Return how the program uses memory with the options of a case."""
+        attention, shards = case.training.attention, case.training.distributed_optimizer
+        return replace(
+            self.memory,
+            attention=self.memory.attention if attention is None else attention,
+            shards_optimizer=self.memory.shards_optimizer if shards is None else shards,
+            microbatch_slots=self.memory.microbatch_slots if _may_record(case.arguments) else None,
+        )
+
+    def estimate_memory(self, case: Case) -> MemoryEstimate:
+        """Return the memory of a case by the program's closed form."""
+        special = self.memory_formula(case)
+        if special is not None:
+            return special
+        estimate = estimate_memory(case.model, case.layout, case.training, self.memory_of(case))
+        return replace(estimate, calibrated=self.memory_measured)
+
+    def causal_attention(self, training: Training, arguments: Sequence[str]) -> bool:
+        """Return whether attention computes only the causal half of the scores.
+
+        Flash attention does. Unfused attention computes all scores, as do Megatron-LM's own layers, which the argument
+        `--transformer-impl local` requests.
+        """
+        own_layers = ("--transformer-impl", "local") in pairwise(arguments)
+        return (training.attention or self.memory.attention) == "flash" and not own_layers
+
+
+AnyWorkload = Workload[Any]
+
+
+def _may_record(arguments: Sequence[str]) -> bool:
+    """Return whether a pipeline of `pretrain` records CUDA graphs with these options (pretrain/graph.py)."""
+    return not {"--overlap-grad-reduce", "--overlap-param-gather"}.intersection(arguments) and (
+        ("--cuda-graph-impl", "none") not in pairwise(arguments)
+    )
 
 
 Flags = Mapping[str, object]
-"""Flag -> its value, in the order of the command line. True is a switch that stands alone; what is None or False is
+"""Flag -> its value, in the order of the command line. True is a switch without a value; a flag with None or False is
 left out."""
 
 
-def words(flags: Flags) -> list[str]:
-    """
-    >>> words({"--lr": "6.0e-5", "--bf16": True, "--swiglu": False, "--train-iters": 100})
+def flag_arguments(flags: Flags) -> list[str]:
+    """Return flags as arguments.
+
+    >>> flag_arguments({"--lr": "6.0e-5", "--bf16": True, "--swiglu": False, "--train-iters": 100})
     ['--lr', '6.0e-5', '--bf16', '--train-iters', '100']
     """
     result: list[str] = []
@@ -137,8 +310,54 @@ def words(flags: Flags) -> list[str]:
     return result
 
 
-def refuse(case: Case, lacking: str, unknown: Iterable[str]) -> None:
-    """ReproError with all of a case that its program cannot be told, instead of running another under its name."""
-    named = list(unknown)
-    if named:
-        raise ReproError(Problem(f"{case.name}: {lacking} {', no '.join(named)}"))
+def megatron_program(
+    job: JobContext[Site],
+    site: CheckoutSite,
+    arguments: Sequence[str],
+    *,
+    data: str,
+    default_commit: str | None = None,
+    imports_checkout: bool = True,
+    environment: tuple[tuple[str, str], ...] = (),
+    needs_mpi: bool = False,
+    warm_up: tuple[str, ...] = (),
+    site_values: Iterable[tuple[str, tuple[str, ...]]] = (),
+) -> Program:
+    """Return the command that runs pretrain_gpt.py of the site's checkout.
+
+    `imports_checkout`: the checkout is in PYTHONPATH. `site_values` are further arguments that come from the profile.
+    """
+    script = f"{site.checkout}/pretrain_gpt.py"
+    given: dict[str, object] = site.model_dump()
+    values = [(value, job.field(name)) for name, value in given.items() if isinstance(value, str)]
+    return Program(
+        workload=job.case.workload,
+        python="python",
+        target=(script,),
+        arguments=tuple(arguments),
+        code=job.commit(default_commit),
+        image=job.image.name,
+        image_path=job.image.path,
+        image_digest=job.image.digest,
+        python_path=site.checkout if imports_checkout else None,
+        mounts=(site.checkout,),
+        environment=environment,
+        data=data,
+        needs_mpi=needs_mpi,
+        compiles_in=site.checkout if warm_up else None,
+        warm_up=warm_up,
+        site_values=((script, job.field("checkout")), *values, *site_values),
+    )
+
+
+# What each start does before it trains (initialize.py, _compile_dependencies), with all that load() looks at. It needs
+# no data and no layout: Kwai's kernels for context parallelism could not be had from a run on one GPU.
+_COMPILE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from argparse import Namespace; from megatron import fused_kernels; "
+    "from megatron.data.dataset_utils import compile_helper; compile_helper(); fused_kernels.load(Namespace(rank=0, "
+)
+
+
+def compile_command(checkout: str, options: str) -> tuple[str, ...]:
+    """Return the command that compiles the kernels of a Megatron-LM with these options of its fused_kernels.load."""
+    return ("python", "-c", f"{_COMPILE}{options}))", checkout)

@@ -1,14 +1,25 @@
-"""A case in the arguments of Megatron-LM at 6985e58938 (2021-08-18), in the order of the SC21 scripts' CONFIG.sh."""
+"""Megatron-LM at 6985e58938 (2021-08-18): arguments in the order of the SC21 scripts' CONFIG.sh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.base import Flags, refuse, words
+from orchestrator.megatron.memory import MemoryFacts
+from orchestrator.workloads.base import (
+    Flags,
+    JobContext,
+    Program,
+    TimeFacts,
+    VocabularySite,
+    Workload,
+    compile_command,
+    flag_arguments,
+    megatron_program,
+)
 
 DROPOUT = 0.1
-"""Megatron-LM's own, then and now, since no script of SC21 says one."""
+"""Megatron-LM's default in all versions; no script of SC21 sets it."""
 
 SCHEDULE: Flags = {
     "--lr-decay-iters": 320,
@@ -22,16 +33,28 @@ SCHEDULE: Flags = {
 _RECOMPUTATION: Mapping[str, Flags] = {"none": {}, "full": {"--activations-checkpoint-method": "uniform"}}
 
 
-def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> list[str]:
-    """The argument list of a case, the scripts' own but for the numbers of iterations; ReproError for what this
-    Megatron-LM did not have yet.
+# Scores are kept; gradients have the 16 bits of the weights unless requested otherwise; every rank holds the whole
+# optimizer (arguments.py and optimizer/ at 6985e58938). Alpa's fork branched two months later.
+MEMORY = MemoryFacts(
+    "unfused",
+    shards_optimizer=False,
+    gradient_bytes=2,
+    logit_bytes=6,
+    frees_outputs=False,
+    fuses_weight_gradients=False,
+)
+TIME = TimeFacts("unfused", False, fp32_gradients=False, hides_interleaved_transfers=False, fitted_on={"A100": "A100"})
+COMPILED = "masked_softmax_fusion=True"
 
-    There is no --exit-interval: at this commit it needs --save, and saves a checkpoint into nowhere without.
+
+def arguments(case: Case, site: VocabularySite) -> list[str]:
+    """Return the arguments of the published scripts, except for the numbers of iterations.
+
+    There is no --exit-interval: at this commit it requires --save, and without a folder it fails to save a checkpoint.
     """
-    refuse(case, f"{case.workload} has no", _unknown(case))
     training, layout = case.training, case.layout
     per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
-    return words(
+    return flag_arguments(
         {
             # MEGATRON_EXTRA_PARAMS, which the scripts put first
             **_RECOMPUTATION[training.recompute],
@@ -39,9 +62,9 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
             "--no-scatter-gather-tensors-in-pipeline": not training.scatter_gather,
             **shape(case),
             "--DDP-impl": training.ddp,
-            "--data-path": data_path,
-            "--vocab-file": vocab_file,
-            "--merge-file": merge_file,
+            "--data-path": site.data_path,
+            "--vocab-file": site.vocab_file,
+            "--merge-file": site.merge_file,
             "--log-interval": training.log_interval,
             "--seq-length": case.model.seq,
             "--max-position-embeddings": case.model.seq,
@@ -52,15 +75,15 @@ def arguments(case: Case, data_path: str, vocab_file: str, merge_file: str) -> l
             "--clip-grad": "1.0",
             f"--{training.dtype}": training.dtype != "fp32",
             "--loss-scale": training.loss_scale,
-            # What the scripts leave to the program, where a case does not.
+            # The scripts use the defaults of the program here.
             "--ffn-hidden-size": case.model.ffn,
             **dropout(case),
         }
-    ) + list(case.arguments)
+    )
 
 
 def shape(case: Case) -> Flags:
-    """What the scripts take from their run_*.sh."""
+    """Return the flags that the scripts take from their run_*.sh."""
     return {
         "--tensor-model-parallel-size": case.layout.tensor_parallel,
         "--pipeline-model-parallel-size": case.layout.pipeline_parallel,
@@ -73,17 +96,17 @@ def shape(case: Case) -> Flags:
 
 
 def dropout(case: Case) -> Flags:
-    """Nothing where it is Megatron-LM's own."""
+    """Return the flags of a dropout other than Megatron-LM's default."""
     given = None if case.training.dropout == DROPOUT else case.training.dropout
     return {"--hidden-dropout": given, "--attention-dropout": given}
 
 
-def _unknown(case: Case) -> Iterator[str]:
+def _unsupported(case: Case, _site: VocabularySite | None) -> Iterator[str]:
     model, layout, training = case.model, case.layout, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None:
-        yield "models but dense GPT in which every head has its own keys"
+        yield "models other than dense GPT with separate keys for each head"
     if training.recompute not in _RECOMPUTATION:
-        yield f"recomputation {training.recompute}, only {', '.join(_RECOMPUTATION)}"
+        yield f"recomputation {training.recompute} (only {', '.join(_RECOMPUTATION)})"
     if training.offload:
         yield "offloading"
     if layout.context_parallel > 1:
@@ -91,6 +114,24 @@ def _unknown(case: Case) -> Iterator[str]:
     if layout.sequence_parallel and layout.tensor_parallel > 1:
         yield "sequence parallelism"
     if training.distributed_optimizer:
-        yield "distributed optimizer"
+        yield "the distributed optimizer"
     if training.attention == "flash":
         yield "flash attention"
+
+
+def _program(job: JobContext[VocabularySite], arguments: Sequence[str]) -> Program:
+    site = job.site
+    warm_up = compile_command(site.checkout, COMPILED)
+    return megatron_program(job, site, arguments, data=site.data_path, imports_checkout=False, warm_up=warm_up)
+
+
+WORKLOAD = Workload(
+    name="megatron-2021",
+    site=VocabularySite,
+    dialect="2021",
+    memory=MEMORY,
+    arguments=arguments,
+    unsupported=_unsupported,
+    program=_program,
+    time=TIME,
+)

@@ -1,29 +1,40 @@
-"""A case in the arguments of today's Megatron-LM, core 0.20.0 of 2026-08-22, in the order of SC21's CONFIG.sh.
+"""Today's Megatron-LM, core 0.20.0 of 2026-08-22: arguments in the order of SC21's CONFIG.sh.
 
-For the 99 cases of SC21 this is the list of 2021 in today's words: recomputation and DDP have other names, and data are
-made up unless the site has some, so that a run needs no more than the checkout. Cases of other papers say the same and
-what makes their model another; their schedule of the learning rate is SC21's, too, as it changes no time.
+For the 99 cases of SC21 this is the list of 2021 with today's flags: recomputation and DDP have other names, and the
+data are synthetic unless the site has some, so a run needs only the checkout. Cases of other papers add the flags of
+their model; their schedule of the learning rate is SC21's, too, because it does not affect the time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import model_validator
 
 from orchestrator.catalog.case import Case
+from orchestrator.config.model import Text
+from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.base import Flags, refuse, words
+from orchestrator.workloads.base import (
+    GPT2_TOKENS,
+    CheckoutSite,
+    Flags,
+    JobContext,
+    Program,
+    Workload,
+    flag_arguments,
+    megatron_program,
+)
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
-from orchestrator.workloads.megatron_core import experts
-from orchestrator.workloads.traits import GPT2_TOKENS
+from orchestrator.workloads.megatron_core import MEMORY, experts
 
 COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
-"""NVIDIA/Megatron-LM whose arguments these are; no paper names it."""
+"""The commit of NVIDIA/Megatron-LM with these arguments; no paper names it."""
 
 SCRIPTED_ITERATIONS = 500
-"""--train-iters of SC21's scripts. Shorter runs are ended by --exit-interval, which saves nothing without --save today,
-and skips the evaluation at the end."""
+"""--train-iters of SC21's scripts. --exit-interval ends shorter runs; it saves nothing without --save today, and skips
+the evaluation at the end."""
 
 _RECOMPUTATION: Mapping[str, Flags] = {
     "none": {},
@@ -38,30 +49,37 @@ OWN_LAYERS: Flags = {
     "--no-gradient-accumulation-fusion": True,
     "--no-masked-softmax-fusion": True,
 }
-"""What a run without transformer-engine and apex must say: by default each of these asks for one of them."""
+"""Flags of a run without transformer-engine and apex, which the defaults require."""
+
+MOCK = "mock data"
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Tokens in GPT-2's vocabulary, and where its two files are."""
+class TodaySite(CheckoutSite):
+    """A checkout of today's Megatron-LM. Without data of the site it uses mock data.
 
-    data_path: str
-    vocab_file: str
-    merge_file: str
-
-
-def arguments(case: Case, data: Data | None, *, transformer_engine: bool = True) -> list[str]:
-    """The argument list of a case, on mock data without `data`; ReproError for what this Megatron-LM has no words for.
-
-    What a case types itself is left out here. Without `transformer_engine` a case is refused what only that one does.
+    `transformer_engine: false` if jobs find neither transformer-engine nor apex: layers and attention are then
+    Megatron-LM's own.
     """
-    refuse(case, f"{case.workload} has no", _unknown(case, data))
-    if not transformer_engine:
-        refuse(case, f"{case.workload} without transformer-engine has no", _unknown_to_own_layers(case))
+
+    data_path: Text | None = None
+    vocab_file: Text | None = None
+    merge_file: Text | None = None
+    transformer_engine: bool = True
+
+    @model_validator(mode="after")
+    def _data_are_complete(self) -> TodaySite:
+        missing = [name for name in ("data_path", "vocab_file", "merge_file") if getattr(self, name) is None]
+        if 0 < len(missing) < 3:
+            raise ValueError(f"data need all of data_path, vocab_file and merge_file: no {' and no '.join(missing)}")
+        return self
+
+
+def arguments(case: Case, site: TodaySite) -> list[str]:
+    """Return the arguments of a case, without flags that the case itself gives."""
     flags: Flags = {
         **_instead_of_the_scripts_own(case),
         **shape(case),
-        **_data(case, data),
+        **_data(case, site),
         "--log-interval": case.training.log_interval,
         "--log-throughput": True,
         "--seq-length": case.model.seq,
@@ -70,7 +88,7 @@ def arguments(case: Case, data: Data | None, *, transformer_engine: bool = True)
         "--exit-interval": case.training.iterations,
         **SCHEDULE,
         "--eval-iters": case.training.evaluation_iterations,
-        # Without one the data sets are not built (an int is divided by None).
+        # Data sets require one (an int is divided by None).
         "--eval-interval": 1000,
         "--clip-grad": "1.0",
         f"--{case.training.dtype}": case.training.dtype != "fp32",
@@ -78,16 +96,16 @@ def arguments(case: Case, data: Data | None, *, transformer_engine: bool = True)
         **_model(case),
         **experts(case),
         **_parallel(case),
-        **({} if transformer_engine else OWN_LAYERS),
+        **({} if site.transformer_engine else OWN_LAYERS),
     }
     typed = read_flags(case.arguments)
-    return words({flag: value for flag, value in flags.items() if flag not in typed}) + list(case.arguments)
+    return flag_arguments({flag: value for flag, value in flags.items() if flag not in typed})
 
 
 def vocabulary_divisor(vocab: int, tensor_parallel: int, tokens: int) -> int | None:
-    """The --make-vocab-size-divisible-by with which `tokens` entries are padded to exactly `vocab` rows.
+    """Return the --make-vocab-size-divisible-by with which `tokens` entries are padded to exactly `vocab` rows.
 
-    The program pads to a multiple of it times the tensor-parallel size. None where there is none such.
+    The program pads to a multiple of it times the tensor-parallel size. None if there is no such number.
 
     >>> vocabulary_divisor(51200, 32, 51199), vocabulary_divisor(51200, 8, 50257), vocabulary_divisor(32004, 8, 32003)
     (32, 128, None)
@@ -98,20 +116,24 @@ def vocabulary_divisor(vocab: int, tensor_parallel: int, tokens: int) -> int | N
     return (multiple if vocab - tokens < multiple else vocab) // tensor_parallel
 
 
-def _unknown(case: Case, data: Data | None) -> Iterator[str]:
+def _unsupported(case: Case, site: TodaySite | None) -> Iterator[str]:
     model, training = case.model, case.training
     if training.recompute not in _RECOMPUTATION:
-        yield f"recomputation {training.recompute}, only {', '.join(_RECOMPUTATION)}"
+        yield f"recomputation {training.recompute} (only {', '.join(_RECOMPUTATION)})"
     if training.offload:
-        yield "share of the activations to offload"
+        yield "offloading"
     if not training.scatter_gather:
-        yield "switch for scatter/gather (its option was removed by 10e7b74597 and nothing took its place)"
-    if data and vocabulary_divisor(model.vocab, case.layout.tensor_parallel, GPT2_TOKENS) is None:
-        yield f"way to pad the {GPT2_TOKENS:,} entries of the site's data to {model.vocab:,}"
+        yield "disabling scatter/gather (10e7b74597 removed the option)"
+    if site is None:
+        return
+    if site.data_path and vocabulary_divisor(model.vocab, case.layout.tensor_parallel, GPT2_TOKENS) is None:
+        yield f"padding the {GPT2_TOKENS:,} entries of the site's data to {model.vocab:,}"
+    if not site.transformer_engine:
+        yield from (f"{setting} without transformer-engine" for setting in _unsupported_by_own_layers(case))
 
 
-def _unknown_to_own_layers(case: Case) -> Iterator[str]:
-    """What dot_product_attention.py, torch_norm.py and models/backends.py of core 0.20.0 stop at, or do otherwise."""
+def _unsupported_by_own_layers(case: Case) -> Iterator[str]:
+    """Yield settings that dot_product_attention.py, torch_norm.py and models/backends.py of core 0.20.0 lack."""
     layout = case.layout
     if case.training.attention not in (None, "unfused"):
         yield f"{case.training.attention} attention"
@@ -124,7 +146,7 @@ def _unknown_to_own_layers(case: Case) -> Iterator[str]:
 
 
 def _instead_of_the_scripts_own(case: Case) -> Flags:
-    """What SC21's scripts put first, and --DDP-impl: `torch` overlaps the gradients' all-reduce, `local` does not."""
+    """Return SC21's first flags, and the equivalent of --DDP-impl: `torch` overlaps the gradients' all-reduce."""
     layout = case.layout
     per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return {
@@ -134,18 +156,20 @@ def _instead_of_the_scripts_own(case: Case) -> Flags:
     }
 
 
-def _data(case: Case, data: Data | None) -> Flags:
-    """NullTokenizer has as many entries as it is told, and one more until core 0.17. With one fewer than the model has,
-    both are padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default.
+def _data(case: Case, site: TodaySite) -> Flags:
+    """Return the flags of data and vocabulary.
+
+    NullTokenizer has --vocab-size entries, and one more before core 0.17. With one fewer than the model has, both are
+    padded to the model's. A vocabulary that tensor parallelism does not divide is padded as by default.
     """
     vocab = case.model.vocab
-    divisor = vocabulary_divisor(vocab, case.layout.tensor_parallel, GPT2_TOKENS if data else vocab - 1)
-    if data:
+    divisor = vocabulary_divisor(vocab, case.layout.tensor_parallel, GPT2_TOKENS if site.data_path else vocab - 1)
+    if site.data_path:
         source: Flags = {
-            "--data-path": data.data_path,
+            "--data-path": site.data_path,
             "--tokenizer-type": "GPT2BPETokenizer",
-            "--vocab-file": data.vocab_file,
-            "--merge-file": data.merge_file,
+            "--vocab-file": site.vocab_file,
+            "--merge-file": site.merge_file,
         }
     else:
         source = {
@@ -157,7 +181,7 @@ def _data(case: Case, data: Data | None) -> Flags:
 
 
 def _model(case: Case) -> Flags:
-    """What makes it another than SC21's GPT."""
+    """Return the flags of models other than SC21's GPT."""
     model = case.model
     llama = model.family == "llama"
     return {
@@ -182,3 +206,27 @@ def _parallel(case: Case) -> Flags:
         "--sequence-parallel": case.layout.sequence_parallel,
         "--use-distributed-optimizer": case.training.distributed_optimizer is True,
     }
+
+
+def _program(job: JobContext[TodaySite], arguments: Sequence[str]) -> Program:
+    site, place = job.site, job.field("transformer_engine")
+    values = () if site.transformer_engine else [(flag, place) for flag in OWN_LAYERS]
+    data = site.data_path or MOCK
+    return megatron_program(job, site, arguments, data=data, default_commit=COMMIT, site_values=values)
+
+
+def _tokens(model: ModelShape, tensor_parallel: int) -> int | None:
+    """Return the model's vocabulary, to which the divisor pads; None if tensor parallelism divides it already."""
+    return model.vocab if model.vocab % tensor_parallel else None
+
+
+WORKLOAD = Workload(
+    name="megatron-2026",
+    site=TodaySite,
+    dialect="now",
+    memory=MEMORY,
+    arguments=arguments,
+    unsupported=_unsupported,
+    program=_program,
+    tokens=_tokens,
+)

@@ -1,61 +1,92 @@
-"""A case for Alpa's benchmark of Megatron-LM: osdi22_artifact/megatron of alpa-projects/alpa at e0ae8bf849.
+"""Alpa's benchmark of Megatron-LM: osdi22_artifact/megatron of alpa-projects/alpa at e0ae8bf849.
 
 benchmark_gpt_one_case.py takes a tuple and the name of a table, makes Megatron-LM's arguments itself, and times two
-steps after one. Its launcher, torch.distributed.launch, gives each rank what our scripts give it.
+steps after a first one. Its launcher, torch.distributed.launch, sets the same variables for each rank as our scripts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.base import refuse
-from orchestrator.workloads.megatron_2021 import DROPOUT
+from orchestrator.config.model import Text
+from orchestrator.megatron.model import ModelShape
+from orchestrator.workloads.base import CheckoutSite, JobContext, Program, Workload, compile_command
+from orchestrator.workloads.megatron_2021 import COMPILED, DROPOUT, MEMORY, TIME
 
 SCRIPT = "benchmark_gpt_one_case.py"
 TABLE = "megatron_results_e2e"
-"""As benchmark_gpt.py calls it; the line that rank 0 adds to TABLE.tsv, where it was started, it prints as well."""
+"""The name that benchmark_gpt.py uses. Rank 0 prints its line and adds it to TABLE.tsv in its working folder."""
 
-UNVERIFIABLE = "its program prints the mean of two steps and no more: neither which iterations were trained nor a loss"
-"""Why no run of it can be verified. Its one line (`exp_name: e2e  instance: p3.16  ...  value: {'tflops': ...}`) also
-says p3.16 and 0 devices for 8 GPUs, whatever it ran on."""
+UNVERIFIABLE = "its program prints only the mean of two steps: neither which iterations were trained nor a loss"
+"""Why no run can be verified. Its one line (`exp_name: e2e  instance: p3.16  ...  value: {'tflops': ...}`) contains
+p3.16 on every machine, and 0 devices for 8 GPUs."""
 
 _LOSS_SCALE = 8
 
 
-def arguments(case: Case) -> list[str]:
-    """What follows the script's name; ReproError for what the script does not ask Megatron-LM for.
+def _benchmark(value: str) -> str:
+    if not value.startswith("<") and not value.endswith("/osdi22_artifact/megatron"):
+        raise ValueError("must be the folder .../osdi22_artifact/megatron in a checkout of alpa-projects/alpa")
+    return value
 
-    What a case types itself comes first: the script reads its own two from the end, and hands on the rest.
-    """
-    refuse(case, f"the script of {case.workload} has no", _unknown(case))
-    return [*case.arguments, repr(case_tuple(case)), TABLE]
+
+class BenchmarkSite(CheckoutSite):
+    """A checkout of Alpa's fork of Megatron-LM, and the folder of Alpa's benchmark scripts in their own checkout."""
+
+    benchmark: Annotated[Text, AfterValidator(_benchmark)]
+
+
+def arguments(case: Case, _site: BenchmarkSite | None = None) -> list[str]:
+    """Return the last two arguments of the script, which passes all others to Megatron-LM."""
+    return [repr(case_tuple(case)), TABLE]
 
 
 def case_tuple(case: Case) -> tuple[object, ...]:
-    """(model, B, S, H, L, heads, V, LD0, LD1, PD0, PD1, PP, NB, FM, Remat, RS, stages, overwrite), as in
-    suite_paper_manual_gpt.py: LD are data- and tensor-parallel sizes, PD the mesh that only Alpa itself reads.
+    """Return the tuple of a case as in suite_paper_manual_gpt.py.
+
+    (model, B, S, H, L, heads, V, LD0, LD1, PD0, PD1, PP, NB, FM, Remat, RS, stages, overwrite): LD are data- and
+    tensor-parallel sizes, PD the mesh that only Alpa itself reads.
     """
     model, layout = case.model, case.layout
     return (
-        *("gpt", layout.global_batch_size, model.seq, model.hidden, model.layers, model.heads, model.vocab),
-        *(layout.data_parallel, layout.tensor_parallel, 1, layout.tensor_parallel, layout.pipeline_parallel),
-        *(layout.microbatches, False, case.training.recompute == "full", True, "uniform_layer_gpipe", None),
+        "gpt",
+        layout.global_batch_size,
+        model.seq,
+        model.hidden,
+        model.layers,
+        model.heads,
+        model.vocab,
+        layout.data_parallel,
+        layout.tensor_parallel,
+        1,
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.microbatches,
+        False,
+        case.training.recompute == "full",
+        True,
+        "uniform_layer_gpipe",
+        None,
     )
 
 
 def import_root(benchmark: str) -> str:
-    """The checkout of alpa-projects/alpa, from which the script imports `benchmark.util`."""
+    """Return the checkout of alpa-projects/alpa, from which the script imports `benchmark.util`."""
     return str(PurePosixPath(benchmark).parents[1])
 
 
-def _unknown(case: Case) -> Iterator[str]:
+def _unsupported(case: Case, _site: BenchmarkSite | None) -> Iterator[str]:
     model, layout, training = case.model, case.layout, case.training
     if model.family != "gpt" or model.experts or model.kv_groups is not None or model.ffn is not None:
-        yield "models but dense GPT with a feed-forward layer of 4 x hidden"
+        yield "models other than dense GPT with a feed-forward layer of 4 x hidden"
     if training.recompute not in ("none", "full"):
-        yield f"recomputation {training.recompute}, only none, full"
+        yield f"recomputation {training.recompute} (only none, full)"
     if training.offload:
         yield "offloading"
     if layout.context_parallel > 1:
@@ -65,14 +96,54 @@ def _unknown(case: Case) -> Iterator[str]:
     if layout.virtual_stages > 1:
         yield "virtual stages"
     if training.distributed_optimizer:
-        yield "distributed optimizer"
+        yield "the distributed optimizer"
     if (training.dtype, training.loss_scale) != ("fp16", _LOSS_SCALE):
-        yield f"arithmetic but fp16 with a loss scale of {_LOSS_SCALE}"
+        yield f"arithmetic other than fp16 with a loss scale of {_LOSS_SCALE}"
     if training.dropout != DROPOUT:
-        yield f"dropout but {DROPOUT}"
+        yield f"dropout other than {DROPOUT}"
     if training.attention == "flash":
         yield "flash attention"
     if training.ddp != "local":
-        yield f"DDP of {training.ddp}"
+        yield f"DDP {training.ddp}"
     if not training.scatter_gather:
-        yield "switch for scatter/gather"
+        yield "disabling scatter/gather"
+
+
+def _program(job: JobContext[BenchmarkSite], arguments: Sequence[str]) -> Program:
+    site, root = job.site, import_root(job.site.benchmark)
+    script = f"{site.benchmark}/{SCRIPT}"
+    benchmark = job.field("benchmark")
+    return Program(
+        workload=job.case.workload,
+        python="python",
+        target=(script,),
+        arguments=tuple(arguments),
+        code=job.commit(),
+        image=job.image.name,
+        image_path=job.image.path,
+        image_digest=job.image.digest,
+        python_path=f"{site.checkout}:{root}",
+        mounts=(site.checkout, root),
+        compiles_in=site.checkout,
+        warm_up=compile_command(site.checkout, COMPILED),
+        unverifiable=UNVERIFIABLE,
+        site_values=((script, benchmark), (site.checkout, job.field("checkout")), (root, benchmark)),
+    )
+
+
+def _no_padding(_model: ModelShape, _tensor_parallel: int) -> None:
+    return None
+
+
+WORKLOAD = Workload(
+    name="megatron-alpa",
+    site=BenchmarkSite,
+    dialect="2021",
+    memory=MEMORY,
+    arguments=arguments,
+    unsupported=_unsupported,
+    program=_program,
+    case_arguments_first=True,
+    tokens=_no_padding,
+    time=replace(TIME, fitted_on={}),
+)

@@ -1,15 +1,27 @@
-"""A case in the arguments of ATC'24's two programs, in the order of their scripts (examples/atc24 at b2646e4d9f).
+"""ATC'24's two programs: arguments in the order of their scripts (examples/atc24 at b2646e4d9f).
 
-Megatron-Kwai at atc24ae-1.0.0 (pretrain_llama.sh), and the Megatron-LM of January 2024 that it compares itself with,
-which the paper calls origin (pretrain_llama_using_origin_megatron.sh).
+Megatron-Kwai at atc24ae-1.0.0 (pretrain_llama.sh), and its baseline, the Megatron-LM of January 2024, which the paper
+calls origin (pretrain_llama_using_origin_megatron.sh).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from orchestrator.catalog.case import Case
-from orchestrator.workloads.base import Flags, refuse, words
+from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory_atc24
+from orchestrator.megatron.model import ModelShape
+from orchestrator.workloads.base import (
+    Flags,
+    JobContext,
+    MegatronSite,
+    Program,
+    TimeFacts,
+    Workload,
+    compile_command,
+    flag_arguments,
+    megatron_program,
+)
 
 ENVIRONMENT = (
     ("MPI_THREAD_SINGLE", "1"),
@@ -19,11 +31,11 @@ ENVIRONMENT = (
     ("TORCH_NCCL_AVOID_RECORD_STREAMS", "1"),
     ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:21"),
 )
-"""What both scripts give mpirun with -x, but for the rendezvous, PYTHONPATH and what every job of ours has. Those that
-a script adds for its cluster's network are the site's."""
+"""Variables that both scripts pass to mpirun with -x, without the rendezvous, PYTHONPATH and those that all jobs set.
+Variables of a cluster's network belong to its profile."""
 
 SCRIPTED_ITERATIONS = 200
-"""TRAIN_ITERS of both scripts. The data sets are made for as many, so that a shorter run reads the same samples."""
+"""TRAIN_ITERS of both scripts. The data sets have this size, so a shorter run reads the same samples."""
 
 _FULL: Flags = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
 _OURS: Flags = {"--kaimm-recompute-mlp-activation-func": True, "--kaimm-recompute-norm": True}
@@ -31,16 +43,15 @@ _KWAI: Mapping[str, Flags] = {"full": _FULL, "ours": _OURS, "none": {}}
 _ORIGIN: Mapping[str, Flags] = {"full": _FULL, "none": {}}
 
 
-def kwai_arguments(case: Case, data_path: str) -> list[str]:
-    """The argument list of a case for Megatron-Kwai; ReproError if its script has no setting for it."""
-    refuse(case, f"the script of {case.workload} has no", _unknown(case, _KWAI, offloads=True))
-    return words(
+def kwai_arguments(case: Case, site: MegatronSite) -> list[str]:
+    """Return the arguments of a case for Megatron-Kwai."""
+    return flag_arguments(
         {
             **_parallel(case),
             "--overlap-p2p-communication": True,
             "--context-parallel-size": case.layout.context_parallel,
             **_KWAI[case.training.recompute],
-            "--overlap-sp-ag": True,  # without tensor parallelism the program turns these two off itself
+            "--overlap-sp-ag": True,  # the program disables both without tensor parallelism
             "--overlap-sp-rs": True,
             "--kaimm-overlap-cp-slow-ctas": 4,
             "--kaimm-cuda-synchronize-level": 2,
@@ -56,15 +67,14 @@ def kwai_arguments(case: Case, data_path: str) -> list[str]:
             **_switches(case, {"--rms-norm": True}),
             "--no-query-key-layer-scaling": True,
             **_fusions(),
-            **_ending(case, data_path),
+            **_ending(case, site.data_path),
         }
-    ) + list(case.arguments)
+    )
 
 
-def origin_arguments(case: Case, data_path: str) -> list[str]:
-    """The same for January 2024, which neither offloads nor recomputes in ATC'24's way."""
-    refuse(case, f"the script of {case.workload} has no", _unknown(case, _ORIGIN, offloads=False))
-    return words(
+def origin_arguments(case: Case, site: MegatronSite) -> list[str]:
+    """Return the arguments of a case for the Megatron-LM of January 2024."""
+    return flag_arguments(
         {
             **_parallel(case),
             "--context-parallel-size": case.layout.context_parallel,
@@ -77,49 +87,45 @@ def origin_arguments(case: Case, data_path: str) -> list[str]:
             **_optimizer(case),
             **_switches(case, {"--normalization": "RMSNorm"}),
             **_fusions(),
-            **_ending(case, data_path),
+            **_ending(case, site.data_path),
         }
-    ) + list(case.arguments)
+    )
 
 
-def kwai_needs_mpi(case: Case) -> bool:
-    """With tensor parallelism --overlap-sp-ag and -rs stay on, and make an MPI group (initialize.py:186)."""
-    return case.layout.tensor_parallel > 1
+def _unsupported_by_kwai(case: Case, _site: MegatronSite | None) -> Iterator[str]:
+    return _unsupported(case, _KWAI, offloads=True)
 
 
-def origin_needs_mpi(case: Case) -> bool:
-    """--tp-comm-overlap makes one whatever the tensor-parallel size; the script gives it without context parallelism
-    only (initialize.py:196).
-    """
-    return case.layout.context_parallel == 1
+def _unsupported_by_origin(case: Case, _site: MegatronSite | None) -> Iterator[str]:
+    return _unsupported(case, _ORIGIN, offloads=False)
 
 
-def _unknown(case: Case, recomputation: Collection[str], *, offloads: bool) -> Iterator[str]:
+def _unsupported(case: Case, recomputation: Collection[str], *, offloads: bool) -> Iterator[str]:
     layout, training = case.layout, case.training
     if case.model.family != "llama" or case.model.experts:
-        yield "models but dense Llama"
+        yield "models other than dense Llama"
     if training.recompute not in recomputation:
-        yield f"recomputation {training.recompute}, only {', '.join(recomputation)}"
+        yield f"recomputation {training.recompute} (only {', '.join(recomputation)})"
     if training.offload and not offloads:
         yield "offloading"
     if layout.tensor_parallel > 1 and not layout.sequence_parallel:
         yield "tensor parallelism without sequence parallelism"
     if layout.context_parallel > 1 and training.cp_comm != "p2p":
-        yield f"choice of {training.cp_comm} for context parallelism"
+        yield f"{training.cp_comm} for context parallelism"
     if training.distributed_optimizer is False:
-        yield "optimizer that is not distributed"
+        yield "an optimizer that is not distributed"
     if training.attention == "unfused":
-        yield "attention but flash attention"
+        yield "attention other than flash attention"
     if training.dtype == "fp16" and training.loss_scale:
-        yield "static loss scale"
+        yield "a static loss scale"
     if not training.scatter_gather:
-        yield "switch for scatter/gather"
+        yield "disabling scatter/gather"
     if training.ddp != "local":
-        yield f"DDP of {training.ddp}"
+        yield f"DDP {training.ddp}"
 
 
 def _parallel(case: Case) -> Flags:
-    """The scripts always interleave, and always ask for sequence parallelism, even where it has no effect."""
+    """Return the flags of the layout. The scripts always request interleaving and sequence parallelism."""
     layout = case.layout
     per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return {
@@ -168,7 +174,7 @@ def _optimizer(case: Case) -> Flags:
 
 
 def _switches(case: Case, norm: Flags) -> Flags:
-    """What makes it a Llama."""
+    """Return the flags that make the model a Llama."""
     return {
         "--no-position-embedding": True,
         "--use-rotary-position-embeddings": True,
@@ -186,9 +192,10 @@ def _fusions() -> Flags:
 
 
 def _ending(case: Case, data_path: str) -> Flags:
-    """Data and output. --exit-interval ends a run that is shorter than the script's, and saves nothing without --save.
+    """Return the flags of data and output.
 
-    Never --exit-duration-in-mins: both programs then save a checkpoint without having been told where.
+    --exit-interval ends a run that is shorter than the script's, and saves nothing without --save. With
+    --exit-duration-in-mins both programs would save a checkpoint without a folder for it.
     """
     return {
         "--data-path": data_path,
@@ -201,3 +208,65 @@ def _ending(case: Case, data_path: str) -> Flags:
         "--eval-iters": case.training.evaluation_iterations,
         "--exit-interval": case.training.iterations,
     }
+
+
+def _kwai_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
+    # With tensor parallelism --overlap-sp-ag and -rs stay on, and create an MPI group (initialize.py:186).
+    options = "masked_softmax_fusion=False, use_fast_rope=True, context_parallel_size=2"
+    return megatron_program(
+        job,
+        job.site,
+        arguments,
+        data=job.site.data_path,
+        environment=ENVIRONMENT,
+        needs_mpi=job.case.layout.tensor_parallel > 1,
+        warm_up=compile_command(job.site.checkout, f"{options}, kaimm_offload_activation_ratio=1.0"),
+    )
+
+
+def _origin_program(job: JobContext[MegatronSite], arguments: Sequence[str]) -> Program:
+    # --tp-comm-overlap, which the script passes without context parallelism, creates an MPI group with every
+    # tensor-parallel size (initialize.py:196). Nothing is compiled: fused_kernels.load is empty.
+    needs_mpi = job.case.layout.context_parallel == 1
+    return megatron_program(
+        job, job.site, arguments, data=job.site.data_path, environment=ENVIRONMENT, needs_mpi=needs_mpi
+    )
+
+
+def _null_tokens(model: ModelShape, _tensor_parallel: int) -> int:
+    """Return the entries of NullTokenizer of 2023: one more than --vocab-size (atc24 pads 32,005)."""
+    return model.vocab + 1
+
+
+def _atc24_memory(case: Case) -> MemoryEstimate | None:
+    if case.training.recompute not in ("none", "ours"):
+        return None
+    return estimate_memory_atc24(case.model, case.layout, case.training)
+
+
+_MEMORY = MemoryFacts("flash", shards_optimizer=True)
+
+KWAI = Workload(
+    name="megatron-kwai",
+    site=MegatronSite,
+    dialect="kwai",
+    memory=_MEMORY,
+    arguments=kwai_arguments,
+    unsupported=_unsupported_by_kwai,
+    program=_kwai_program,
+    memory_formula=_atc24_memory,
+    tokens=_null_tokens,
+    time=TimeFacts(hides_layer_communication=True, fitted_on={"H800": "H800"}),
+    counts_context_as_data=True,  # its arguments.py divides the world by tensor x pipeline alone (b2646e4d9f, line 85)
+)
+
+JAN_2024 = Workload(
+    name="megatron-jan-2024",
+    site=MegatronSite,
+    dialect="2024",
+    memory=_MEMORY,
+    arguments=origin_arguments,
+    unsupported=_unsupported_by_origin,
+    program=_origin_program,
+    tokens=_null_tokens,
+)

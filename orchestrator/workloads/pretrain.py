@@ -1,28 +1,57 @@
-"""A case in the arguments of our own `orchestrator.pretrain`, which speaks today's Megatron-LM for what it knows."""
+"""The program `orchestrator.pretrain`: its arguments, a subset of today's Megatron-LM's, and the copy that jobs import.
+
+Jobs do not import from the environment in which `repro` is installed: its other packages, such as numpy, would replace
+those of the image. The copy also keeps a queued job on the code with which it was submitted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 from orchestrator.catalog.case import Case
+from orchestrator.config.model import Text
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import private_folder
+from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
-from orchestrator.workloads.base import refuse
+from orchestrator.paths import Folders
+from orchestrator.pretrain.pipeline import microbatch_slots
+from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, WorkloadSite
+
+PRETRAIN = "pretrain"
+
+_SOURCES = Path(__file__).resolve().parent.parent / "pretrain"
+_INIT = '"""The part of repro that jobs import."""\n'
+_FILE_MODE = 0o640
+_HINT = "remove this folder, then repeat the command"
+
+USABLE_SHARE_PRETRAIN = 0.975
+"""Usable share of memory; this program's allocator leaves hardly a gap. Of an H200, 150 GB in units of 10^9 bytes, a
+job held 146.07, 0.974, and one that needs 153.4 ran out (experiments/results/h200, over-the-edge). The memory that NCCL
+takes over many nodes is unconfirmed."""
 
 
-def job_arguments(case: Case) -> list[str]:
-    """The argument list of a job; ReproError for what the program does not do. The exact planner, which builds no more
-    than a model, asks for `arguments`, and for the attention itself.
-    """
-    refuse(case, f"{case.workload} has no", _unknown(case))
-    typed = len(case.arguments)
-    found = arguments(case)
+class PretrainSite(WorkloadSite):
+    """Where jobs find a Python with torch and megatron-core; by default the one that runs `repro`."""
+
+    python: Text | None = None
+
+
+def arguments(case: Case, _site: PretrainSite) -> list[str]:
+    """Return the arguments of a job."""
     attention = _pair("--attention-backend", case.training.attention) if case.training.attention else []
-    return [*found[: len(found) - typed], *attention, *case.arguments]
+    return [*model_arguments(case), *attention]
 
 
-def arguments(case: Case) -> list[str]:
-    """The argument list of a case; defaults are left out where the program's own is the same."""
+def model_arguments(case: Case) -> list[str]:
+    """Return the arguments of a case without its choice of attention; defaults of the program are left out."""
     model, layout, training = case.model, case.layout, case.training
     result = [
         *_pair("--tensor-model-parallel-size", layout.tensor_parallel),
@@ -50,12 +79,12 @@ def arguments(case: Case) -> list[str]:
         result.append(f"--{training.dtype}")
     if training.dtype == "fp16" and training.loss_scale:
         result += _pair("--loss-scale", training.loss_scale)
-    if training.distributed_optimizer is not False:  # sharded over the data-parallel ranks unless a case says otherwise
+    if training.distributed_optimizer is not False:  # sharded unless a case disables it
         result.append("--use-distributed-optimizer")
-    return [*result, *case.arguments]
+    return result
 
 
-def _unknown(case: Case) -> Iterator[str]:
+def _unsupported(case: Case, _site: PretrainSite | None) -> Iterator[str]:
     if case.model.experts:
         yield "experts"
     if case.layout.context_parallel > 1 and case.training.cp_comm != "p2p":
@@ -63,7 +92,7 @@ def _unknown(case: Case) -> Iterator[str]:
 
 
 def _family(model: ModelShape) -> list[str]:
-    """What makes the model another than GPT with a feed-forward layer of 4 x hidden."""
+    """Return the arguments of models other than GPT with a feed-forward layer of 4 x hidden."""
     result: list[str] = []
     if model.family == "llama":
         result += ["--swiglu", "--normalization", "RMSNorm", "--position-embedding-type", "rope"]
@@ -89,3 +118,143 @@ def _recomputation(training: Training) -> list[str]:
 
 def _pair(flag: str, value: object) -> list[str]:
     return [flag, str(value)]
+
+
+@cache
+def code_version() -> str:
+    """Return the name of this version of the program, with a digest of its sources; part of a job's identity."""
+    digest = hashlib.sha256()
+    for name, content in _sources().items():
+        digest.update(name.encode() + b"\0" + content + b"\0")
+    return f"pretrain-{digest.hexdigest()[:12]}"
+
+
+def program_folder(folders: Folders) -> Path:
+    """Return the folder for PYTHONPATH of a job; `copy_program` creates it."""
+    return folders.program(code_version())
+
+
+def copy_program(folders: Folders) -> None:
+    """Copy the program to its folder unless it exists; readable for user and group only, and complete or not at all.
+
+    ReproError if the copy cannot be written, or if the folder has other contents.
+    """
+    folder, files = program_folder(folders), _files()
+    try:
+        if not folder.exists():
+            private_folder(folder.parent)
+            _write_at_once(folder, files)
+        _require_same(folder, files)
+    except OSError as error:
+        what = f"the files that jobs import cannot be copied ({error.strerror or error})"
+        hint = "set REPRO_HOME to a folder that you can write to"
+        raise ReproError(Problem(what, str(error.filename or folder), hint)) from None
+
+
+@cache
+def _sources() -> Mapping[str, bytes]:
+    """Return the contents of each source file by name; read once, so the copy matches `code_version`."""
+    return {file.name: file.read_bytes() for file in sorted(_SOURCES.glob("*.py"))}
+
+
+def _files() -> dict[str, bytes]:
+    """Return the contents of each file of the copy by path."""
+    package = {f"orchestrator/pretrain/{name}": content for name, content in _sources().items()}
+    return {"orchestrator/__init__.py": _INIT.encode(), **package}
+
+
+def _write_at_once(folder: Path, files: Mapping[str, bytes]) -> None:
+    unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        for name, content in files.items():
+            path = unfinished / name
+            private_folder(path.parent)
+            path.write_bytes(content)
+            path.chmod(_FILE_MODE)
+        unfinished.rename(folder)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not folder.exists():  # else another process was faster
+            raise
+
+
+def _require_same(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Raise ReproError if a file differs, or if the folder has another file that a job could import."""
+    for name, content in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != content:
+            raise ReproError(Problem("differs from the file of this version of repro", str(path), _HINT))
+    others = sorted(path for path in folder.iterdir() if path.name != "orchestrator")
+    if others:
+        raise ReproError(Problem("not a file of repro, and jobs could import it", str(others[0]), _HINT))
+
+
+def _program(job: JobContext[PretrainSite], arguments: Sequence[str]) -> Program:
+    package = str(program_folder(job.folders))
+    python = job.site.python
+    return Program(
+        workload=job.case.workload,
+        python=python or ("python" if job.image.name else sys.executable),
+        target=("-m", "orchestrator.pretrain"),
+        arguments=tuple(arguments),
+        code=code_version(),
+        image=job.image.name,
+        image_path=job.image.path,
+        image_digest=job.image.digest,
+        python_path=package,
+        mounts=(package,),
+        site_values=((python, job.field("python")),) if python else (),
+        launcher="orchestrator.pretrain.launch",
+    )
+
+
+def _tokens(model: ModelShape, _tensor_parallel: int) -> int | None:
+    """Return the vocabulary of a Llama; the program pads no other."""
+    return model.vocab if model.family == "llama" else None
+
+
+WORKLOAD = Workload(
+    name=PRETRAIN,
+    site=PretrainSite,
+    dialect="pretrain",
+    memory=MemoryFacts(
+        "flash",
+        shards_optimizer=True,
+        logit_bytes=2,
+        keeps_gathered_keys=True,
+        microbatch_slots=microbatch_slots,
+    ),
+    arguments=arguments,
+    unsupported=_unsupported,
+    program=_program,
+    memory_measured=True,
+    usable_share=USABLE_SHARE_PRETRAIN,
+    tokens=_tokens,
+    is_own=True,
+    runs_on_cpu=True,
+    time=TimeFacts(
+        records_graph=True,  # pretrain/graph.py
+        skips_last_product=True,  # pretrain/checkpoint.py
+        keeps_keys=True,  # pretrain/attention.py
+        sums_shared_embedding=True,
+        overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
+        starts_step_by_host=True,
+        # megatron-core's rotation in torch operations (rope_utils.py), in 16 bits: half negated 2, joined 4, both
+        # multiplied 8, added 6, copied 4; backward multiplied 8, half negated 2, joined 4, added 6, zeros 2 and added 6
+        rotary_bytes=(24, 28),
+        # pretrain/loss.py: written 2, read for the sums 2, read and overwritten by their gradient 4, read by both
+        # products 4; the maximum of a split vocabulary is found in a pass of its own.
+        logit_bytes=12,
+        sharded_logit_bytes=2,
+        accumulated_bytes=8,  # pretrain/weight_gradient.py: the product reads and writes the fp32 sum
+        optimizer_bytes=42,  # no loss scale: the norm 4, Adam's 16 and 12, the 16-bit copy 6, the gradient zeroed 4
+        # Importing torch and Megatron-Core, NCCL's connections, compiling: measured with megatron-core 0.16.1 on H200,
+        # torch 2.11; assumed on other GPUs.
+        start_up_s=25.0,
+        # Measured on one, two and four GPUs of an H200 node, in bf16 and without dropout. Not measured, or only without
+        # graphs on a slow host: pipelines of four stages at 2,048 tokens a microbatch, their virtual stages, context
+        # parallelism over more than two, several nodes, dropout. One H100 was measured.
+        fitted_on={"H200": "GH100"},
+        same_chip={"H100": "GH100", "H800": "GH100"},
+    ),
+)

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.megatron.flops import computed_flops_per_iteration
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Recompute
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
 from tests.training.launching import SMALL_MODEL, run_together
 
 MODELS = {
@@ -51,7 +51,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 def test_the_products_of_an_iteration_are_those_of_the_formula(
     counted: dict[str, int], model: str, recompute: Recompute
 ) -> None:
-    skips = traits_of("pretrain").skips_last_product
+    skips = find_workload("pretrain").time.skips_last_product
     expected = computed_flops_per_iteration(
         MODELS[model][0], 8, recompute, causal_attention=False, skips_last_product=skips
     )

@@ -20,17 +20,17 @@ MODULES = (
 FLOORS = {
     **dict.fromkeys((*MODULES, "megatron", "pretrain"), 1),
     **dict.fromkeys(("config", "slurm", "ledger"), 2),
-    **dict.fromkeys(("catalog", "clusters"), 3),
-    **dict.fromkeys(("planning", "workloads", "results", "reading"), 4),
-    "launch": 5,
-    "cli": 6,
+    "catalog": 3,
+    "workloads": 4,
+    "clusters": 5,
+    **dict.fromkeys(("planning", "results", "reading"), 6),
+    "launch": 7,
+    "cli": 8,
 }
 # Within a floor one direction only: a plan has a program, results are read first; not the other way round.
 SAME_FLOOR = {
     ("job_spec", "megatron"),
-    ("planning", "workloads"),
     ("results", "reading"),
-    ("results", "workloads"),
     ("job_dir", "errors"),
     ("atomic_write", "errors"),
     ("ownership", "errors"),

@@ -12,7 +12,7 @@ from orchestrator.megatron.flops import model_flops_utilization
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads.traits import USABLE_SHARE
+from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 
 # examples/atc24/llama-* at atc24ae-1.0.0: layers, hidden, heads (hidden / 128), feed-forward, key-value groups.

@@ -12,7 +12,7 @@ from orchestrator.config.yaml import read_document
 from orchestrator.megatron.flops import flops_per_iteration, training_days
 from orchestrator.megatron.memory import MemoryFacts, estimate_memory
 from orchestrator.megatron.rules.rules import Dialect, RuleContext, broken_rules
-from orchestrator.workloads.traits import USABLE_SHARE
+from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import CHECKOUT, shipped
 
 # Every point of run_table_1.sh and run_figure_11.sh to run_figure_18.sh at 6985e58938: experiment, case, then layers,

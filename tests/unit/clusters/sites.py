@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.clusters.workload_sites import WorkloadSites
 from orchestrator.config.yaml import KeyPath, read_document
 from orchestrator.paths import Folders
+from orchestrator.workloads import workloads
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -105,7 +104,7 @@ def filled(folder: Path, name: str) -> Cluster:
 
 
 def workload_names() -> list[str]:
-    return [field.alias or name for name, field in WorkloadSites.model_fields.items()]
+    return list(workloads())
 
 
 def image_names() -> list[str]:
@@ -155,13 +154,6 @@ def _image(name: str, runtime: str) -> str:
 
 
 def _site(workload: str) -> dict[str, str]:
-    fields = {field.alias or name: field for name, field in WorkloadSites.model_fields.items()}
-    (model,) = [
-        part for part in (*get_args(fields[workload].annotation), fields[workload].annotation) if _is_model(part)
-    ]
-    texts = [name for name, field in model.model_fields.items() if field.annotation is not bool]
+    fields = workloads()[workload].site.model_fields
+    texts = [name for name, field in fields.items() if field.annotation is not bool]
     return {name: _FIELDS.get(name, f"/code/{workload}") for name in texts}
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -62,7 +62,7 @@ def test_a_condition_that_nobody_knows_is_refused_with_those_that_there_are(
 
 
 def test_what_has_no_condition_is_written_without_braces(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match="when: missing; add when:"):
+    with pytest.raises(ReproError, match="when: missing. Hint: add when:"):
         cluster_of(tmp_path, PLAIN + "environment: {A: {value: x}}\n")
 
 

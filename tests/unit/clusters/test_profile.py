@@ -106,8 +106,8 @@ def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(t
 
 def test_a_value_with_other_fields_than_value_and_when_is_refused_at_each(tmp_path: Path) -> None:
     lines = said(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
-    assert "site.yaml:5:15 value: missing; add value:" in lines
-    assert "site.yaml:5:19 a: unknown field; known here: value, when" in lines
+    assert "site.yaml:5:15 value: missing. Hint: add value:" in lines
+    assert "site.yaml:5:19 a: unknown field. Hint: known here: value, when" in lines
 
 
 def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:

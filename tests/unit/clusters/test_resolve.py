@@ -132,7 +132,7 @@ def test_a_base_that_is_not_there_is_said_where_it_is_named(tmp_path: Path) -> N
     with pytest.raises(ReproError) as caught:
         cluster_of(tmp_path, "about: x\nextends: sita\n", name="child")
     (only,) = caught.value.problems
-    assert short(only) == 'child.yaml:2:10 extends: sita: no such cluster; did you mean "site"?'
+    assert short(only) == 'child.yaml:2:10 extends: sita: no such cluster. Did you mean "site"?'
 
 
 @pytest.mark.parametrize("ring", [["one"], ["one", "two"], ["one", "two", "three"]])
@@ -195,17 +195,17 @@ def test_the_overlay_wins_field_by_field_and_lists_are_replaced_whole(tmp_path: 
 def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
     overlay = "slurm:\n  partion: p\n  time_limit: 90\nhardware: {nodes: 0}\n"
     assert sorted(said(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
-        'site.local.yaml:2:3 partion: unknown field; did you mean "partition"?',
+        'site.local.yaml:2:3 partion: unknown field. Did you mean "partition"?',
         "site.local.yaml:3:3 slurm.time_limit: input should be a valid string, got 90",
         "site.local.yaml:4:12 hardware.nodes: input should be greater than or equal to 1, got 0",
-        "site.yaml:1:1 about: missing; add about:",
-        'site.yaml:1:1 abuot: unknown field; did you mean "about"?',
+        "site.yaml:1:1 about: missing. Hint: add about:",
+        'site.yaml:1:1 abuot: unknown field. Did you mean "about"?',
     ]
 
 
 def test_yaml_faults_of_the_file_and_its_overlay_are_said_together(tmp_path: Path) -> None:
     lines = said(tmp_path, "a: 1\na: 2\n", "b: [\n")
-    assert lines[0] == "site.yaml:2:1 a: given twice; first at line 1"
+    assert lines[0] == "site.yaml:2:1 a: given twice. Hint: first at line 1"
     assert lines[1].startswith("site.local.yaml:2:1 not YAML: ")
 
 

@@ -99,10 +99,10 @@ def typed(item: Any) -> str:
 def test_with_every_placeholder_filled_it_is_a_site_where_every_workload_can_run(name: str, tmp_path: Path) -> None:
     cluster = filled(tmp_path, name)
     assert cluster.unfilled == () and cluster.has_overlay
-    assert all(cluster.profile.workloads.megatron(workload) for workload in workload_names() if workload != "pretrain")
+    assert all(cluster.profile.workloads.site(workload) for workload in workload_names())
     container = cluster.profile.container
     if container is None:
-        assert cluster.profile.workloads.pretrain.python == "/code/venv/bin/python"
+        assert cluster.profile.workloads.pretrain_python == "/code/venv/bin/python"
     else:
         assert container.images.keys() >= set(image_names())
         assert all(

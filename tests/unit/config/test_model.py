@@ -68,34 +68,34 @@ def test_a_right_file_becomes_a_model() -> None:
 
 def test_every_fault_is_said_at_once_and_each_at_its_own_place() -> None:
     assert said("titel: t\nsize: 08\nshapes:\n  - {kind: circle, radios: 1}\n  - kind: box\n    width: no\n") == [
-        "d.yaml:1:1 title: missing; add title:",
+        "d.yaml:1:1 title: missing. Hint: add title:",
         "d.yaml:2:7 size: input should be a valid integer, got '08'",
-        "d.yaml:4:5 radius: missing; add radius:",
-        'd.yaml:4:20 radios: unknown field; did you mean "radius"?',
+        "d.yaml:4:5 radius: missing. Hint: add radius:",
+        'd.yaml:4:20 radios: unknown field. Did you mean "radius"?',
         "d.yaml:6:12 shapes.1.width: input should be a valid integer, got 'no'",
-        'd.yaml:1:1 titel: unknown field; did you mean "title"?',
+        'd.yaml:1:1 titel: unknown field. Did you mean "title"?',
     ]
 
 
 def test_the_suggestion_comes_from_the_model_that_stands_there() -> None:
     base = "title: t\nsize: 1\n"
     assert said(base + "shapes: [{kind: box, width: 1, hight: 2}]\n") == [
-        'd.yaml:3:32 hight: unknown field; did you mean "height"?'
+        'd.yaml:3:32 hight: unknown field. Did you mean "height"?'
     ]
     assert said(base + "named:\n  a: {kind: box, wdth: 1, width: 1}\n") == [
-        'd.yaml:4:18 wdth: unknown field; did you mean "width"?'
+        'd.yaml:4:18 wdth: unknown field. Did you mean "width"?'
     ]
     assert said(base + "sites:\n  megatron-2021: {pyton: x}\n") == [
-        'd.yaml:4:19 pyton: unknown field; did you mean "python"?'
+        'd.yaml:4:19 pyton: unknown field. Did you mean "python"?'
     ]
     assert said(base + "sites: {megatron_2021: {}}\n") == [
-        'd.yaml:3:9 megatron_2021: unknown field; did you mean "megatron-2021"?'
+        'd.yaml:3:9 megatron_2021: unknown field. Did you mean "megatron-2021"?'
     ]
 
 
 def test_where_no_name_is_near_all_are_listed() -> None:
     assert said("title: t\nsize: 1\nsites: {zzzzz: 1}\n") == [
-        "d.yaml:3:9 zzzzz: unknown field; known here: megatron-2021"
+        "d.yaml:3:9 zzzzz: unknown field. Hint: known here: megatron-2021"
     ]
 
 
@@ -154,7 +154,7 @@ def test_a_list_or_a_text_at_the_top_is_refused(text: str, place: str) -> None:
 
 
 def test_an_empty_file_lacks_every_required_field() -> None:
-    assert said("") == ["d.yaml:1:1 title: missing; add title:", "d.yaml:1:1 size: missing; add size:"]
+    assert said("") == ["d.yaml:1:1 title: missing. Hint: add title:", "d.yaml:1:1 size: missing. Hint: add size:"]
 
 
 def test_placeholders_are_found_at_any_depth_and_redirections_are_none() -> None:

@@ -105,13 +105,13 @@ def test_quoted_text_stays_text(text: str) -> None:
 
 def test_duplicate_keys_are_refused_wherever_they_stand_and_all_at_once() -> None:
     assert problems("a: 1\nb:\n  c: 1\n  c: 2\na: 3\n") == [
-        "f.yaml:4:3 c: given twice; first at line 3",
-        "f.yaml:5:1 a: given twice; first at line 1",
+        "f.yaml:4:3 c: given twice. Hint: first at line 3",
+        "f.yaml:5:1 a: given twice. Hint: first at line 1",
     ]
 
 
 def test_keys_are_text_so_that_a_quoted_number_is_the_same_key() -> None:
-    assert problems('1: a\n"1": b\n') == ["f.yaml:2:1 1: given twice; first at line 1"]
+    assert problems('1: a\n"1": b\n') == ["f.yaml:2:1 1: given twice. Hint: first at line 1"]
     assert value("true: a\n2: b\n") == {"true": "a", "2": "b"}
 
 
@@ -182,7 +182,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     long_name = tmp_path / ("n" * 300 + ".yaml")
     for path, expected in (
         (tmp_path / "none.yaml", "no such file"),
-        (tmp_path / "folder.yaml", "is a folder, not a YAML file; remove it, or correct the path"),
+        (tmp_path / "folder.yaml", "is a folder, not a YAML file. Hint: remove it, or correct the path"),
         (tmp_path / "latin.yaml", "not UTF-8 text (byte 4); save it as UTF-8"),
         (tmp_path / "latin.yaml" / "x.yaml", "cannot be read: Not a directory"),
         (long_name, "cannot be read: File name too long"),

@@ -15,7 +15,7 @@ from orchestrator.launch.batches import side_plan
 from orchestrator.launch.preflight import require_ready
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
-from orchestrator.workloads.program import Program
+from orchestrator.workloads.base import Program
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.launch.test_run_record import checkout, git
 
@@ -35,7 +35,7 @@ def require(plans: list[Plan], folder: Path, more: str = "") -> None:
 
 def job_of(folder: Path, checkout: Path, commit: str) -> Plan:
     place = ("workloads", "megatron-2021", "checkout")
-    values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/makers gives them
+    values = ((f"{checkout}/pretrain_gpt.py", place), (str(checkout), place))  # as workloads/base gives them
     program = Program("megatron-2021", "python", (), (), commit, site_values=values)
     return side_plan(here(folder), program, "case", 1, "0:10:00")
 

@@ -27,7 +27,7 @@ from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord as QueueRecord
-from orchestrator.workloads.pretrain_files import code_version
+from orchestrator.workloads.pretrain import code_version
 from tests.unit.clusters.sites import CHECKOUT, cluster_of, filled
 
 TEMPLATES = CHECKOUT / "templates"

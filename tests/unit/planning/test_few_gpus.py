@@ -14,7 +14,7 @@ from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.planning.cost import cost_of
 from orchestrator.planning.plan import cases_at, plan_cases
 from orchestrator.planning.target import Target
-from orchestrator.workloads.traits import USABLE_SHARE
+from orchestrator.workloads.base import USABLE_SHARE
 from tests.unit.catalog.entries import shipped
 from tests.unit.planning.test_plan import FOLDERS, local
 

@@ -13,7 +13,7 @@ from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.planning.plan import identity, non_default
-from orchestrator.workloads.program import Program
+from orchestrator.workloads.base import Program
 from tests.unit.catalog.entries import shipped
 
 CASE = expand(shipped())[0]

@@ -11,7 +11,7 @@ from orchestrator.catalog.case import with_workload
 from orchestrator.catalog.expand import expand
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.planning.target import Target, case_context, refusals, start_refusals, start_warnings
-from orchestrator.workloads.program import Program
+from orchestrator.workloads.base import Program
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 

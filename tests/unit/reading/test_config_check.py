@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,11 @@ from orchestrator.reading.config_check import Expected, expected_of, mismatches,
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.parse import LogReport, read_log
 from orchestrator.workloads import (
-    megatron_2021,
-    megatron_2026,
-    megatron_alpa,
-    megatron_core,
-    megatron_kwai,
-    pretrain,
+    find_workload,
+    workloads,
 )
-from orchestrator.workloads.makers import MAKERS
-from orchestrator.workloads.telling import unsupported
-from orchestrator.workloads.traits import traits_of
 from tests.unit.results.making import CHECKOUT, a_row
+from tests.unit.workloads.places import arguments_of
 
 PLANNED = Expected(
     gpus=64,
@@ -218,9 +211,7 @@ def case_of(experiment: str, scale: str = "paper", **point: Any) -> Case:
 
 def test_what_was_planned_is_read_from_the_ledger(tmp_path: Path) -> None:
     case = case_of("figure-13", pp=8, gbs=32)
-    expected = expected_of(
-        row_of(tmp_path, case, megatron_2021.arguments(case, "/d", "/v", "/m"), PLANNED.commit or "")
-    )
+    expected = expected_of(row_of(tmp_path, case, arguments_of("megatron-2021", case), PLANNED.commit or ""))
     model, layout, training = case.model, case.layout, case.training
     assert expected == Expected(
         gpus=layout.gpus,
@@ -258,17 +249,6 @@ def test_a_branch_or_a_digest_is_no_commit(tmp_path: Path) -> None:
         assert expected_of(replace(row, code=code)).commit is None
 
 
-ARGUMENTS: Mapping[str, Callable[[Case], list[str]]] = {
-    "pretrain": pretrain.job_arguments,
-    "megatron-2021": lambda case: megatron_2021.arguments(case, "/d", "/v", "/m"),
-    "megatron-kwai": lambda case: megatron_kwai.kwai_arguments(case, "/d"),
-    "megatron-jan-2024": lambda case: megatron_kwai.origin_arguments(case, "/d"),
-    "megatron-core-0.14": lambda case: megatron_core.arguments(case, "/d", "/v", "/m"),
-    "megatron-tutorial-fork": lambda case: megatron_core.arguments(case, "/d", "/v", "/m"),
-    "megatron-2026": lambda case: megatron_2026.arguments(case, None),
-}
-
-
 def shipped_cases() -> list[Case]:
     """One for each shape, layout and program that ships, at every scale."""
     folders = Folders(CHECKOUT, CHECKOUT)
@@ -285,25 +265,24 @@ def shipped_cases() -> list[Case]:
 def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(tmp_path: Path) -> None:
     row, seen = a_row(tmp_path), set()
     for case in shipped_cases():
-        if case.workload not in MAKERS or unsupported(case):
+        tensor, traits = case.layout.tensor_parallel, find_workload(case.workload)
+        if traits.unsupported_settings(case):
             continue
-        tensor, traits = case.layout.tensor_parallel, traits_of(case.workload)
         tokens = traits.tokens(case.model, tensor)
         setting = RuleContext(case.model, case.layout, case.training, traits.dialect, case.arguments, tokens=tokens)
-        tell = ARGUMENTS.get(case.workload)
-        arguments = tell(case) if tell else megatron_alpa.arguments(case)
-        planned = expected_of(planned_as(row, case, arguments)).padded_vocabulary
-        assert planned == (setting.vocabulary if tell else None), (case.experiment, case.name)
+        planned = expected_of(planned_as(row, case, arguments_of(case.workload, case))).padded_vocabulary
+        prints_it = case.workload != "megatron-alpa"
+        assert planned == (setting.vocabulary if prints_it else None), (case.experiment, case.name)
         seen.add(case.workload)
-    assert seen == {"megatron-alpa", *ARGUMENTS} - {"megatron-2026"}
+    assert seen == set(workloads()) - {"megatron-2026"}
 
 
 def test_real_data_are_padded_to_what_the_plan_asks_for(tmp_path: Path) -> None:
     case = replace(case_of("figure-13", pp=8, gbs=32), workload="megatron-2026")
-    for data in (None, megatron_2026.Data("/d", "/v", "/m")):
-        row = row_of(tmp_path, case, megatron_2026.arguments(case, data))
+    for data in ({}, {"data_path": "/d", "vocab_file": "/v", "merge_file": "/m"}):
+        row = row_of(tmp_path, case, arguments_of("megatron-2026", case, **data))
         assert expected_of(row).padded_vocabulary == 51200
-    arguments = [*megatron_2026.arguments(case, None), "--padded-vocab-size", "60000"]
+    arguments = [*arguments_of("megatron-2026", case), "--padded-vocab-size", "60000"]
     assert expected_of(row_of(tmp_path, case, arguments)).padded_vocabulary == 60000
     assert expected_of(row_of(tmp_path, case, ["--tokenizer-type", "Llama2Tokenizer"])).padded_vocabulary is None
 
@@ -356,7 +335,7 @@ def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, work
     layout = replace(shipped.layout, gpus=16, sequence_parallel=True, global_batch_size=256, **sizes)
     training = replace(shipped.training, recompute="full", offload=0.0)
     case = replace(shipped, workload=workload, layout=layout, training=training)
-    expected = expected_of(row_of(tmp_path, case, ARGUMENTS[workload](case)))
+    expected = expected_of(row_of(tmp_path, case, arguments_of(workload, case)))
     log = WORLDS[workload] + DUMP
     assert [one.reason for one in mismatches(read_log(log), expected)] == []
     broken = read_log(log.replace(b"......... 5\n", b"......... None\n").replace(b"32256", b"32128"))
@@ -368,9 +347,9 @@ def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, work
 
 def test_the_parameters_of_our_own_program_are_known_to_the_last_one(tmp_path: Path) -> None:
     case = next(case for case in shipped_cases() if case.workload == "pretrain" and case.experiment.startswith("atc24"))
-    expected = expected_of(row_of(tmp_path, case, pretrain.job_arguments(case)))
+    expected = expected_of(row_of(tmp_path, case, arguments_of("pretrain", case)))
     assert len(expected.parameters) == case.layout.pipeline_parallel and None not in expected.parameters
-    typed = [*pretrain.job_arguments(case)]
+    typed = [*arguments_of("pretrain", case)]
     typed.remove("--swiglu")
     assert expected_of(row_of(tmp_path, case, typed)).parameters == ()
     assert "--swiglu" not in read_flags(typed)

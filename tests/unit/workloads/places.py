@@ -8,6 +8,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import Paper
 from orchestrator.paths import Folders
+from orchestrator.workloads import find_workload
 from tests.unit.catalog.entries import CHECKOUT, find_case, shipped
 
 FOLDERS = Folders(shipped=CHECKOUT, home=CHECKOUT)
@@ -40,3 +41,19 @@ def one_of_each() -> list[tuple[Case, Paper]]:
 
 def pretrain_case() -> tuple[Case, Paper]:
     return expand(shipped(), "quad")[0], shipped().paper
+
+
+SITE_FIELDS = {
+    "checkout": "/checkout",
+    "data_path": "DATA",
+    "vocab_file": "VOCAB",
+    "merge_file": "MERGE",
+    "benchmark": "/alpa/osdi22_artifact/megatron",
+}
+
+
+def arguments_of(workload: str, case: Case, **fields: object) -> list[str]:
+    """Return the arguments of a case with these fields of the site; fields that are required have a value."""
+    found = find_workload(workload)
+    required = {name: SITE_FIELDS[name] for name, field in found.site.model_fields.items() if field.is_required()}
+    return found.all_arguments(case, found.site.model_validate(required | fields))

@@ -13,12 +13,12 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import Paper, scale_names
 from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.clusters.program import program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.paths import Folders
-from orchestrator.workloads.makers import MAKERS
-from orchestrator.workloads.program import program_for
+from orchestrator.workloads import workloads
 from tests.unit.catalog.entries import CHECKOUT
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE
@@ -44,7 +44,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return cluster_of(folder, PLAIN + EVERYWHERE)
 
 
-@pytest.mark.parametrize("workload", MAKERS)
+@pytest.mark.parametrize("workload", workloads())
 def test_every_case_is_said_or_refused_in_one_line(workload: str, everywhere: Cluster) -> None:
     said = 0
     for paper, own in CATALOGUE:

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import CodeFields
+from orchestrator.clusters.program import is_offered, program_for
 from orchestrator.errors import ReproError
-from orchestrator.workloads.program import is_offered, program_for
 from tests.unit.catalog.entries import find_case, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS, one_of_each, pretrain_case
@@ -25,7 +25,7 @@ def test_todays_megatron_needs_its_checkout_alone_and_runs_its_own_commit_where_
     entry = shipped()
     case = replace(expand(entry)[0], workload="megatron-2026")
     assert not is_offered("megatron-2026", cluster_of(tmp_path))
-    with pytest.raises(ReproError, match=r"^site has no megatron-2026; .* megatron-2026: checkout$"):
+    with pytest.raises(ReproError, match=r"^site has no megatron-2026. Hint: .* megatron-2026: checkout$"):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
     found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
     assert (found.target, found.python_path, found.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))

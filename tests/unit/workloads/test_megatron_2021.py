@@ -10,8 +10,8 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.workloads import megatron_2021
 from tests.unit.catalog.entries import shipped
+from tests.unit.workloads.places import arguments_of
 
 # MEGATRON_PARAMS of CONFIG.sh at 6985e58938, examples/sc21, after MEGATRON_EXTRA_PARAMS of run_figure_13.sh.
 SCRIPT = (
@@ -27,7 +27,7 @@ OURS = {"--train-iters": "25", "--eval-iters": "1"}
 
 
 def arguments(case: Case) -> list[str]:
-    return megatron_2021.arguments(case, "DATA", "VOCAB", "MERGE")
+    return arguments_of("megatron-2021", case)
 
 
 @pytest.mark.parametrize("case", expand(shipped()), ids=lambda case: case.slug)
@@ -75,13 +75,13 @@ def test_what_the_scripts_leave_to_the_program_is_said_where_a_case_has_another(
 @pytest.mark.parametrize(
     ("part", "change", "said"),
     [
-        ("model", {"family": "llama"}, "models but dense GPT in which every head has its own keys"),
-        ("model", {"experts": 8}, "models but dense GPT in which every head has its own keys"),
-        ("model", {"kv_groups": 8}, "models but dense GPT in which every head has its own keys"),
-        ("training", {"recompute": "selective"}, "recomputation selective, only none, full"),
-        ("training", {"recompute": "ours"}, "recomputation ours, only none, full"),
+        ("model", {"family": "llama"}, "models other than dense GPT with separate keys for each head"),
+        ("model", {"experts": 8}, "models other than dense GPT with separate keys for each head"),
+        ("model", {"kv_groups": 8}, "models other than dense GPT with separate keys for each head"),
+        ("training", {"recompute": "selective"}, "recomputation selective (only none, full)"),
+        ("training", {"recompute": "ours"}, "recomputation ours (only none, full)"),
         ("training", {"offload": 0.5}, "offloading"),
-        ("training", {"distributed_optimizer": True}, "distributed optimizer"),
+        ("training", {"distributed_optimizer": True}, "the distributed optimizer"),
         ("training", {"attention": "flash"}, "flash attention"),
         ("layout", {"context_parallel": 2}, "context parallelism"),
         ("layout", {"sequence_parallel": True}, "sequence parallelism"),
@@ -92,4 +92,4 @@ def test_what_came_later_is_refused(part: str, change: dict[str, Any], said: str
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments(changed)
-    assert str(caught.value) == f"{case.name}: megatron-2021 has no {said}"
+    assert str(caught.value) == f"{case.name}: megatron-2021 does not support {said}"

@@ -13,10 +13,11 @@ from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.megatron_2026 import Data, arguments, vocabulary_divisor
+from orchestrator.workloads.megatron_2026 import vocabulary_divisor
 from tests.unit.catalog.entries import find_case
+from tests.unit.workloads.places import arguments_of
 
-DATA = Data("DATA", "VOCAB", "MERGE")
+DATA = {"data_path": "DATA", "vocab_file": "VOCAB", "merge_file": "MERGE"}
 
 
 def today(experiment: str, name: str, **training: Any) -> Case:
@@ -24,8 +25,8 @@ def today(experiment: str, name: str, **training: Any) -> Case:
     return replace(case, workload="megatron-2026", training=replace(case.training, **training))
 
 
-def flags(case: Case, data: Data | None = None) -> dict[str, tuple[str, ...]]:
-    return read_flags(arguments(case, data))
+def flags(case: Case, data: dict[str, str] | None = None) -> dict[str, tuple[str, ...]]:
+    return read_flags(arguments_of("megatron-2026", case, **(data or {})))
 
 
 def test_a_llama_is_told_from_sc21s_gpt_by_all_that_makes_it_one() -> None:
@@ -65,14 +66,14 @@ def test_experts_are_told_as_the_tutorials_tell_them() -> None:
     ],
 )
 def test_recomputation_has_todays_names(recompute: str, said: list[str]) -> None:
-    found = arguments(today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute), None)
+    found = arguments_of("megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute))
     assert found[: len(said)] == said
     assert [word for word in found if word.startswith("--recompute")] == said[::2]
 
 
 def test_what_a_case_types_itself_is_said_once_and_last() -> None:
     case = replace(today("figure-13", "pp=8,tp=8,gbs=32"), arguments=("--eval-interval=25", "--swiglu"))
-    found = arguments(case, None)
+    found = arguments_of("megatron-2026", case)
     assert found[-2:] == ["--eval-interval=25", "--swiglu"]
     assert sum(word.startswith("--eval-interval") for word in found) == 1
 
@@ -101,13 +102,13 @@ def test_the_sites_data_take_the_place_of_mock_data_with_their_vocabulary_and_th
 @pytest.mark.parametrize(
     ("experiment", "name", "change", "said"),
     [
-        ("atc-table-8", "case=ours", {"offload": 0.0}, "no recomputation ours, only none, selective, full"),
-        ("atc-table-8", "case=baseline", {"offload": 0.5}, "no share of the activations to offload"),
+        ("atc-table-8", "case=ours", {"offload": 0.0}, "recomputation ours (only none, selective, full)"),
+        ("atc-table-8", "case=baseline", {"offload": 0.5}, "offloading"),
         (
             "atc-table-8",
             "case=ours",
             {},
-            "no recomputation ours, only none, selective, full, no share of the activations to offload",
+            "recomputation ours (only none, selective, full), offloading",
         ),
     ],
 )
@@ -115,37 +116,44 @@ def test_what_only_atc24s_own_program_does_is_refused(
     experiment: str, name: str, change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ReproError) as caught:
-        arguments(today(experiment, name, **change), None)
-    assert str(caught.value) == f"{name}: megatron-2026 has {said}"
+        arguments_of("megatron-2026", today(experiment, name, **change))
+    assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
 
 
 @pytest.mark.parametrize(
     ("experiment", "name", "change", "said"),
     [
-        ("figure-13", "pp=8,tp=8,gbs=32", {"attention": "flash"}, "flash attention"),
-        ("atc-figure-9", "model=llama2-70b,gpus=256", {}, "context parallelism, no sequence parallelism"),
-        ("core-ep", "case=511", {}, "grouped products of the experts"),
+        ("figure-13", "pp=8,tp=8,gbs=32", {"attention": "flash"}, "flash attention without transformer-engine"),
+        (
+            "atc-figure-9",
+            "model=llama2-70b,gpus=256",
+            {},
+            "context parallelism without transformer-engine, sequence parallelism without transformer-engine",
+        ),
+        ("core-ep", "case=511", {}, "grouped products of the experts without transformer-engine"),
     ],
 )
 def test_what_only_transformer_engine_does_is_refused_without_it(
     experiment: str, name: str, change: dict[str, Any], said: str
 ) -> None:
     case = today(experiment, name, **change)
-    assert arguments(case, None)
+    assert arguments_of("megatron-2026", case)
     with pytest.raises(ReproError) as caught:
-        arguments(case, None, transformer_engine=False)
-    assert str(caught.value) == f"{name}: megatron-2026 without transformer-engine has no {said}"
+        arguments_of("megatron-2026", case, transformer_engine=False)
+    assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
 
 
 def test_attention_that_keeps_its_scores_is_what_megatron_lms_own_layers_have() -> None:
-    found = arguments(today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"), None, transformer_engine=False)
+    found = arguments_of(
+        "megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"), transformer_engine=False
+    )
     assert found[found.index("--transformer-impl") + 1] == "local"
 
 
 def test_data_with_more_words_than_the_model_are_refused() -> None:
     case = today("atc-table-8", "case=baseline")
-    with pytest.raises(ReproError, match=r"no way to pad the 50,257 entries of the site's data to 32,004$"):
-        arguments(case, DATA)
+    with pytest.raises(ReproError, match=r"does not support padding the 50,257 entries of the site's data to 32,004$"):
+        arguments_of("megatron-2026", case, **DATA)
 
 
 def test_a_vocabulary_that_no_padding_ends_at_is_padded_as_the_program_does_without_being_told() -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.workloads.megatron_alpa import arguments, import_root
+from orchestrator.workloads.megatron_alpa import import_root
 from tests.unit.catalog.entries import find_case, shipped
+from tests.unit.workloads.places import arguments_of
 
 # gpt_megatron_best_suite of osdi22_artifact/megatron/benchmark_gpt.py, alpa-projects/alpa at e0ae8bf849, as it is
 # printed into the command line: by GPUs, with the models of benchmark/alpa/suite_paper_manual_gpt.py.
@@ -27,12 +28,12 @@ BEST = {
 
 @pytest.mark.parametrize("gpus", BEST)
 def test_the_best_layouts_are_launched_as_published_word_for_word(gpus: int) -> None:
-    assert arguments(find_case("alpa-gpt", f"gpus={gpus}")) == [BEST[gpus], "megatron_results_e2e"]
+    assert arguments_of("megatron-alpa", find_case("alpa-gpt", f"gpus={gpus}")) == [BEST[gpus], "megatron_results_e2e"]
 
 
 def test_the_script_makes_of_every_tuple_the_layout_that_the_case_has() -> None:
     for case in expand(shipped("alpa-search")):
-        given = ast.literal_eval(arguments(case)[-2])  # the script itself uses eval
+        given = ast.literal_eval(arguments_of("megatron-alpa", case)[-2])  # the script itself uses eval
         batch, data, tensor, pipeline, microbatches = (given[i] for i in (1, 7, 8, 11, 12))
         assert data * tensor * pipeline == case.layout.gpus
         assert batch == case.layout.global_batch_size
@@ -41,29 +42,29 @@ def test_the_script_makes_of_every_tuple_the_layout_that_the_case_has() -> None:
 
 def test_what_a_case_types_comes_before_the_two_words_that_the_script_reads_from_the_end() -> None:
     case = replace(find_case("alpa-gpt", "gpus=1"), arguments=("--seed", "7"))
-    assert arguments(case) == ["--seed", "7", BEST[1], "megatron_results_e2e"]
+    assert arguments_of("megatron-alpa", case) == ["--seed", "7", BEST[1], "megatron_results_e2e"]
 
 
 def test_without_recomputation_the_script_asks_for_none() -> None:
     case = find_case("alpa-gpt", "gpus=1")
     plain = replace(case, training=replace(case.training, recompute="none"))
-    assert ast.literal_eval(arguments(plain)[0])[14] is False
+    assert ast.literal_eval(arguments_of("megatron-alpa", plain)[0])[14] is False
 
 
 @pytest.mark.parametrize(
     ("part", "change", "said"),
     [
-        ("model", {"family": "llama"}, "models but dense GPT with a feed-forward layer of 4 x hidden"),
-        ("model", {"ffn": 100}, "models but dense GPT with a feed-forward layer of 4 x hidden"),
-        ("training", {"recompute": "selective"}, "recomputation selective, only none, full"),
+        ("model", {"family": "llama"}, "models other than dense GPT with a feed-forward layer of 4 x hidden"),
+        ("model", {"ffn": 100}, "models other than dense GPT with a feed-forward layer of 4 x hidden"),
+        ("training", {"recompute": "selective"}, "recomputation selective (only none, full)"),
         ("training", {"offload": 0.5}, "offloading"),
-        ("training", {"loss_scale": 8192}, "arithmetic but fp16 with a loss scale of 8"),
-        ("training", {"dtype": "bf16"}, "arithmetic but fp16 with a loss scale of 8"),
-        ("training", {"dropout": 0.0}, "dropout but 0.1"),
-        ("training", {"ddp": "torch"}, "DDP of torch"),
+        ("training", {"loss_scale": 8192}, "arithmetic other than fp16 with a loss scale of 8"),
+        ("training", {"dtype": "bf16"}, "arithmetic other than fp16 with a loss scale of 8"),
+        ("training", {"dropout": 0.0}, "dropout other than 0.1"),
+        ("training", {"ddp": "torch"}, "DDP torch"),
         ("training", {"attention": "flash"}, "flash attention"),
-        ("training", {"scatter_gather": False}, "switch for scatter/gather"),
-        ("training", {"distributed_optimizer": True}, "distributed optimizer"),
+        ("training", {"scatter_gather": False}, "disabling scatter/gather"),
+        ("training", {"distributed_optimizer": True}, "the distributed optimizer"),
         ("layout", {"virtual_stages": 2}, "virtual stages"),
         ("layout", {"context_parallel": 2}, "context parallelism"),
         ("layout", {"tensor_parallel": 2, "sequence_parallel": True}, "sequence parallelism"),
@@ -73,8 +74,8 @@ def test_what_the_script_does_not_ask_megatron_for_is_refused(part: str, change:
     case = find_case("alpa-gpt", "gpus=4")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
-        arguments(changed)
-    assert str(caught.value) == f"gpus=4: the script of megatron-alpa has no {said}"
+        arguments_of("megatron-alpa", changed)
+    assert str(caught.value) == f"gpus=4: megatron-alpa does not support {said}"
 
 
 def test_the_script_imports_from_the_checkout_that_it_lies_in() -> None:

@@ -10,8 +10,8 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads import megatron_core
 from tests.unit.catalog.entries import find_case
+from tests.unit.workloads.places import arguments_of
 
 # What all scripts of vuiseng9/megatron-tutorials at 0b2c030a1d have after their model's arguments, but for
 # --train-iters 500000, which a later one overrides, and --tensorboard-dir.
@@ -39,7 +39,7 @@ def model(layers: int, hidden: int, heads: int, seq: int, backend: str = "auto")
 
 
 def arguments(case: Case) -> list[str]:
-    return megatron_core.arguments(case, "DATA", "VOCAB", "MERGE")
+    return arguments_of("megatron-core-0.14", case)
 
 
 def test_row_124_is_launched_as_published_word_for_word() -> None:
@@ -155,13 +155,13 @@ def test_half_precision_brings_its_loss_scale_and_full_precision_neither() -> No
 @pytest.mark.parametrize(
     ("part", "change", "said"),
     [
-        ("training", {"recompute": "ours"}, "recomputation ours, only none, full"),
+        ("training", {"recompute": "ours"}, "recomputation ours (only none, full)"),
         ("training", {"offload": 0.5}, "offloading"),
-        ("training", {"scatter_gather": False}, "switch for scatter/gather"),
-        ("training", {"ddp": "torch"}, "DDP of torch"),
-        ("model", {"family": "llama"}, "models but GPT-2's, with experts or without"),
-        ("model", {"kv_groups": 5}, "models but GPT-2's, with experts or without"),
-        ("model", {"ffn": 4096}, "models but GPT-2's, with experts or without"),
+        ("training", {"scatter_gather": False}, "disabling scatter/gather"),
+        ("training", {"ddp": "torch"}, "DDP torch"),
+        ("model", {"family": "llama"}, "models other than GPT-2's, with or without experts"),
+        ("model", {"kv_groups": 5}, "models other than GPT-2's, with or without experts"),
+        ("model", {"ffn": 4096}, "models other than GPT-2's, with or without experts"),
     ],
 )
 def test_what_no_tutorial_has_is_refused(part: str, change: dict[str, Any], said: str) -> None:
@@ -169,4 +169,4 @@ def test_what_no_tutorial_has_is_refused(part: str, change: dict[str, Any], said
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments(changed)
-    assert str(caught.value) == f"case=101: the scripts of megatron-core-0.14 have no {said}"
+    assert str(caught.value) == f"case=101: megatron-core-0.14 does not support {said}"

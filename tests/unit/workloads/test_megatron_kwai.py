@@ -11,8 +11,8 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules.rule_context import read_flags
-from orchestrator.workloads.megatron_kwai import kwai_arguments, origin_arguments
 from tests.unit.catalog.entries import find_case, shipped
+from tests.unit.workloads.places import arguments_of
 
 # From `python3 ../../pretrain_gpt.py` on, examples/atc24/pretrain_llama.sh at b2646e4d9f, with the variables of
 # 6_run_175b_256gpus_ours.sh and llama-175b.
@@ -77,7 +77,7 @@ def scripted(text: str, iterations: int) -> list[str]:
 
 def settings_of(case: Case) -> tuple[int, str, float]:
     """PP_l, CKPT and OFFLOAD_ALPHA as the arguments have them."""
-    flags = read_flags(kwai_arguments(case, "DATA"))
+    flags = read_flags(arguments_of("megatron-kwai", case))
     ckpt = "no"
     if flags.get("--recompute-granularity") == ("full",):
         assert (flags["--recompute-method"], flags["--recompute-num-layers"]) == (("uniform",), ("1",))
@@ -93,17 +93,17 @@ def settings_of(case: Case) -> tuple[int, str, float]:
 
 
 def test_script_6_is_launched_as_published_and_ended_early() -> None:
-    assert kwai_arguments(find_case("atc-table-8", "case=ours"), "DATA") == scripted(KWAI, 20)
+    assert arguments_of("megatron-kwai", find_case("atc-table-8", "case=ours")) == scripted(KWAI, 20)
 
 
 def test_script_3_is_launched_as_published_and_ended_early() -> None:
-    assert origin_arguments(find_case("atc-demo", "case=origin"), "DATA") == scripted(ORIGIN, 40)
+    assert arguments_of("megatron-jan-2024", find_case("atc-demo", "case=origin")) == scripted(ORIGIN, 40)
 
 
 def test_origin_overlaps_tensor_parallel_communication_without_context_parallelism_only() -> None:
     alone, shared = find_case("atc-demo", "case=origin"), find_case("atc-table-8", "case=origin")
-    assert "--tp-comm-overlap" in origin_arguments(alone, "DATA")
-    assert "--tp-comm-overlap" not in origin_arguments(shared, "DATA")
+    assert "--tp-comm-overlap" in arguments_of("megatron-jan-2024", alone)
+    assert "--tp-comm-overlap" not in arguments_of("megatron-jan-2024", shared)
 
 
 @pytest.mark.parametrize(
@@ -139,77 +139,76 @@ def test_figure_7_has_two_layers_per_chunk_and_the_alpha_of_each_point() -> None
 
 def test_only_shared_keys_bring_the_arguments_of_grouped_queries() -> None:
     shared = find_case("atc-figure-9", "model=llama2-70b,gpus=32")
-    flags = read_flags(kwai_arguments(shared, "DATA"))
+    flags = read_flags(arguments_of("megatron-kwai", shared))
     assert flags["--num-query-groups"] == ("8",)
     grouped = {"--group-query-attention", "--num-query-groups", "--no-context-parallel-comm-overlap-gemm"}
     assert grouped <= set(flags)
-    assert not grouped & set(kwai_arguments(find_case("atc-figure-9", "model=llama-65b,gpus=32"), "DATA"))
-    assert "--no-context-parallel-comm-overlap-gemm" not in origin_arguments(
-        replace(find_case("atc-demo", "case=origin"), model=shared.model), "DATA"
+    assert not grouped & set(arguments_of("megatron-kwai", find_case("atc-figure-9", "model=llama-65b,gpus=32")))
+    assert "--no-context-parallel-comm-overlap-gemm" not in arguments_of(
+        "megatron-jan-2024", replace(find_case("atc-demo", "case=origin"), model=shared.model)
     )
 
 
 def test_a_run_longer_than_the_scripts_trains_to_its_end() -> None:
     case = find_case("atc-demo", "case=ours")
-    flags = read_flags(kwai_arguments(replace(case, training=replace(case.training, iterations=300)), "DATA"))
+    flags = read_flags(arguments_of("megatron-kwai", replace(case, training=replace(case.training, iterations=300))))
     assert (flags["--train-iters"], flags["--exit-interval"]) == (("300",), ("300",))
 
 
 def test_nothing_makes_it_save_a_checkpoint() -> None:
     for case in (find_case("atc-demo", "case=ours"), find_case("atc-table-8", "case=origin")):
-        write = origin_arguments if case.workload == "megatron-jan-2024" else kwai_arguments
-        assert not {"--save", "--exit-duration-in-mins"} & set(write(case, "DATA"))
+        assert not {"--save", "--exit-duration-in-mins"} & set(arguments_of(case.workload, case))
 
 
 @pytest.mark.parametrize(
     ("part", "change", "said"),
     [
-        ("training", {"recompute": "selective"}, "recomputation selective, only full, ours, none"),
-        ("training", {"distributed_optimizer": False}, "optimizer that is not distributed"),
-        ("training", {"attention": "unfused"}, "attention but flash attention"),
-        ("training", {"dtype": "fp16", "loss_scale": 8192}, "static loss scale"),
-        ("training", {"scatter_gather": False}, "switch for scatter/gather"),
-        ("training", {"ddp": "torch"}, "DDP of torch"),
+        ("training", {"recompute": "selective"}, "recomputation selective (only full, ours, none)"),
+        ("training", {"distributed_optimizer": False}, "an an optimizer that is not distributed"),
+        ("training", {"attention": "unfused"}, "attention other than flash attention"),
+        ("training", {"dtype": "fp16", "loss_scale": 8192}, "a static loss scale"),
+        ("training", {"scatter_gather": False}, "disabling scatter/gather"),
+        ("training", {"ddp": "torch"}, "DDP torch"),
         ("layout", {"sequence_parallel": False}, "tensor parallelism without sequence parallelism"),
-        ("model", {"family": "gpt"}, "models but dense Llama"),
-        ("model", {"experts": 8}, "models but dense Llama"),
+        ("model", {"family": "gpt"}, "models other than dense Llama"),
+        ("model", {"experts": 8}, "models other than dense Llama"),
     ],
 )
 def test_what_the_script_cannot_be_told_is_refused(part: str, change: dict[str, Any], said: str) -> None:
     case = find_case("atc-table-8", "case=ours")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
-        kwai_arguments(changed, "DATA")
-    assert str(caught.value) == f"case=ours: the script of megatron-kwai has no {said}"
+        arguments_of("megatron-kwai", changed)
+    assert str(caught.value) == f"case=ours: megatron-kwai does not support {said}"
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"recompute": "ours"}, "recomputation ours, only full, none"),  # CKPT=ours ends that script with an error
+        ({"recompute": "ours"}, "recomputation ours (only full, none)"),  # CKPT=ours ends that script with an error
         ({"offload": 0.5}, "offloading"),  # it reads no OFFLOAD_ALPHA
     ],
 )
 def test_origin_is_not_asked_for_what_only_kwai_has(change: dict[str, Any], said: str) -> None:
     case = find_case("atc-demo", "case=origin")
     with pytest.raises(ReproError) as caught:
-        origin_arguments(replace(case, training=replace(case.training, **change)), "DATA")
-    assert str(caught.value) == f"case=origin: the script of megatron-jan-2024 has no {said}"
+        arguments_of("megatron-jan-2024", replace(case, training=replace(case.training, **change)))
+    assert str(caught.value) == f"case=origin: megatron-jan-2024 does not support {said}"
 
 
 def test_context_parallelism_is_exchanged_in_the_programs_own_way_only() -> None:
     case = find_case("atc-table-8", "case=baseline")
-    with pytest.raises(ReproError, match="no choice of a2a for context parallelism$"):
-        kwai_arguments(replace(case, training=replace(case.training, cp_comm="a2a")), "DATA")
+    with pytest.raises(ReproError, match="does not support a2a for context parallelism$"):
+        arguments_of("megatron-kwai", replace(case, training=replace(case.training, cp_comm="a2a")))
     alone = find_case("atc-table-8", "case=ours")
-    assert kwai_arguments(replace(alone, training=replace(alone.training, cp_comm="a2a")), "DATA")
+    assert arguments_of("megatron-kwai", replace(alone, training=replace(alone.training, cp_comm="a2a")))
 
 
 def test_all_that_the_script_cannot_be_told_is_said_in_one_line() -> None:
     case = replace(find_case("figure-13", "pp=8,tp=8,gbs=32"), workload="megatron-kwai")
     with pytest.raises(ReproError) as caught:
-        kwai_arguments(case, "DATA")
+        arguments_of("megatron-kwai", case)
     assert str(caught.value) == (
-        "pp=8,tp=8,gbs=32: the script of megatron-kwai has no models but dense Llama, "
-        "no tensor parallelism without sequence parallelism, no static loss scale"
+        "pp=8,tp=8,gbs=32: megatron-kwai does not support models other than dense Llama, "
+        "no tensor parallelism without sequence parallelism, a static loss scale"
     )

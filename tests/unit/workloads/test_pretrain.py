@@ -13,13 +13,14 @@ from orchestrator.megatron.training import Attention
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.workloads import pretrain
 from tests.unit.catalog.entries import find_case, shipped
+from tests.unit.workloads.places import arguments_of
 
 CASES = [case for scale in ("quad", "cpu") for case in expand(shipped(), scale)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scale}-{case.slug}")
 def test_the_program_reads_back_exactly_the_case(case: Case) -> None:
-    read = parse_arguments(pretrain.arguments(case))
+    read = parse_arguments(arguments_of("pretrain", case))
     model, layout, training = case.model, case.layout, case.training
     assert (read.num_layers, read.hidden_size, read.num_attention_heads) == (model.layers, model.hidden, model.heads)
     assert (read.seq_length, read.vocab_size) == (model.seq, model.vocab)
@@ -39,7 +40,7 @@ def test_what_figure_13_does_not_use_is_read_back_too() -> None:
     case = CASES[0]
     layout = replace(case.layout, virtual_stages=2, context_parallel=4, sequence_parallel=True)
     training = replace(case.training, dtype="fp16", loss_scale=8192, recompute="selective")
-    read = parse_arguments(pretrain.arguments(replace(case, layout=layout, training=training)))
+    read = parse_arguments(arguments_of("pretrain", replace(case, layout=layout, training=training)))
     assert (read.num_virtual_stages_per_pipeline_rank, read.context_parallel_size, read.sequence_parallel) == (
         2,
         4,
@@ -50,23 +51,25 @@ def test_what_figure_13_does_not_use_is_read_back_too() -> None:
 
 def test_a_loss_scale_is_given_to_half_precision_only() -> None:
     case = replace(CASES[0], training=replace(CASES[0].training, dtype="bf16", loss_scale=8192))
-    assert "--loss-scale" not in pretrain.arguments(case)
+    assert "--loss-scale" not in arguments_of("pretrain", case)
 
 
 @pytest.mark.parametrize("attention", ["unfused", "flash"])
 def test_a_job_is_told_the_attention_that_a_case_names_before_what_the_case_types(attention: Attention) -> None:
     training = replace(CASES[0].training, attention=attention)
     typed = ("--attention-backend", "fused")
-    assert parse_arguments(pretrain.job_arguments(replace(CASES[0], training=training))).attention_backend == attention
-    both = pretrain.job_arguments(replace(CASES[0], training=training, arguments=typed))
+    assert (
+        parse_arguments(arguments_of("pretrain", replace(CASES[0], training=training))).attention_backend == attention
+    )
+    both = arguments_of("pretrain", replace(CASES[0], training=training, arguments=typed))
     assert tuple(both[-2:]) == typed and parse_arguments(both).attention_backend == "fused"
-    assert pretrain.job_arguments(CASES[0]) == pretrain.arguments(CASES[0])
+    assert arguments_of("pretrain", CASES[0]) == [*pretrain.model_arguments(CASES[0]), *CASES[0].arguments]
 
 
 def test_what_the_program_does_not_do_is_refused() -> None:
     case = find_case("core-ep", "case=511")
-    with pytest.raises(ReproError, match=r"^case=511: pretrain has no experts$"):
-        pretrain.job_arguments(replace(case, workload="pretrain"))
+    with pytest.raises(ReproError, match=r"^case=511: pretrain does not support experts$"):
+        arguments_of("pretrain", replace(case, workload="pretrain"))
     exchanged = replace(find_case("core-cp", "case=328"), workload="pretrain")
-    with pytest.raises(ReproError, match=r"^case=328: pretrain has no a2a for context parallelism$"):
-        pretrain.job_arguments(exchanged)
+    with pytest.raises(ReproError, match=r"^case=328: pretrain does not support a2a for context parallelism$"):
+        arguments_of("pretrain", exchanged)

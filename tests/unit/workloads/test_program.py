@@ -10,13 +10,14 @@ import pytest
 
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
+from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.megatron.training import Attention, Training
 from orchestrator.paths import Folders
-from orchestrator.workloads import traits
-from orchestrator.workloads.pretrain_files import code_version
-from orchestrator.workloads.program import Program, image_of, is_offered, program_for
+from orchestrator.workloads import find_workload, workloads
+from orchestrator.workloads.base import Program
+from orchestrator.workloads.pretrain import code_version
 from tests.unit.catalog.entries import CHECKOUT, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS
@@ -28,7 +29,7 @@ def program(cluster: Cluster, scale: str = "paper") -> Program:
 
 
 def test_only_pretrain_skips_the_last_product_that_full_recomputation_repeats() -> None:
-    assert [name for name in traits._TRAITS if traits.traits_of(name).skips_last_product] == ["pretrain"]
+    assert [name for name, workload in workloads().items() if workload.time.skips_last_product] == ["pretrain"]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_only_pretrain_skips_the_last_product_that_full_recomputation_repeats() 
 def test_only_flash_attention_counts_as_computing_half_of_the_scores(
     workload: str, attention: Attention | None, arguments: tuple[str, ...], causal: bool
 ) -> None:
-    assert traits.traits_of(workload).causal_attention(Training(attention=attention), arguments) is causal
+    assert find_workload(workload).causal_attention(Training(attention=attention), arguments) is causal
 
 
 def test_megatron_runs_the_papers_commit_in_the_papers_image_from_the_sites_paths(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) 
     with pytest.raises(ReproError) as caught:
         program(cluster_of(tmp_path))
     assert str(caught.value).startswith(
-        "site has no megatron-2021; the profile needs workloads: megatron-2021: checkout"
+        "site has no megatron-2021. Hint: the profile needs workloads: megatron-2021: checkout"
     )
 
 
@@ -121,19 +122,6 @@ def test_a_site_without_containers_has_no_image(tmp_path: Path) -> None:
     assert image_of("megatron-2021", shipped().paper, cluster_of(tmp_path)) == (None, None)
 
 
-def test_a_workload_that_can_only_be_planned_is_refused_with_what_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(traits, "_TRAITS", {**traits._TRAITS, "zero-3": traits.traits_of("pretrain")})
-    entry = shipped()
-    with pytest.raises(ReproError) as caught:
-        program_for(replace(expand(entry)[0], workload="zero-3"), entry.paper, cluster_of(tmp_path), FOLDERS)
-    assert str(caught.value) == (
-        "zero-3: repro cannot write its arguments yet; it can be planned; what runs is: pretrain, megatron-2021, "
-        "megatron-alpa, megatron-kwai, megatron-jan-2024, megatron-core-0.14, megatron-tutorial-fork, megatron-2026"
-    )
-
-
 @pytest.mark.parametrize(
     ("experiment", "fields"),
     [
@@ -151,11 +139,11 @@ def test_a_site_without_the_code_is_told_exactly_what_that_code_needs(
     assert not is_offered(case.workload, cluster)
     with pytest.raises(ReproError) as caught:
         program_for(case, entry.paper, cluster, FOLDERS)
-    assert str(caught.value) == f"site has no {case.workload}; the profile needs {fields}"
+    assert str(caught.value) == f"site has no {case.workload}. Hint: the profile needs {fields}"
 
 
 def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_they_do_not(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match="vocab_file: missing; add vocab_file:"):
+    with pytest.raises(ReproError, match="vocab_file: missing. Hint: add vocab_file:"):
         cluster_of(tmp_path, PLAIN + "workloads: {megatron-core-0.14: {checkout: /c, data_path: /d}}\n")
     sites = "workloads: {megatron-kwai: {checkout: /c, data_path: /d, vocab_file: /v}}\n"
     with pytest.raises(ReproError, match="vocab_file: unknown field"):
@@ -164,8 +152,8 @@ def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_
 
 def test_a_program_is_offered_where_its_site_is_given(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    offered = {name for name in traits._TRAITS if is_offered(name, cluster)}
-    assert offered == set(traits._TRAITS)
+    offered = {name for name in workloads() if is_offered(name, cluster)}
+    assert offered == set(workloads())
     assert not is_offered("zero-3", cluster)
 
 
@@ -213,4 +201,4 @@ def test_every_case_that_a_megatron_runs_gets_each_flag_once_with_a_value_that_i
             assert not {"", "None", "True", "False"} & set(words), f"{name} {case.name}"
             assert words[: len(words) - len(case.arguments)] + case.arguments == words
             ran.add(case.workload)
-    assert ran == set(traits._TRAITS) - {"megatron-alpa", "megatron-2026", "pretrain"}
+    assert ran == set(workloads()) - {"megatron-alpa", "megatron-2026", "pretrain"}

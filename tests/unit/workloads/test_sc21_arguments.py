@@ -13,9 +13,9 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
 from orchestrator.megatron.rules.rules import RuleContext
-from orchestrator.workloads import megatron_2021, megatron_2026
-from orchestrator.workloads.traits import traits_of
+from orchestrator.workloads import find_workload
 from tests.unit.catalog.entries import shipped
+from tests.unit.workloads.places import arguments_of
 
 PUBLISHED: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sc21_arguments.yaml").read_text())
 POINTS: dict[str, dict[str, Any]] = {point["id"]: point for point in PUBLISHED["points"]}
@@ -78,7 +78,7 @@ def test_the_list_of_2021_is_the_scripts(name: str, case: Case) -> None:
         "--log-interval": training.log_interval,
         "--eval-iters": training.evaluation_iterations,
     }
-    assert megatron_2021.arguments(case, "DATA", "VOCAB", "MERGE") == published(name, "2021", ours)
+    assert arguments_of("megatron-2021", case) == published(name, "2021", ours)
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
@@ -92,13 +92,12 @@ def test_todays_list_is_the_scripts_in_todays_words_or_refused_with_the_reason(n
     }
     if POINTS[name].get("caveat"):
         with pytest.raises(ReproError) as caught:
-            megatron_2026.arguments(today, None)
+            arguments_of("megatron-2026", today)
         assert str(caught.value) == (
-            f"{case.name}: megatron-2026 has no switch for scatter/gather "
-            "(its option was removed by 10e7b74597 and nothing took its place)"
+            f"{case.name}: megatron-2026 does not support disabling scatter/gather (10e7b74597 removed the option)"
         )
     else:
-        assert megatron_2026.arguments(today, None) == published(name, "today", ours)
+        assert arguments_of("megatron-2026", today) == published(name, "today", ours)
 
 
 def test_five_cases_of_figure_18_are_refused_today_and_no_other() -> None:
@@ -109,7 +108,7 @@ def test_five_cases_of_figure_18_are_refused_today_and_no_other() -> None:
 
 @pytest.mark.parametrize("workload", ["megatron-2021", "megatron-2026"])
 def test_the_vocabulary_is_padded_as_the_scripts_pad_it_and_today_to_the_papers(workload: str) -> None:
-    traits = traits_of(workload)
+    traits = find_workload(workload)
     for name, case in CASES:
         tokens = traits.tokens(case.model, case.layout.tensor_parallel)
         made = RuleContext(case.model, case.layout, case.training, traits.dialect, tokens=tokens).vocabulary

@@ -1,4 +1,7 @@
-"""Images that `repro images import` left in the staging folder: a link for each, its file, and a record beside it."""
+"""Program of a case on a cluster, and the images of its jobs.
+
+`repro images import` creates three files for each image in the staging folder: a link, its target and a record.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,48 @@ import re
 from pathlib import Path
 from typing import Any
 
+from orchestrator.catalog.case import Case
+from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import Folders
+from orchestrator.workloads import find_workload
+from orchestrator.workloads.base import ContainerImage, JobContext, Program
+
+
+def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
+    """Return the program of a case on a cluster.
+
+    ReproError if the profile does not give what the workload needs, the paper names no code for it, or the workload
+    does not support a setting of the case.
+    """
+    workload = find_workload(case.workload)
+    site = cluster.profile.workloads.site(workload.name)
+    if site is None:
+        needed = [name for name, field in workload.site.model_fields.items() if field.is_required()]
+        hint = f"the profile needs workloads: {workload.name}: {', '.join(needed)}"
+        raise ReproError(Problem(f"{cluster.name} has no {workload.name}", hint=hint))
+    job = JobContext(case, paper, site, _image(workload.name, paper, cluster), folders)
+    return workload.program(job, workload.all_arguments(case, site))
+
+
+def is_offered(workload: str, cluster: Cluster) -> bool:
+    """Return whether the profile gives what the workload needs."""
+    return cluster.profile.workloads.site(workload) is not None
+
+
+def image_of(workload: str, paper: Paper, cluster: Cluster) -> tuple[str | None, str | None]:
+    """Return the name of a workload's image in the paper and its path at the site; (None, None) without one."""
+    if cluster.profile.container is None:
+        return None, None
+    name = paper.images.get(workload, workload)
+    return name, cluster.image_location(name)
+
+
+def _image(workload: str, paper: Paper, cluster: Cluster) -> ContainerImage:
+    name, _ = image_of(workload, paper, cluster)
+    return ContainerImage(name, *image_of_jobs(cluster, name)) if name is not None else ContainerImage()
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:

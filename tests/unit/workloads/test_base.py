@@ -1,0 +1,99 @@
+"""Tests of the registry, of flags as arguments, and of unsupported settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import ReproError
+from orchestrator.workloads import find_workload, workloads
+from orchestrator.workloads.base import flag_arguments
+from tests.unit.catalog.entries import CHECKOUT, find_case
+from tests.unit.workloads.places import arguments_of
+
+TOY = '''
+"""A program of one module."""
+
+from orchestrator.workloads.base import CheckoutSite, Workload, megatron_program
+from orchestrator.workloads.megatron_2021 import MEMORY
+
+
+def _arguments(case, site):
+    return ["--toy-layers", str(case.model.layers)]
+
+
+def _program(job, arguments):
+    return megatron_program(job, job.site, arguments, data="toy data", default_commit="0" * 40)
+
+
+WORKLOAD = Workload(
+    name="toy",
+    site=CheckoutSite,
+    dialect="2021",
+    memory=MEMORY,
+    arguments=_arguments,
+    unsupported=lambda case, site: ["offloading"] if case.training.offload else [],
+    program=_program,
+)
+'''
+
+PROFILE = """\
+about: A site with the toy.
+scheduler: slurm
+hardware: {nodes: 16, gpus_per_node: 8, gpu: A100, gpu_memory_gb: 80, peak_tflops: {fp16: 312}}
+slurm: {time_limit: "1:00:00"}
+workloads: {toy: {checkout: /code/toy}}
+"""
+
+MAIN = """\
+import sys
+import orchestrator.workloads
+
+orchestrator.workloads.__path__.append(sys.argv.pop(1))
+from orchestrator.cli.app import main
+
+main()
+"""
+
+
+def test_a_switch_that_is_off_leaves_no_word_and_a_zero_stays() -> None:
+    flags = {"--on": True, "--off": False, "--none": None, "--zero": 0, "--share": 0.0, "--one": 1}
+    assert flag_arguments(flags) == ["--on", "--zero", "0", "--share", "0.0", "--one", "1"]
+
+
+def test_all_unsupported_settings_of_a_case_are_one_line() -> None:
+    case = find_case("atc-table-8", "case=ours")
+    with pytest.raises(ReproError) as caught:
+        arguments_of("megatron-2026", case)
+    lacking = "recomputation ours (only none, selective, full), offloading"
+    assert str(caught.value) == f"case=ours: megatron-2026 does not support {lacking}"
+
+
+def test_workloads_are_found_by_name_in_the_order_of_names() -> None:
+    assert list(workloads()) == sorted(workloads())
+    assert all(find_workload(name).name == name for name in workloads())
+    with pytest.raises(ReproError, match='Did you mean "pretrain"'):
+        find_workload("pretrian")
+
+
+def test_a_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
+    package, site = tmp_path / "package", tmp_path / "site.yaml"
+    package.mkdir()
+    (package / "toy.py").write_text(TOY)
+    site.write_text(PROFILE)
+
+    def repro(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "REPRO_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-c", MAIN, str(package), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+
+    options = ("figure-13", "--cluster", str(site), "--workload", "toy", "--where", "pp=8,gbs=32")
+    planned = repro("plan", *options)
+    assert planned.returncode == 0, planned.stderr
+    rendered = repro("render", *options)
+    assert rendered.returncode == 0, rendered.stderr
+    assert "/code/toy/pretrain_gpt.py" in rendered.stdout and "--toy-layers" in rendered.stdout
