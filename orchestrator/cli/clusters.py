@@ -190,9 +190,9 @@ def _findings(cluster: Cluster, folders: Folders, cases: tuple[Entry, list[Case]
     from orchestrator.clusters.paths import path_findings
 
     if not cluster.is_slurm:
-        from orchestrator.launch.preflight import check_here
+        from orchestrator.launch.preflight import check_this_machine
 
-        return [*check_here(cluster), *path_findings(cluster, "login")]
+        return [*check_this_machine(cluster), *path_findings(cluster, "login")]
     from orchestrator.clusters.check import check_login
     from orchestrator.launch.preflight import option_findings, submission_findings
     from orchestrator.launch.probe import job_findings

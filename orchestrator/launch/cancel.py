@@ -1,4 +1,4 @@
-"""Cancellation of jobs, by the user or after repeated failures."""
+"""Cancellation of jobs that are under way, queued, or being submitted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from orchestrator.slurm.states import Phase
 
 @dataclass(slots=True)
 class Cancelled:
-    """The jobs that were asked to end, and the reason for each that was not. `unrecorded` is why the ledger does not
-    have what was asked.
+    """Jobs that were cancelled, and the reason for each refusal.
+
+    `unrecorded` tells why the ledger does not contain the request.
     """
 
     asked: list[JobRow] = field(default_factory=list)
@@ -45,13 +46,13 @@ def may_have_jobs(ledger: Ledger, rows: Sequence[JobRow]) -> list[JobRow]:
 
 
 def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
-    """Ask the scheduler to end these jobs, in one call.
+    """Cancel these jobs in one call of the scheduler.
 
     Slurm decides who may end a job. The job's comment must have the attempt's token: an id in a ledger may be wrong.
-    An attempt that no scheduler has yet is its owner's.
+    Only its owner can cancel an attempt that no scheduler has.
     """
     done = Cancelled()
-    for row in reversed(rows):  # the last first: what is freed must not start the next
+    for row in reversed(rows):  # the last first, so that a freed slot does not start the next job
         if row.state == QUEUED:
             _withdraw(ledger, row, done)
         elif row.scheduler == "local" and row.scheduler_id is not None:
@@ -70,11 +71,11 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
 def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     if not ledger.is_own(row.user):
         whose = row.user or "another user"
-        done.refused.append(Problem(f"{row.label}: {whose} has written it down, and it is theirs to cancel"))
+        done.refused.append(Problem(f"{row.label}: {whose} queued this attempt, and only that user can cancel it"))
         return
     try:
-        record_never_submitted(ledger, [row.attempt_id], "cancelled in its turn", str(Failure.CANCELLED))
-    except DiskFull as full:  # only the ledger has it, as an attempt that waits its turn
+        record_never_submitted(ledger, [row.attempt_id], "cancelled before it was submitted", str(Failure.CANCELLED))
+    except DiskFull as full:  # only the ledger has this queued attempt
         done.refused += [Problem(f"{row.label}: {one.what}", one.location, one.hint) for one in full.problems]
         return
     done.asked.append(row)
@@ -88,7 +89,9 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
         require_own_folder(Path(row.folder), ledger.runs)
         LocalScriptJob(row.folder, str(row.scheduler_id)).cancel()
     except PermissionError:
-        done.refused.append(Problem(f"{row.label}: it is {row.user or 'another user'}'s, and theirs to cancel"))
+        done.refused.append(
+            Problem(f"{row.label}: it belongs to {row.user or 'another user'}, and only that user can cancel it")
+        )
     except ReproError as error:
         done.refused += error.problems
     else:
@@ -96,8 +99,9 @@ def _end_here(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
 
 
 def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> None:
-    """End submissions that were cut off. If the scheduler has the job it is cancelled there; if not, its folder is
-    marked, so that a copy that arrives late does not start.
+    """End interrupted submissions. Jobs that the scheduler has are cancelled.
+
+    The folders are marked, so that a copy that the scheduler accepts later does not start.
     """
     begun = {one.token: one for one in interrupted_submissions(ledger)} if rows else {}
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
@@ -124,7 +128,7 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
 
 def _why_kept(ledger: Ledger, one: InterruptedSubmission) -> Problem | None:
     if not ledger.is_own(one.user):
-        return Problem(f"{one.user or 'another user'} submits it, and it is theirs to cancel")
+        return Problem(f"{one.user or 'another user'} submits it, and only that user can cancel it")
     if is_being_made(ledger, one):
         return Problem(f"it is being submitted on {one.host}", hint="press Ctrl-C there, or try again in 5 minutes")
     if one.scheduler == "slurm" and one.slurm_cluster not in (None, here := cluster_identity()):

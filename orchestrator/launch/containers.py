@@ -1,4 +1,4 @@
-"""How a container's runtime is told what a job needs: its own words between srun and the task."""
+"""Container arguments of each runtime: options of srun, and the words between srun and the task."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from orchestrator.launch.templates import OURS, Line
 from orchestrator.planning.plan import Plan
 
 INSIDE = "/repro-job"
-"""Where a job's folder is mounted in its container. No host has this path: who sees it is inside."""
+"""Path of a job's folder in its container. No host has this path, so a task that sees it is inside."""
 
-# They mount no home folder unless told, as any other folder. Shifter mounts it where its site has set it up so.
-_NO_WORD_FOR_HOME = ("edf", "podman-hpc")
+# These runtimes have no option for the home folder. Shifter mounts it if the site has configured that.
+_NO_HOME_OPTION = ("edf", "podman-hpc")
 
 _JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """`srun_options` stand among srun's; `words` are the runtime's own command, before the task's. `description` is
-    the lines of the file that CSCS's engine reads. `inside_test` is true inside the image only, and `inside_folder`
-    what the job's folder is called there.
+    """Container arguments of a job.
+
+    `srun_options` are options of srun, `words` the runtime's command before the task. `description` contains the lines
+    of the environment file of CSCS's engine. `inside_test` is true only inside the image, where the job's folder is
+    `inside_folder`.
     """
 
     srun_options: tuple[Line, ...] = ()
@@ -39,12 +41,12 @@ class Wrapping:
 
 
 def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
-    """What this cluster's runtime needs for the job; ReproError where the image or a mount cannot be named to it."""
+    """Return the container arguments of a job; ReproError if its image or a mount cannot be expressed."""
     container = cluster.profile.container
     assert container is not None
     require_mountable(folder)
     if plan.program.image_path is None:
-        raise ReproError(Problem(f"{cluster.name} names no container image for {plan.program.image}"))
+        raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
     image = Line.of(plan.program.image_path, cluster.layered.where(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster))
     if container.runtime == "shifter":
@@ -54,14 +56,14 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
 
 
 def require_mountable(folder: Path) -> None:
-    """ReproError where the name of a job's folder has a character that a runtime interprets in a mount."""
+    """Raise ReproError if a runtime would interpret a character of this folder's name in a mount."""
     if any(character in str(folder) for character in f",:{EXPANDED_BY_PYXIS}"):
         hint = 'set REPRO_HOME to a folder without , : $ ` " and \\'
         raise ReproError(Problem("this folder cannot be mounted into containers", f"{folder}:", hint))
 
 
 def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
-    """SOURCE:TARGET[:FLAGS] of each mount: the program's own first, then the profile's that hold for this job."""
+    """Yield SOURCE:TARGET[:FLAGS] of each mount: those of the program, then those of the profile for this job."""
     container = cluster.profile.container
     assert container is not None
     for folder in plan.program.mounts:
@@ -75,7 +77,7 @@ def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
         if holds(when, plan.resources.nodes):
             text = mount if ":" in mount else f"{mount}:{mount}"
             yield Line((text,), cluster.layered.where(("container", "mounts", i)), at_run=True)
-    if container.mount_home and container.runtime in _NO_WORD_FOR_HOME:
+    if container.mount_home and container.runtime in _NO_HOME_OPTION:
         yield Line(("{home}:{home}",), cluster.layered.where(("container", "mount_home")), at_run=True)
 
 
@@ -84,7 +86,7 @@ def _with(option: str, mount: Line) -> Line:
 
 
 def _in_one(option: str, mounts: Sequence[Line]) -> Line:
-    """Of a plug-in's option that comes several times, Slurm brings only the last to the nodes (seen at 22.05)."""
+    """Return one option with all mounts: Slurm passes only the last repetition to the nodes (seen with 22.05)."""
     text = ",".join(mount.words[0] for mount in mounts)
     return Line((f"{option}={text}",), ", ".join(dict.fromkeys(mount.origin for mount in mounts)), at_run=True)
 
@@ -94,7 +96,7 @@ def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: li
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
         _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
-        # Passed either way: the default differs from site to site.
+        # Explicit in both cases, because the default differs between sites.
         Line.of(
             "--container-mount-home" if container.mount_home else "--no-container-mount-home",
             where(("container", "mount_home")) if container.mount_home else OURS,
@@ -128,14 +130,14 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
     assert container is not None
     named = read_image(image.words[0])
     if named.path:
-        raise ReproError(Problem(f"{cluster.name}: Shifter takes no image from a file", image.origin))
+        raise ReproError(Problem(f"{cluster.name}: Shifter cannot use an image file", image.origin))
     words = [Line.of("shifter"), Line.of(f"--image={named.for_docker}", image.origin)]
     if container.modules:
         words.append(
             Line.of(f"--module={','.join(container.modules)}", cluster.layered.where(("container", "modules")))
         )
     words += [_with("--volume", mount) for mount in mounts]
-    # Shifter makes no folders in an image, so it is asked itself whether this is one.
+    # Shifter creates no folders in an image, so its own variable is tested.
     return Wrapping(
         words=(*words, *_options(container, cluster)),
         inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
@@ -146,7 +148,7 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
 def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
     named = read_image(image.words[0])
     if named.path:
-        raise ReproError(Problem(f"{cluster.name}: podman-hpc takes no image from a file", image.origin))
+        raise ReproError(Problem(f"{cluster.name}: podman-hpc cannot use an image file", image.origin))
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
     words = [Line(fixed, OURS)]
     words += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
@@ -175,5 +177,7 @@ def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:
 
 def _toml(text: str) -> str:
     if "\x7f" in text or any(ord(character) < 32 for character in text):
-        raise ReproError(Problem(f"{text!r} cannot stand in an environment definition file"))
+        raise ReproError(
+            Problem(f"{text!r} contains a control character and cannot be a value of an environment definition file")
+        )
     return json.dumps(text, ensure_ascii=False)

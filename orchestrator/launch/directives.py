@@ -1,4 +1,4 @@
-"""What a job asks Slurm for: the #SBATCH lines and srun's options, each with where it came from."""
+"""Slurm options of a job: the #SBATCH lines and the options of srun, each with its origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.planning.plan import Plan
 
 
 def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> list[Line]:
-    """What stands behind #SBATCH, but for the output's path and what a container's runtime wants there."""
+    """Return the #SBATCH lines, without the output path."""
     slurm = slurm_of(cluster)
     case = experiment_file(plan)
     name = job_name or f"{short_name(plan.case.experiment)}-{plan.case.slug}"
@@ -29,14 +29,14 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     lines += _gpus(plan, cluster)
     if slurm.exclusive:
         lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
-    # One fault, one retry: whether to run again is decided by who reads the log, or by the scheduler, never by both.
+    # Either `repro` or Slurm repeats a failed job, never both.
     said_by = cluster.layered.where(("slurm", "requeue"))
     lines.append(Line.of("--requeue", said_by) if slurm.requeue else Line.of("--no-requeue"))
     return [*lines, *free_directives(cluster)]
 
 
 def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
-    """Of the step that trains. What stands here again is not taken over from sbatch, in some releases or at all."""
+    """Return the options of the training step. srun does not inherit these from sbatch in every Slurm release."""
     slurm, resources, case = slurm_of(cluster), plan.resources, experiment_file(plan)
     per_node = 1 if slurm.tasks == "per-node" else resources.tasks_per_node
     lines = [
@@ -49,7 +49,7 @@ def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
         if value is not None:
             lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.layered.where(("slurm", name))))
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
-        # Asking by the task would hide all other GPUs of the node from it, and programs count on them by local rank.
+        # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
     lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
     free = [Line.of(word, cluster.layered.where(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
@@ -58,11 +58,13 @@ def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
 
 
 def slurm_of(cluster: Cluster) -> SlurmFields:
+    """Return the `slurm:` block of a cluster that has one."""
     assert cluster.profile.slurm is not None
     return cluster.profile.slurm
 
 
 def directive(name: str, value: str, origin: str = OURS) -> Line:
+    """Return an #SBATCH option with a quoted value."""
     return Line.of(f"--{name}={_sbatch_quoted(value)}", origin)
 
 
@@ -78,6 +80,7 @@ def output_pattern(path: Path) -> str:
 
 
 def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
+    """Return the origin of the time limit."""
     scheduler = cluster.profile.scheduler
     if plan.case.time_limit:
         return experiment_file(plan)
@@ -85,7 +88,7 @@ def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
 
 
 def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
-    """Where the profile says what this word of the program's command is, or begins with; None where it does not."""
+    """Return the profile's line for this word of the program's command; None if there is none."""
     for value, path in sorted(plan.program.site_values, key=lambda item: -len(item[0])):
         if word == value or word.startswith((f"{value}/", f"{value}:")):
             return cluster.layered.where(path)
@@ -93,7 +96,7 @@ def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
 
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
-    """Where a job of this size goes."""
+    """Yield account, partition, QOS, constraint and reservation for a job of this size."""
     slurm, where = slurm_of(cluster), cluster.layered.where
     if slurm.account_name is not None:
         said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
@@ -108,7 +111,7 @@ def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
 
 
 def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
-    """Fields that are called as sbatch calls them."""
+    """Yield the directives of fields that have the name of an sbatch option."""
     for name in names:
         value = getattr(slurm_of(cluster), name)
         if value is not None:
@@ -116,7 +119,7 @@ def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
 
 
 def free_directives(cluster: Cluster) -> Iterator[Line]:
-    """The profile's further arguments of sbatch."""
+    """Yield the profile's further options of sbatch."""
     for i, argument in enumerate(slurm_of(cluster).sbatch):
         option, equals, value = argument.partition("=")
         text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
@@ -137,14 +140,14 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
 
 
 def experiment_file(plan: Plan) -> str:
-    """Where the case of a plan is written."""
+    """Return the file of the experiment that a plan belongs to."""
     return f"experiments/{plan.case.experiment}.yaml"
 
 
 def _sbatch_quoted(value: str) -> str:
-    """sbatch reads its lines with quotes and backslashes of its own, and takes # for a comment."""
+    """Return a value quoted for an #SBATCH line: sbatch interprets quotes, backslashes and #."""
     if any(character in value for character in "\n\r\0"):
-        raise ReproError(Problem(f"{value!r} cannot stand in an #SBATCH line"))
+        raise ReproError(Problem(f"{value!r} contains a line end and cannot be a value of an #SBATCH line"))
     if all(character.isalnum() or character in "-_./:,%@=+&|*()[]" for character in value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -55,10 +55,12 @@ class SlurmScriptExecutor(SlurmExecutor):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the plug-in."""
         return "slurm-script"
 
     @classmethod
     def affinity(cls) -> int:
+        """Return the priority of the plug-in."""
         return 1  # asked for by name; never chosen over submitit's own by its automatic choice
 
     def submit_script(self, text: str, comment: str, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
@@ -96,7 +98,7 @@ class SlurmScriptExecutor(SlurmExecutor):
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
-        """The last line is `ID` or `ID;CLUSTER`: administrators' banners come before it."""
+        """Return the id in the last line, `ID` or `ID;CLUSTER`; banners of the site come before it."""
         text = string if isinstance(string, str) else string.decode(errors="replace")
         lines = text.strip().splitlines()
         match = re.fullmatch(r"(\d+)(;\S+)?", lines[-1].strip()) if lines else None
@@ -119,12 +121,15 @@ class LocalScriptJob(LocalJob[int]):
         self._folder = Path(folder)  # submitit's own `paths` would read a %j in it as the job's id
 
     def get_info(self, mode: str = "force") -> dict[str, str]:  # noqa: ARG002  submitit's signature
+        """Return the state, as submitit expects it."""
         return {"jobState": self.local_state().state}
 
     def done(self, force_check: bool = False) -> bool:  # noqa: ARG002  submitit's signature
+        """Return whether the job has ended."""
         return phase_of(self.local_state().state) is Phase.ENDED
 
     def local_state(self, *, has_rebooted: bool = False) -> LocalState:
+        """Return the state of the job."""
         queue = self.job_id.partition("_")[0]
         return local_state(self._folder, int(queue) if queue.isdecimal() else None, has_rebooted=has_rebooted)
 
@@ -145,6 +150,7 @@ class LocalScriptExecutor(LocalExecutor):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the plug-in."""
         return "local-script"
 
     def submit_queue(self, queue: Path) -> str:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """An image of a profile. `says` is the profile's word, `location` what jobs are given: a file, or a registry's
-    name for it; None until the profile is filled in.
+    """Image of a profile. `says` is the value in the profile. `location` is the file or registry name that jobs use;
+    None until the profile is filled in.
 
     `there` is yes or no of a file, "on the nodes" where this machine does not see it, None where jobs use no file.
     `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are those of the record
@@ -61,7 +61,7 @@ class ImageRow:
 
 
 def image_rows(cluster: Cluster) -> list[ImageRow]:
-    """Every image of the profile, in its order."""
+    """Return the images of the profile, in its order."""
     container = cluster.profile.container
     return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
 
@@ -83,7 +83,7 @@ def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
 
 
 def _size(file: Path) -> int | None:
-    """In bytes; None for a folder, which Apptainer takes for an image as well."""
+    """Return the size in bytes; None for a folder, which Apptainer accepts as an image."""
     found = file.stat()
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
@@ -94,10 +94,10 @@ def _text(record: dict[str, Any], key: str) -> str | None:
 
 
 LONGEST = "1:00:00"
-"""What an import asks for, where the site's limits allow it."""
+"""Time limit of an import, if the limits of the site allow it."""
 
 _PULLS = {"shifter": "shifterimg pull", "podman-hpc": "podman-hpc pull"}
-"""The runtimes with a store of their own, and how an image gets into it."""
+"""Runtimes with an image store of their own, and the command that adds an image."""
 
 
 # enroot's last line where a registry wants a name and a password (it prints no error), or a token.
@@ -110,7 +110,7 @@ CREDENTIALS_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Names of images: those to import, and those that are there already."""
+    """Names of images to import, and of images that are imported already."""
 
     to_import: tuple[str, ...]
     already: tuple[str, ...]
@@ -118,7 +118,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """An import under way, or, with an exit code, one that this machine did itself. `folder` has script and log."""
+    """Import as a job, or, with an exit code, on this machine. `folder` has its script and log."""
 
     name: str
     file: Path
@@ -128,12 +128,13 @@ class Import:
 
     @property
     def log(self) -> Path:
+        """Return the log file."""
         return self.folder / "log.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of imports, by name: the state of those that have not ended, and what went wrong with those that failed."""
+    """States of imports that have not ended, and the reasons of failed ones, by image name."""
 
     states: dict[str, str]
     failures: dict[str, str]
@@ -141,12 +142,13 @@ class Progress:
 
 
 def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -> Wanted:
-    """What an import of these images, or of every one that comes from a registry, has to do; ReproError with
-    everything that stands in its way.
+    """Return which of these images to import, by default of all that come from a registry.
+
+    Raise ReproError with all obstacles.
     """
     container = cluster.profile.container
     if container is None:
-        raise ReproError(Problem(f"{cluster.name} has no container:, so there are no images to import"))
+        raise ReproError(Problem(f"{cluster.name} has no container:, so it has no images to import"))
     registry = [name for name, says in container.images.items() if says[0] != "<" and not read_image(says).path]
     chosen = list(dict.fromkeys(names)) or registry
     if not chosen:
@@ -166,7 +168,7 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
 
 
 def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) -> str:
-    """The job script that imports one image; `folder` is where its log and its record go. Pure."""
+    """Return the job script that imports one image. `folder` is the folder of its log and record. Pure."""
     container, site = cluster.profile.container, cluster.profile.site
     assert container is not None and site.staging_folder is not None
     image, ending, uri = read_image(container.images[name]), FILE_RUNTIMES[container.runtime], image_uri(cluster, name)
@@ -180,7 +182,7 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
         uri_text=json.dumps(uri, ensure_ascii=False),
         repository=uri.removesuffix(image.name) + image.name.partition("@")[0].partition(":")[0],
         architecture=site.architecture,
-        # The profile's words are enroot's own.
+        # The profile uses the names of enroot.
         architecture_option=f"--arch {site.architecture} " if site.architecture else "",
         folder=str(folder),
         staging=site.staging_folder,
@@ -190,9 +192,9 @@ def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) ->
 
 
 def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> Iterator[Import]:
-    """Import these, which `wanted_images` has let pass: each is a job, or, where nodes are offline, run here and now.
+    """Import these images of `wanted_images`: as jobs, or on this machine if the nodes are offline.
 
-    Raises what a submission raises; what was submitted before goes on.
+    Raise the errors of a submission. Imports that were submitted before continue.
     """
     offline = cluster.profile.site.offline_nodes
     if not offline:
@@ -216,7 +218,7 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
 
 
 def import_progress(imports: Sequence[Import]) -> Progress:
-    """How imports stand, by their own records and, of those without one, by one question to Slurm."""
+    """Return the states of imports from their records, or else from one query to Slurm."""
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
     asked: dict[str, Import] = {}
@@ -246,31 +248,31 @@ def import_progress(imports: Sequence[Import]) -> Progress:
 
 
 def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
-    """Why an image of this name cannot be imported: there is none, nobody has said what it is, or it is a file."""
+    """Return why this image cannot be imported: it is unknown, not filled in, or already a file."""
     says = container.images.get(name)
     if says is None:
-        there = f"there are: {', '.join(container.images) or 'none'}"
+        there = f"its images: {', '.join(container.images) or 'none'}"
         return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
     where = cluster.layered.where(("container", "images", name))
     if says.startswith("<"):
         hint = f"write it in {shown(cluster.overlay)}"
         return Problem(f"container.images.{name}: still to be filled in, {says}", where, hint)
-    return Problem(f"{name} is a file already, {says}: nothing to import", where)
+    return Problem(f"{name} is already a file, {says}: nothing to import", where)
 
 
 def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
     command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
     where = cluster.layered.where(("container", "images", name))
-    return Problem(f"{name}: {container.runtime} keeps images in a store of its own", where, f"type: {command}")
+    return Problem(f"{name}: {container.runtime} stores images itself", where, f"type: {command}")
 
 
 def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
-    """What of the site stands in the way of importing these."""
+    """Return the obstacles to an import in the profile of the site."""
     site, where = cluster.profile.site, cluster.layered.where
     problems = cluster.require_filled("", None)
     if site.staging_folder is None:
         hint = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
-        problems.append(Problem(f"{cluster.name} does not say where imported images are kept", hint=hint))
+        problems.append(Problem(f"{cluster.name} has no folder for imported images", hint=hint))
     if site.offline_nodes and not site.login_sees_paths:
         what = "compute nodes reach no registry, and this machine does not see the staging folder"
         problems.append(Problem(what, where(("site", "offline_nodes"))))
@@ -288,7 +290,7 @@ def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str
             hint = "their names must differ in more than the registry"
             problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, hint))
         if again and _is_the_sites(cluster, file):
-            problems.append(Problem(f"{name}: {file} is a file that no import has made", place, "move it away first"))
+            problems.append(Problem(f"{name}: {file} was not created by an import", place, "move it away first"))
     return problems
 
 
@@ -300,12 +302,12 @@ def _is_imported(cluster: Cluster, name: str) -> bool:
 
 
 def _is_the_sites(cluster: Cluster, file: Path) -> bool:
-    """Whether there is a file by this name that no import made: an import leaves a link there."""
+    """Return whether this file exists and is no import: an import creates a link."""
     return cluster.profile.site.login_sees_paths and is_there(file) and not file.is_symlink()
 
 
 def _time_limit(cluster: Cluster) -> str:
-    """An hour, or the longest below it that the site's limits leave; ReproError where one node is refused."""
+    """Return one hour, or the longest shorter limit of the site; ReproError if no limit is allowed for one node."""
     slurm = slurm_of(cluster)
     allowed = sorted(
         (one for one in _limits(slurm) if time_limit_s(one) <= time_limit_s(LONGEST)), key=time_limit_s, reverse=True
@@ -326,7 +328,7 @@ def _limits(slurm: SlurmFields) -> Iterator[str]:
 
 
 def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
-    """One task without a GPU; the CPUs and the memory that a task of this site has, to unpack and to compress."""
+    """Return the #SBATCH lines of an import: one task without a GPU, with the CPUs and memory of a task of the site."""
     limit = _time_limit(cluster)
     return [
         directive("job-name", job_name),
@@ -339,11 +341,11 @@ def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:
 
 
 def _run_here(script: Path) -> int:
-    """Run it on this machine, what it prints going to stderr; returns its exit code."""
+    """Run the script on this machine, with its output on stderr, and return its exit code."""
     with subprocess.Popen(["bash", str(script)], stdin=subprocess.DEVNULL, stdout=2) as process:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # the terminal has told the script, too, which removes what it has begun
+        except KeyboardInterrupt:  # the terminal signals the script, too, which removes its partial files
             process.wait()
             raise
 

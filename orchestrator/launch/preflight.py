@@ -25,7 +25,7 @@ from orchestrator.launch.containers import require_mountable
 from orchestrator.launch.directives import output_pattern
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
-from orchestrator.launch.run_record import git_says
+from orchestrator.launch.run_record import git_output
 from orchestrator.paths import Folders
 from orchestrator.planning.exact import absent_packages, install_command
 from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_problems
@@ -38,7 +38,7 @@ from orchestrator.text import counted
 
 
 def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> None:
-    """ReproError with everything that these jobs lack; Unreachable where the scheduler is."""
+    """Raise ReproError with all that these jobs lack; Unreachable if the scheduler does not answer."""
     problems: list[Problem] = []
     checks: tuple[Callable[[], None], ...] = (
         lambda: require_scheduler(cluster, folders),
@@ -58,7 +58,7 @@ def require_ready(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> 
 
 
 def require_scheduler(cluster: Cluster, folders: Folders) -> None:
-    """Refuse what cannot be submitted from here at all, before anything is recorded."""
+    """Raise ReproError if this machine cannot submit jobs to the cluster, before anything is recorded."""
     _require_environment(cluster)
     if cluster.profile.mpirun is not None:
         _require_mpirun(cluster.profile.mpirun)
@@ -67,8 +67,12 @@ def require_scheduler(cluster: Cluster, folders: Folders) -> None:
     if shutil.which("sbatch") is None:
         hint = "run this on a login node of the cluster; --dry-run and `repro render` work here"
         raise Unreachable(Problem("sbatch is not on this machine", hint=hint))
-    if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit puts ids in their place
-        raise ReproError(Problem(f"{folders.runs}: no folder for Slurm jobs", hint="set REPRO_HOME to one without %"))
+    if any(tag in str(folders.runs) for tag in ("%j", "%t", "%A", "%a")):  # submitit replaces them with ids
+        raise ReproError(
+            Problem(
+                "Slurm would replace the % in this folder name", f"{folders.runs}:", "set REPRO_HOME to one without %"
+            )
+        )
     output_pattern(folders.runs)
     require_controller()
 
@@ -79,7 +83,7 @@ def _require_mountable(cluster: Cluster, folders: Folders) -> None:
 
 
 def _require_environment(cluster: Cluster) -> None:
-    """Secrets travel from the shell that submits, and no job should wait for hours to find that one is missing."""
+    """Raise ReproError if a variable of `env_from` is not set: the job would fail after hours in the queue."""
     missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
     if missing:
         names = " and ".join(missing)
@@ -92,28 +96,28 @@ def _require_mpirun(mpirun: MpirunFields) -> None:
         hint = "run this on the machine from which jobs are started; --dry-run and `repro render` work here"
         raise Unreachable(Problem("mpirun is not on this machine", hint=hint))
     if not Path(mpirun.hostfile).is_file():
-        raise ReproError(Problem(f"hostfile {mpirun.hostfile}: no such file", hint="correct mpirun: hostfile:"))
+        raise ReproError(Problem("no such hostfile", f"{mpirun.hostfile}:", "correct mpirun: hostfile:"))
 
 
 def _require_commits(plans: Sequence[Plan]) -> None:
-    """A checkout that this machine sees must be at the commit that its jobs are recorded with."""
+    """Raise ReproError if a checkout is not at the commit that its jobs are recorded with."""
     problems = []
     for folder, commit in dict.fromkeys((plan.program.checkout, plan.program.code) for plan in plans):
-        head = git_says(Path(folder), "rev-parse", "HEAD") if folder else None
+        head = git_output(Path(folder), "rev-parse", "HEAD") if folder else None
         if head is not None and not head.startswith(commit):
-            what = f"{folder} is at commit {head[:10]}, and the jobs would say {commit[:10]}"
+            what = f"{folder} is at commit {head[:10]}, and the jobs are recorded with {commit[:10]}"
             problems.append(Problem(what, hint=f"git -C {shlex.quote(str(folder))} checkout {commit}"))
     if problems:
         raise ReproError(*problems)
 
 
-def check_here(cluster: Cluster) -> list[Finding]:
-    """What jobs that start here need, beside the profile's paths."""
+def check_this_machine(cluster: Cluster) -> list[Finding]:
+    """Return what a cluster without Slurm lacks on this machine, which starts its jobs."""
     return [*open_fields(cluster), *(_mpirun(cluster) if cluster.profile.mpirun else _this_machine(cluster))]
 
 
 def hosts_in(text: str) -> dict[str, int | None]:
-    """Host -> slots of an Open MPI hostfile; None where it says none, which stands for the host's cores.
+    """Return the slots of each host of an Open MPI hostfile; None if the file has none, which means the host's cores.
 
     That is Open MPI's default ("There are not enough slots available", orterun 3 and newer).
     """
@@ -138,7 +142,7 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
     few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
     place = where(("mpirun", "hostfile"))
     if len(hosts) < hardware.nodes:
-        said = f"{counted(len(hosts), 'host')}, hardware: nodes: says {hardware.nodes}"
+        said = f"{counted(len(hosts), 'host')}, hardware: nodes: is {hardware.nodes}"
         found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"add hosts to {mpirun.hostfile}"))
     if few:
         said = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
@@ -152,7 +156,7 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
 def _this_machine(cluster: Cluster) -> list[Finding]:
     machine, absent = cluster.machine, absent_packages()
     gpus = f"{machine.gpus} x {machine.gpu}" if machine and machine.gpus else "no GPUs; processes run on CPU cores"
-    training = Finding("training", "login", "ok", "torch and megatron-core are here")
+    training = Finding("training", "login", "ok", "torch and megatron-core are installed")
     if absent and cluster.profile.workloads.pretrain_python is None:
         training = Finding("training", "login", "wrong", f"no {' and '.join(absent)}", hint=install_command())
     return [Finding("hardware", "login", "ok", gpus), training]
@@ -160,22 +164,22 @@ def _this_machine(cluster: Cluster) -> list[Finding]:
 
 _ON_SRUN = ("cpu_bind", "gpu_bind")
 _SIMILAR_OPTIONS = 0.75
-"""Similarity from which an option is proposed for an unknown one. srun has more than 100 options, so that each word
+"""Least similarity of a proposed option. srun has more than 100 options, so that each word
 is a little similar to one of them."""
 
 
 def option_findings(cluster: Cluster) -> list[Finding]:
-    """Whether srun and sbatch know the profile's words for them, and read their values.
+    """Return whether srun and sbatch accept the profile's options.
 
-    Each is followed by --help, on which a command that has read so far without a fault ends and does nothing.
+    Each option is followed by --help, so that a command that accepts the option ends and does nothing.
     """
     return [_option(cluster, path, command, word) for path, command, word in _options(cluster)]
 
 
 def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: Folders) -> list[Finding]:
-    """Whether sbatch would take the smallest and the largest of these jobs that this hardware can hold.
+    """Return whether sbatch would accept the smallest and the largest of these jobs that fit this hardware.
 
-    Nothing is submitted. What planning refuses is a finding, too: a fault where it leaves no case.
+    Nothing is submitted. A case that planning refuses is a finding, and a fault if no case is left.
     """
     target = Target.of_cluster(cluster)
     checked = [check_case(case, target) for case in cases]
@@ -195,7 +199,7 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
 
 
 def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
-    """Where a word stands in the profile, the command that is given it, and the word."""
+    """Yield the location of each option in the profile, its command, and the option."""
     slurm = cluster.profile.slurm
     assert slurm is not None
     for field in _ON_SRUN:
@@ -210,17 +214,17 @@ def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
 
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
     check, where = f"slurm.{path[1]}", cluster.layered.where(path)
-    if word == "--":  # behind it --help would be what is to be run
-        return Finding(check, "login", "wrong", "--: no option", where, "take it out")
+    if word == "--":  # --help after it would be the program to run
+        return Finding(check, "login", "wrong", "-- is not an option", where, "remove it")
     answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
     if answer.returncode == 0:
         return Finding(check, "login", "ok", word, where)
     name = word.partition("=")[0]
     if "unrecognized option" not in answer.stderr and "invalid option" not in answer.stderr:
-        found = f"{word}: {command} says: {own_words(answer.stderr)}"
-        return Finding(check, "login", "wrong", found, where, f"{command} --help lists what it takes")
+        found = f"{word}: {command} reports: {own_words(answer.stderr)}"
+        return Finding(check, "login", "wrong", found, where, f"{command} --help lists its options")
     known = parse_options(run_slurm([command, "--help"]).stdout).names
-    hint = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "take it out"
+    hint = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "remove it"
     return Finding(check, "login", "wrong", f"{command} has no {name}", where, hint)
 
 
@@ -242,7 +246,7 @@ def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
 
 
 def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> Finding:
-    """Slurm's words and their mend; with the place of the profile's field that the mend names."""
+    """Return a finding for a rejection of Slurm, with the location of the profile field that the hint names."""
     named = [word for i, word in enumerate((problem.hint or "").split("`")) if i % 2]
     slurm = cluster.profile.slurm
     field = next((name for name in named if getattr(slurm, name, None)), None)
@@ -251,14 +255,14 @@ def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> F
 
 
 def faults(check: str, error: ReproError) -> list[Finding]:
-    """A refusal as findings; what is out of reach stays an error."""
+    """Return the problems as findings; raise Unreachable again."""
     if isinstance(error, Unreachable):
         raise error
     return [Finding(check, "login", "wrong", one.what, one.location, one.hint) for one in error.problems]
 
 
 def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
-    """ReproError where this machine sees that a job's image file is missing, or was imported from somewhere else."""
+    """Raise ReproError if the image file of a job is missing or was imported from another source."""
     if not cluster.profile.site.login_sees_paths:
         return
     problems: list[Problem] = []
@@ -301,23 +305,24 @@ def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
 
 
 def _own_file(cluster: Cluster, name: str) -> Path | None:
-    """The absolute path that the profile itself names as this image; None for every other image."""
+    """Return the absolute path that the profile names as this image; None for every other image."""
     location = cluster.image_location(name)
     own = location is not None and location.startswith("/") and imported_file(cluster, name) is None
     return Path(str(location)) if own else None
 
 
 LEAST_MIB = 1024
-"""Less of a GPU in use is no news: drivers and displays keep some hundred MiB of their own."""
+"""Least memory in use that is reported: drivers and displays use some hundred MiB."""
 
 
 _MARK = b"REPRO_LOCAL_ID="
-"""What the queue of this machine starts each job with: jobs of ours wait for one another."""
+"""Variable of the jobs of local queues, which wait for one another."""
 
 
 def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
-    """What to know of the GPUs that these jobs will take: one line for each that somebody has memory of, and one where
-    nvidia-smi fails, as jobs then run on CPU cores or not at all.
+    """Return a warning for each GPU of these jobs that is in use, and one if nvidia-smi fails.
+
+    Without nvidia-smi, jobs run on CPU cores or not at all.
     """
     machine = cluster.machine
     if machine is None:
@@ -329,12 +334,12 @@ def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
 
 
 def gpus_in_use(gpus: Sequence[GpuMemory]) -> Iterator[str]:
-    """One line for each GPU of which others than our own jobs have memory."""
+    """Yield a line for each GPU whose memory other processes use."""
     for gpu in gpus:
         others = [process for process in gpu.processes if not _is_ours(process.pid)]
         if gpu.used_mib < LEAST_MIB or (gpu.processes and not others):
             continue
-        whose = ", ".join(map(_process_text, others)) or "nvidia-smi does not say by which process"
+        whose = ", ".join(map(_process_text, others)) or "nvidia-smi does not list the process"
         used = f"{gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.1f} GiB"
         yield f"GPU {gpu.index} is in use, {used}: {whose}; jobs that it leaves too little for fail as gpu-in-use"
 

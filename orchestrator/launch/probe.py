@@ -1,4 +1,4 @@
-"""What only a compute node can tell of a profile: a job of one minute, in the profile's own script."""
+"""Check of a profile on a compute node: a job of one minute, in the profile's own script."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ PROBE_TIME = "0:01:00"
 POLL_S = 2.0
 PATIENCE_S = 10.0
 OUTSIDE_IMAGE = 97
-"""The exit code of a script whose task finds itself outside its image (sbatch_container.sh.j2)."""
+"""Exit code of a script whose task runs outside its image (sbatch_container.sh.j2)."""
 
 _NOT_OF_IMAGE = re.compile("mount|cannot create directory|No space left on device")
-"""Reasons of a container that did not start which are not the image's."""
+"""Reasons for a failed start of a container that the image does not cause."""
 
-# Said by every task. GPUs are counted by the driver, else by what Slurm lets the job see.
+# Printed by every task. The driver counts the GPUs, else the variable that Slurm sets.
 _INSIDE = """\
 if command -v nvidia-smi >/dev/null; then gpus=$(nvidia-smi -L | wc -l)
 else gpus=$(printf %s "${CUDA_VISIBLE_DEVICES:-}" | tr , "\\n" | grep -c .); fi
@@ -48,7 +48,7 @@ command -v "$1" >/dev/null || { echo "probe python=missing $1"; exit 0; }
 said=$("$1" -c "$2" 2>&1) && can=yes || can=no
 echo "probe python=$can ${said##*$'\\n'}"
 """
-# megatron-core is only looked for: to import it, too, takes seconds.
+# megatron-core is only searched: its import takes seconds.
 _IMPORTS = """\
 import importlib.util, torch
 if importlib.util.find_spec("megatron.core") is None: raise ImportError("No module named 'megatron.core'")
@@ -58,7 +58,7 @@ print(torch.__version__, torch.version.cuda or getattr(torch.version, "hip", Non
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a probe left: how Slurm says it ended, its own end record, what its first node and its tasks said."""
+    """Result of a probe: its state in Slurm, its end record, and the output of its first node and its tasks."""
 
     folder: Path
     state: str
@@ -67,18 +67,18 @@ class Probed:
     log: str
 
     def paths(self) -> dict[str, Presence] | None:
-        """Path -> whether the job's first node has it; None where it never came to look."""
+        """Return which paths the first node has; None if the job did not check them."""
         if not self.host:
             return None
         found = re.findall(r"^path=(?:(yes)|(unreadable)|no) (.*)$", self.host, re.MULTILINE)
         return {path: "yes" if yes else "unreadable" if unreadable else "no" for yes, unreadable, path in found}
 
 
-def job_findings(cluster: Cluster, folders: Folders, say: Callable[[str], None]) -> list[Finding]:
-    """Run the probe and say what it shows; where Slurm does not take it, that is what was found out."""
+def job_findings(cluster: Cluster, folders: Folders, notify: Callable[[str], None]) -> list[Finding]:
+    """Run the probe and return its findings. A rejection by Slurm is a finding."""
     try:
         require_scheduler(cluster, folders)
-        probed = run_probe(cluster, folders, say)
+        probed = run_probe(cluster, folders, notify)
     except Unreachable:
         raise
     except ReproError as error:
@@ -86,8 +86,8 @@ def job_findings(cluster: Cluster, folders: Folders, say: Callable[[str], None])
     return probe_findings(cluster, probed)
 
 
-def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) -> Probed:
-    """Submit the probe, wait until it has ended, and read what it left. Interrupted, it takes its job back."""
+def run_probe(cluster: Cluster, folders: Folders, notify: Callable[[str], None]) -> Probed:
+    """Submit the probe, wait for its end, and read its files. Ctrl-C cancels the job."""
     stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = folders.run(f"check-{cluster.name}-{stamp}")
     text = render_job(probe_plan(cluster, folders), with_probe_lines(cluster), folder, folders.templates)
@@ -95,11 +95,11 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
     private_folder(folder)
     comment = f"repro-check:{stamp}"
     job_id = SlurmScriptExecutor(folder).submit_script(text, comment)
-    say(f"job {job_id} on {cluster.name}, in {folder}")
+    notify(f"job {job_id} on {cluster.name}, in {folder}")
     try:
-        state = _ended(job_id, comment, folder, say)
+        state = _ended(job_id, comment, folder, notify)
     except BaseException:
-        _take_back(job_id, say)
+        _cancel(job_id, notify)
         raise
     _wait_for_files(folder)
     end = read_record(folder / "end")
@@ -108,7 +108,7 @@ def run_probe(cluster: Cluster, folders: Folders, say: Callable[[str], None]) ->
 
 
 def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
-    """One node, its GPUs, one minute: the profile's own script around a command that only looks.
+    """Return the plan of a probe: one node with its GPUs for one minute, and a command that only reads.
 
     PYTHONPATH and mounts are those of a job of `pretrain`.
     """
@@ -129,7 +129,7 @@ def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
 
 
 def with_probe_lines(cluster: Cluster) -> Cluster:
-    """The cluster with a look at its paths before anything else, and its tasks started by srun."""
+    """Return the cluster with a check of its paths as the first setup line, and tasks that srun starts."""
     paths = " ".join(shlex.quote(one.path) for one in site_paths(cluster))
     look = '[ -e "$path" ] || seen=no; [ "$seen" = no ] || [ -r "$path" ] || seen=unreadable'
     loop = f'for path in {paths}; do seen=yes; {look}; echo "path=$seen $path"; done'
@@ -142,22 +142,22 @@ def with_probe_lines(cluster: Cluster) -> Cluster:
 
 
 def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
-    """What the job shows of the profile; where the step never ran, its own words say why."""
+    """Return the findings of a probe; if its step did not run, its log has the reason."""
     paths = path_findings(cluster, "compute", probed.paths())
     if probed.state in ("COMPLETED", "FAILED") and probed.end is None and not probed.log.strip():
-        found = f"{probed.state}, and nothing that the job wrote can be seen from here"
-        hint = "set REPRO_HOME to a folder that the nodes see, too"
+        found = f"{probed.state}, and the files of the job are not visible here"
+        hint = "set REPRO_HOME to a folder that the nodes see"
         return [*paths, Finding("folder for runs", "compute", "wrong", found, hint=hint)]
-    folder = Finding("folder for runs", "compute", "ok", "what the job wrote can be seen from here")
+    folder = Finding("folder for runs", "compute", "ok", "the files of the job are visible here")
     if probed.state == "COMPLETED":
         return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
     return [*paths, folder, *_failure(cluster, probed, [one.found for one in paths if one.is_fault])]
 
 
 def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
-    """Why the job failed: of the profile's paths, the one that its words name; none where that is known already."""
+    """Return why the job failed, with the profile path that its log names; nothing if that path is reported already."""
     found = cause(probed.log.encode())
-    said = str(found) if found else "it says nothing"
+    said = str(found) if found else "its log has no reason"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
         said = probed.end.outside_image
@@ -165,7 +165,7 @@ def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Fin
     blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
     if any(fault.startswith(f"{one.path}: ") for one in blamed for fault in known):
         return []
-    hint = f"all that it said is in {probed.folder}"
+    hint = f"its output is in {probed.folder}"
     if blamed:
         return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, hint)]
     name, _ = _probed_image(cluster)
@@ -180,7 +180,7 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
     where = cluster.layered.where(("container", "images", name))
-    outside = probed.end.outside_image if probed.end else "it left no record of its end"
+    outside = probed.end.outside_image if probed.end else "it left no end record"
     if outside:
         return Finding(f"container.images.{name}", "compute", "wrong", outside, where)
     return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", where)
@@ -196,7 +196,9 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
         found.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", where))
     gpus = {int(count) for *_, count in rows}
     if gpus == {0}:
-        found.append(Finding("hardware.gpus_per_node", "compute", "unknown", "nothing on the node counts GPUs", where))
+        found.append(
+            Finding("hardware.gpus_per_node", "compute", "unknown", "the node has no means to count GPUs", where)
+        )
     else:
         right = gpus == {hardware.gpus_per_node}
         seen = f"each task sees {' or '.join(map(str, sorted(gpus)))} GPUs"
@@ -212,7 +214,7 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 
 
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
-    """Yield whether the Python that `pretrain` would run in can run it.
+    """Yield whether the Python of `pretrain` can run it.
 
     A fault only where the profile sets that workload, or has an image of its name: a site may offer other programs
     only.
@@ -252,29 +254,29 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
 
 
 def _python(cluster: Cluster, image: str | None) -> str:
-    """The interpreter of `pretrain`'s jobs; "" where it is in an image that is not filled in yet."""
+    """Return the interpreter of `pretrain`; "" if it is in an image that is not filled in."""
     if cluster.profile.container is not None and image is None:
         return ""
     return cluster.profile.workloads.pretrain_python or ("python" if image else sys.executable)
 
 
 def _tasks(cluster: Cluster) -> int:
-    """As many as jobs have on a node."""
+    """Return the number of tasks per node."""
     slurm = cluster.profile.slurm
     assert slurm is not None
     return cluster.hardware.gpus_per_node if slurm.tasks == "per-gpu" else 1
 
 
 def _probed_image(cluster: Cluster) -> tuple[str | None, str | None]:
-    """The image that a probe starts: pretrain's, else the first that is filled in."""
+    """Return name and location of the image to test: that of `pretrain`, else the first that is filled in."""
     container = cluster.profile.container
     names = sorted(container.images, key=lambda name: name != PRETRAIN) if container else []
     filled = [name for name in names if "<" not in (cluster.image_location(name) or "<")]
     return (filled[0], cluster.image_location(filled[0])) if filled else (None, None)
 
 
-def _ended(job_id: str, comment: str, folder: Path, say: Callable[[str], None]) -> str:
-    """The state in which the job ended, whenever that is; where Slurm has forgotten it, as its own record says."""
+def _ended(job_id: str, comment: str, folder: Path, notify: Callable[[str], None]) -> str:
+    """Wait for the end of the job and return its state, from its own record if Slurm does not list it."""
     last = ""
     while True:
         record = query_jobs([job_id], lambda found: may_have_comment(found, comment)).records.get(job_id)
@@ -285,22 +287,22 @@ def _ended(job_id: str, comment: str, folder: Path, say: Callable[[str], None]) 
             return "COMPLETED" if end.exit_code == 0 else "FAILED"
         now = f"{record.state}{f' ({record.reason})' if record.reason else ''}" if record else "not in the queue"
         if now != last:
-            say(now)
+            notify(now)
             last = now
         time.sleep(POLL_S)
 
 
-def _take_back(job_id: str, say: Callable[[str], None]) -> None:
+def _cancel(job_id: str, notify: Callable[[str], None]) -> None:
     try:
         cancel_jobs([job_id])
     except ReproError:
-        say(f"job {job_id} could not be taken back: scancel {job_id}")
+        notify(f"job {job_id} could not be cancelled: scancel {job_id}")
     else:
-        say(f"job {job_id} was taken back")
+        notify(f"job {job_id} was cancelled")
 
 
 def _wait_for_files(folder: Path) -> None:
-    """A shared file system may show what a node has written some seconds late."""
+    """Wait for the files of the job: a shared file system may show them some seconds late."""
     end = time.monotonic() + PATIENCE_S
     while not (folder / "end").exists() and not (folder / "batch.txt").exists() and time.monotonic() < end:
         time.sleep(POLL_S)

@@ -35,23 +35,22 @@ from orchestrator.slurm.records import JobRecord as SchedulerRecord
 from orchestrator.slurm.states import Phase
 
 GRACE = timedelta(minutes=5)
-"""How long a submission may take whose sender cannot be seen from here, and how long a job may take to write its first
-record where only the queue can be asked."""
-WHY_QUEUED = "interrupted before the scheduler had it; `repro submit` again, or `repro wait`, sends it"
+"""Time for a submission by a process that is not visible, and for a job's first record if only the queue answers."""
+WHY_QUEUED = "interrupted before the scheduler had it; `repro submit` or `repro wait` submits it"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`has_news`: something is known now that was not; `complaints`: what cannot be known yet."""
+    """Result of a recovery. `has_news` if a submission was recovered; `complaints` are about the others."""
 
     has_news: bool
     complaints: tuple[str, ...]
 
 
 def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
-    """Find out what became of submissions that somebody began and did not end.
+    """Find the results of submissions that were interrupted.
 
-    Only the user who submitted can ask for certain: a site may hide one user's jobs from another.
+    Only the submitting user can ask reliably: a site may hide the jobs of one user from another.
     """
     begun = [
         one for one in interrupted_submissions(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)
@@ -67,12 +66,12 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
 
 def is_here(machine: str | None, host: str) -> bool:
-    """Whether local jobs of this machine are seen from here: through their processes, which a reboot has ended."""
+    """Return whether the processes of local jobs of this machine are visible here; a reboot has ended them."""
     return place_of(machine, host) is not Location.ELSEWHERE
 
 
 def is_being_made(ledger: Ledger, one: InterruptedSubmission) -> bool:
-    """Whether the sender, or the sbatch that it left behind, still runs or may do so where nobody here can see it."""
+    """Return whether the submitting process, or its sbatch, still runs or may run where this process cannot see it."""
     alive = sender_is_alive(one)
     if alive is not None:
         return alive or (one.scheduler == "slurm" and find_process(comment_of(one.token)) is not None)
@@ -150,7 +149,7 @@ def recorded_ids(folders: Sequence[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """An attempt of a job; `is_under_way` if it waits or runs as far as is known, else its log is verified."""
+    """Attempt that the ledger lacks. `is_under_way` if it may wait or run, else its log is verified."""
 
     job_id: str
     folder: Path
@@ -225,7 +224,7 @@ def _element(job_id: str) -> int | None:
 
 
 def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None) -> bool:
-    """A job of a local queue; that of another machine is taken to run once it has started."""
+    """Return whether a job of a local queue is under way. A job of another machine is, once it has started."""
     if record.host != socket.gethostname():
         return start is not None
     if start is not None:
@@ -234,7 +233,7 @@ def _is_under_way_here(record: SentRecord, job: SentJob, start: JobRecord | None
 
 
 def _is_verified(job: NewJob, folder: Path, end: JobRecord) -> bool:
-    """The verdict from the log, as it would be in the ledger."""
+    """Return whether the log of the job is verified, judged as for the ledger."""
     row = JobRow(
         experiment="",
         scale="",

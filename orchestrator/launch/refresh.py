@@ -1,4 +1,4 @@
-"""The scheduler -> the ledger: settle interrupted submissions, then ask once about every job that is under way.
+"""Refresh of the ledger from the scheduler: interrupted submissions first, then each job that is under way.
 
 An attempt belongs to one Slurm cluster and one user. Only that cluster is asked. Only that user, or root, can conclude
 that a job is lost: Slurm may hide the jobs of other users.
@@ -40,16 +40,16 @@ from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, may_run_again, phase_of
 
 LOST_AFTER = timedelta(minutes=5)
-"""How long no source may list a job, and its log may not grow, before it is called lost: accounting lags, and a
+"""Time without a listing and without growth of its log after which a job is lost: accounting lags, and a
 controller that has just started may not have read all of its state."""
 REQUEUED_WITHIN = timedelta(minutes=5)
-"""How long Slurm may take to put a job that lost a node back into the queue, where the profile leaves that to Slurm."""
+"""Time that Slurm may take to requeue a job that lost a node, if the profile has `requeue: true`."""
 
 
 def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
-    """Bring the ledger up to date; a scheduler that does not answer is a complaint, and nothing is concluded.
+    """Bring the ledger up to date. A scheduler that does not answer is a complaint, and no state changes.
 
-    With `at_most_every_s` the scheduler is left alone if any terminal that shares this ledger has asked it since.
+    With `at_most_every_s` the scheduler is not asked if a process with this ledger has asked it within that time.
     """
     rows = _under_way(ledger)
     cluster, may, asked_at, said = None, False, None, list[str]()
@@ -92,7 +92,7 @@ def _name_of_place(row: JobSummary) -> str:
 def _each(
     rows: Sequence[JobSummary], observe: Callable[[JobSummary], Observation | None]
 ) -> tuple[dict[int, Observation], list[str]]:
-    """What is seen of each. A file that may not be read, or is none, is a complaint, and hinders no other job."""
+    """Return the observation of each row. A file that cannot be read is a complaint."""
     seen: dict[int, Observation] = {}
     complaints: dict[str, None] = {}
     for row in rows:
@@ -154,8 +154,9 @@ def _with_different_ids(rows: Sequence[JobSummary]) -> list[list[JobSummary]]:
 
 
 def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int, Observation], list[str]]:
-    """Ask once about these jobs. If no source lists a job, its own end record decides; if it has none and no source has
-    listed it for long, it is lost.
+    """Ask once about these jobs. If no source lists a job, its own end record decides.
+
+    A job without an end record is lost if no source has listed it for `LOST_AFTER`.
     """
     by_id = {str(row.scheduler_id): row for row in rows}
     answer = query_jobs(list(by_id), lambda record: is_record_of(record, by_id))
@@ -189,14 +190,14 @@ def _observe_slurm(ledger: Ledger, rows: Sequence[JobSummary]) -> tuple[dict[int
 
 
 def _may_conclude(row: JobSummary) -> bool:
-    """Whether this process sees every job of the attempt's user, and asks the cluster that the attempt is bound to."""
+    """Return whether this process sees every job of the attempt's user, and asks the cluster of the attempt."""
     if row.slurm_cluster is None and row.host != socket.gethostname():  # recorded before attempts were bound
         return False
     return sees_jobs_of(row.user)
 
 
 def sees_jobs_of(user: str | None) -> bool:
-    """Whether Slurm shows all jobs of this user to this process, as it does to the user and to root on any site."""
+    """Return whether Slurm shows all jobs of this user to this process. On any site the user and root see them."""
     return user in (None, user_name()) or os.geteuid() == 0
 
 
@@ -209,7 +210,7 @@ def _log_bytes(row: JobSummary) -> int | None:
 
 
 def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
-    """Whether a record is that of the row with its id: its comment has the row's token.
+    """Return whether a record belongs to the row with its id: its comment contains the row's token.
 
     Accounting may have kept no comment: then user and time of the submission decide.
     """
@@ -228,7 +229,7 @@ def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
 
 
 def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> Observation:
-    # An unknown word of a newer Slurm is no end: the job counts as it did, its state is shown as it is.
+    # An unknown state of a newer Slurm is not an end.
     phase = record.phase if record.phase is not Phase.UNKNOWN else Phase.RUNNING
     if phase is Phase.ENDED and row.is_requeued and may_run_again(record.state):
         ended = _utc(record.ended_at)
@@ -250,7 +251,7 @@ def _from_record(record: JobRecord, row: JobSummary, is_asked_to_end: bool) -> O
 
 
 def _reason(record: JobRecord, is_asked_to_end: bool) -> str | None:
-    """The scheduler's, but for a cancelled job: of that one the question is who did it."""
+    """Return the scheduler's reason; for a cancelled job, who cancelled it."""
     reason = record.reason if record.reason not in ("", "None") else None
     if record.preempted_at is not None and record.state == "FAILED":
         return PREEMPTED_IN_GRACE

@@ -1,4 +1,4 @@
-"""A plan -> the script that runs it. Pure: text in, text out; every value is quoted by a filter."""
+"""Rendering of job scripts from plans. Pure: text in, text out. Filters quote every value."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ RANK_ENVIRONMENT: Mapping[str, str] = {
 
 
 def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None) -> str:
-    """The complete script of one job; `folder` is where its log and records go.
+    """Return the complete script of one job. `folder` is the folder of its log and records.
 
-    What the script itself prints goes to `output`, else to batch.txt in the folder; Slurm opens it before the script
-    runs, so its folder must be there already.
+    The output of the script itself goes to `output`, else to batch.txt in the folder. Slurm opens it before the script
+    runs, so the folder must exist.
     """
     return _render(plan, cluster, folder, templates_in(templates), output)
 
@@ -53,20 +53,21 @@ def render_job(plan: Plan, cluster: Cluster, folder: Path, templates: Path, outp
 def explain_job(
     plan: Plan, cluster: Cluster, folder: Path, templates: Path, output: Path | None = None
 ) -> list[Explained]:
-    """The lines of that script, each with where it came from."""
+    """Return the lines of that script, each with its origins."""
     engine = Templates(templates, explain=True)
     return engine.explained(_render(plan, cluster, folder, engine, output))
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A job's script, and the folder of its log and records, which is the script's own unless it repeats another."""
+    """Script of a job, and the folder of its log and records. A repeat uses the script of another folder."""
 
     file: Path
     folder: Path
 
     @property
     def is_alone(self) -> bool:
+        """Whether no other job uses the script."""
         return self.file.parent == self.folder
 
 
@@ -80,7 +81,7 @@ def render_array(
     at_once: int,
     gate: Gate | None = None,
 ) -> str:
-    """One submission for jobs that ask for the same: element i runs script i, `at_once` at a time."""
+    """Return one array for jobs with equal resources: element i runs script i, `at_once` at a time."""
     name = short_name(plans[0].case.experiment)
     own = [
         directive("array", f"0-{len(plans) - 1}%{at_once}"),
@@ -98,7 +99,7 @@ def render_queue(
     gate: Gate | None = None,
     follows: Sequence[FollowedJob] = (),
 ) -> str:
-    """What the local machine runs: the scripts, one after another."""
+    """Return the script of a local queue, which runs the scripts one after another."""
     return templates_in(templates).render("queue.sh.j2", jobs=scripts, lock=str(lock), follows=follows, **_gate(gate))
 
 
@@ -167,7 +168,7 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
 
 
 def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
-    """What every job gets, then what its program asks for, then the site's own word."""
+    """Return the variables of a job: those of every job, then of its program, then of the site."""
     found = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
     workload = f"workload {plan.program.workload}"
     found |= {name: Line.of(value, workload) for name, value in plan.program.environment}
@@ -177,7 +178,7 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
 
 
 def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
-    """Folders that come first in a variable, which an image or a module may have set before."""
+    """Yield the folders that are put in front of a variable that an image or a module may have set."""
     if plan.program.python_path:
         yield "PYTHONPATH", Line.of(plan.program.python_path, _origin(plan, cluster, plan.program.python_path))
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
@@ -185,7 +186,7 @@ def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
 
 
 def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
-    """The profile's own lines of bash that a job on so many nodes has."""
+    """Yield the profile's bash lines for a job on so many nodes."""
     for i, line in enumerate(cluster.profile.setup):
         text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
         if holds(when, nodes):
@@ -206,7 +207,7 @@ def _checkout(plan: Plan, cluster: Cluster) -> Line | None:
 
 
 def _sampler(plan: Plan, cluster: Cluster) -> Line | None:
-    """How often what the GPUs do is written down, in seconds; None where nobody asked, or there are none."""
+    """Return the interval of GPU samples in seconds; None if the profile has none, or the job no GPU."""
     every_s = cluster.profile.sample_gpus_every_s
     if every_s is None or plan.case.device != "gpu":
         return None
@@ -219,7 +220,7 @@ def _rendezvous(cluster: Cluster, field: str) -> Line | None:
 
 
 def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
-    """How many processes a launcher starts on each node; None where the scheduler starts them all."""
+    """Return the number of processes that a launcher starts per node; None if the scheduler starts them."""
     slurm = cluster.profile.slurm
     if slurm is None or slurm.tasks != "per-node":
         return None
@@ -227,19 +228,19 @@ def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
 
 
 def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
-    """The command line of the launcher and its options, then that of the program."""
+    """Return the command line of the launcher and its options, then of the program."""
     words, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
     launcher = words[: len(words) - len(below)]
     return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
 
 
 def _origin(plan: Plan, cluster: Cluster, word: str) -> str:
-    """Of a word that the program says: the profile's line where the site has said it, else the workload."""
+    """Return the origin of a word of the program: the profile's line, else the workload."""
     return site_place(plan, cluster, word) or f"workload {plan.program.workload}"
 
 
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
-    """The program's command line: what the profile says of it, the experiment's own arguments, and the dialect's."""
+    """Return the program's command line; each flag has the profile, the experiment or the workload as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
     workload = f"workload {plan.program.workload}"
 
@@ -255,7 +256,7 @@ def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
 
 
 def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
-    """mpirun's own words: how many processes where, the site's arguments, and the names of what it must carry over."""
+    """Return the options of mpirun: processes per node, arguments of the site, and the names of exported variables."""
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
     where, resources = cluster.layered.where, plan.resources
@@ -276,7 +277,7 @@ def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
 
 
 def _mpirun_arguments(cluster: Cluster, words: Sequence[str]) -> Iterator[Line]:
-    """The site's words, an option and its values to a line."""
+    """Yield the site's arguments of mpirun, an option and its values per line."""
     starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]
     for start, end in pairwise([*starts, len(words)]):
         yield Line(tuple(words[start:end]), cluster.layered.where(("mpirun", "arguments", start)))

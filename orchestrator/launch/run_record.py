@@ -34,6 +34,8 @@ _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
+    """User, host, code and package versions of a submission. The commit is None if the code is not a git checkout."""
+
     user: str
     host: str
     git_commit: str | None
@@ -42,9 +44,9 @@ class Provenance:
 
 
 def provenance(checkout: Path) -> Provenance:
-    """`git_commit` and `git_dirty` are None where the data folders are no git checkout (an installed wheel)."""
-    commit = git_says(checkout, "rev-parse", "HEAD")
-    status = git_says(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
+    """Return who submits from which code; `checkout` is the folder of the experiments and profiles."""
+    commit = git_output(checkout, "rev-parse", "HEAD")
+    status = git_output(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
     return Provenance(
         user=user_name(),
         host=socket.gethostname(),
@@ -55,22 +57,22 @@ def provenance(checkout: Path) -> Provenance:
 
 
 def _versions() -> dict[str, str]:
-    found = {"repro": orchestrator.__version__, "python": platform.python_version()}
+    versions = {"repro": orchestrator.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def git_says(folder: Path, *words: str) -> str | None:
-    """None where the folder is no checkout of its own, or git cannot tell."""
+def git_output(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command; None if the folder is not a checkout, or git fails."""
     if not (folder / ".git").exists():
         return None
     try:
         answer = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=30, check=False
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -80,6 +82,7 @@ def git_says(folder: Path, *words: str) -> str | None:
 def new_run_of(
     run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]
 ) -> NewRun:
+    """Return the run as the ledger stores it, without secrets."""
     case, made, secret = plans[0].case, provenance(folders.shipped), profile_secrets(cluster)
     profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
@@ -102,9 +105,10 @@ def new_run_of(
 
 
 def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
-    known = {plan.case.name: plan for plan in plans}  # repeats of a case are configured alike
+    """Return the jobs of a run as the ledger stores them, without secrets."""
+    by_case = {plan.case.name: plan for plan in plans}  # repeats of a case have one configuration
     secret = profile_secrets(cluster)
-    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in known.items()}
+    specs = {name: masked_tree(job_spec(plan, cluster).to_json(), known=secret) for name, plan in by_case.items()}
     return [
         NewJob(
             id=plan.identity,
@@ -125,5 +129,5 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
 
 
 def new_run_id() -> str:
-    """Sorts by time, and two at once differ."""
+    """Return a new run id. Ids sort by time, and two runs of one second differ."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -28,7 +28,7 @@ _FIRST, _LAST = "\njobs=( # script and folder\n", "\n)\n"
 
 @dataclass(frozen=True, slots=True)
 class OwnScript:
-    """A script that was read and checked; `arguments` are the script's own."""
+    """Script that was read and checked. `arguments` are its command line arguments."""
 
     file: Path
     text: str
@@ -59,7 +59,7 @@ def read_own_script(ledger: Ledger, turns: Sequence[PendingAttempt]) -> OwnScrip
         return OwnScript(file, _text(file, read), (turns[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != "submissions":
-        raise _refused(file, "is no file that repro writes for a scheduler")
+        raise _refused(file, "is not a script that repro writes for a scheduler")
     if name["digest"] is not None:
         _require_digest(file, read, name["digest"])
     text = _text(file, read)
@@ -125,7 +125,7 @@ _FOLDER, _SUFFIX = "submissions", ".sent"
 
 @dataclass(frozen=True, slots=True)
 class SentJob:
-    """A job of a submission; `element` is its index in the array or queue, None for a lone script."""
+    """Job of a submission. `element` is its index in the array or queue; None for a single script."""
 
     job_id: str
     element: int | None
@@ -134,7 +134,7 @@ class SentJob:
 
 @dataclass(frozen=True, slots=True)
 class SentRecord:
-    """A submission: its token, the host it was made on, and the name of the file that the scheduler was given."""
+    """Record of a submission: its token, the submitting host, and the name of the submitted file."""
 
     token: str
     scheduler: SchedulerKind
@@ -144,7 +144,7 @@ class SentRecord:
 
 
 def write_sent(run: Path, turns: Sequence[PendingAttempt], token: str) -> None:
-    """Write down that these attempts are about to be given to a scheduler; ReproError if that is not possible."""
+    """Write the record of a submission before the scheduler is called; ReproError if that fails."""
     lines = [
         f"token={token}",
         f"scheduler={turns[0].scheduler}",
@@ -182,7 +182,7 @@ def read_sent(run: Path, token: str) -> SentRecord | None:
 
 
 def sent_of_run(run: Path) -> Iterator[SentRecord]:
-    """Every record of submissions in a run folder; none where it cannot be read."""
+    """Yield the records of submissions in a run folder; nothing if it cannot be read."""
     try:
         names = sorted(path.name for path in (run / _FOLDER).iterdir() if path.name.endswith(_SUFFIX))
     except OSError:

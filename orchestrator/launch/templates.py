@@ -1,4 +1,4 @@
-"""The templates' engine: lines that know where they came from, filters that quote, and what `--explain` reads back."""
+"""Template engine: lines with origins, filters that quote, and the origins of a rendered line for `--explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.text import printable_line
 
 OURS = "repro"
-"""The origin of what every script gets, whatever the case and the site."""
+"""Origin of the parts that every script has."""
 
 # Filled in by the shell that runs the script. Each ends one quoted piece and begins the next.
 _AT_RUN = {
@@ -29,7 +29,7 @@ _AT_RUN = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Words that a script says, and where they came from: a profile's line, the experiment, the workload.
+    """Words of a script and their origin: a line of a profile, the experiment, or the workload.
 
     With `at_run` the job itself fills in {job_id}, {user}, {home} and {job_folder}.
     """
@@ -40,19 +40,20 @@ class Line:
 
     @classmethod
     def of(cls, text: str, origin: str = OURS) -> Line:
+        """Return a line of one word."""
         return cls((text,), origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A line of a script with every origin of what stands in it; the template's last."""
+    """Line of a script with the origins of its parts; the location in the template comes last."""
 
     text: str
     origins: tuple[str, ...]
 
 
 class Templates:
-    """The folder's templates, each compiled once however many jobs are rendered.
+    """Templates of a folder, each compiled once.
 
     With `explain` every rendered line carries invisible marks, which `explained` reads and takes out.
     """
@@ -80,10 +81,11 @@ class Templates:
         )
 
     def render(self, name: str, **values: Any) -> str:
+        """Render a template of the folder."""
         return self._environment.get_template(name).render(**values)
 
     def explained(self, script: str) -> list[Explained]:
-        """The lines of a script rendered with `explain`. A line without a mark goes on in the next one that has."""
+        """Return the lines of a script with `explain`. A line without a mark belongs to the next one."""
         found: list[Explained] = []
         waiting: list[str] = []
         for line in script.removesuffix("\n").split("\n"):  # and at no other line end that Unicode knows
@@ -107,7 +109,7 @@ class Templates:
         return quoted(str(value))
 
     def _filled_when_run(self, line: Line) -> str:
-        """Quoted, but for the names of which the job itself knows the value."""
+        """Return the quoted words; the job itself fills in the names that it knows."""
         if not line.at_run:
             return self._quoted(line)
         return " ".join(map(_filled, line.words)) + self._mark(line.origin)
@@ -115,13 +117,14 @@ class Templates:
 
 @lru_cache
 def templates_in(folder: Path) -> Templates:
+    """Return the templates of a folder."""
     return Templates(folder)
 
 
 def quoted(text: str) -> str:
-    """One word of a shell, whatever is in it."""
+    """Return the text as one word of a shell."""
     if "\0" in text:
-        raise ReproError(Problem(f"{text!r} cannot be given to a command"))
+        raise ReproError(Problem(f"{text!r} contains a null character and cannot be an argument"))
     return shlex.quote(text)
 
 
@@ -131,7 +134,7 @@ def _filled(word: str) -> str:
 
 
 def command_lines(argv: Sequence[str], origin: Callable[[Sequence[str]], str]) -> list[Line]:
-    """A command as lines of a flag and its values, so that a script can be read and compared."""
+    """Return a command as lines of a flag and its values."""
     lines: list[list[str]] = [[]]
     for word in argv:
         if word.startswith("--"):
@@ -141,8 +144,9 @@ def command_lines(argv: Sequence[str], origin: Callable[[Sequence[str]], str]) -
 
 
 class _MarkedLines(jinja2.BaseLoader):
-    """Loads templates with the place of each line marked at its end. Where a tag ends a line, jinja takes the line's
-    end away: no mark may come between, and what stands in front of the tag belongs to the next line.
+    """Loader that marks each template line with its location.
+
+    jinja removes the line end after a tag, so a line that ends with a tag has no mark and belongs to the next line.
     """
 
     def __init__(self, loader: jinja2.BaseLoader, folder: str, mark: Callable[[str], str]) -> None:

@@ -331,7 +331,7 @@ echo "$job"
 """)
     assert mine.check("--job") == 2
     (said,) = [line for line in mine.stderr if line.startswith("repro: ")]
-    assert said.startswith("repro: folder for runs: FAILED, and nothing that the job wrote can be seen from here; ")
+    assert said.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here; ")
     assert said.endswith("; set REPRO_HOME to a folder that the nodes see, too")
 
 
@@ -354,7 +354,7 @@ def test_the_reason_of_a_wait_is_said_and_ctrl_c_takes_the_job_back(mine: Checke
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode not in (0, 2) and stdout == "" and "Traceback" not in stderr
-    assert stderr.splitlines()[0] == f"job {job_id} was taken back"
+    assert stderr.splitlines()[0] == f"job {job_id} was cancelled"
     state = slurm_cluster.run("squeue", "-h", "--states=all", "-o", "%T", "-j", job_id)
     assert state == "CANCELLED"
 

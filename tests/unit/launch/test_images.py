@@ -51,7 +51,7 @@ def test_a_site_without_a_staging_folder_is_told_where_to_write_one_and_what_els
     open_one, folder = refused(cluster_of(tmp_path, text, overlay="about: ours"))
     assert open_one.startswith("site.yaml:4:") and "slurm.account: still to be filled in, <yours>" in open_one
     assert folder == (
-        "site does not say where imported images are kept. "
+        "site has no folder for imported images. "
         "Hint: add site: {staging_folder: /...}, a folder that every node sees, to site.local.yaml"
     )
     (blank,) = refused(profile(tmp_path, "<a folder>"))
@@ -62,8 +62,7 @@ def test_a_site_without_a_staging_folder_is_told_where_to_write_one_and_what_els
 def test_a_runtime_with_a_store_of_its_own_is_told_what_to_type(tmp_path: Path, runtime: str, command: str) -> None:
     cluster = profile(tmp_path, text=SITE.replace("pyxis", runtime))
     assert refused(cluster) == [
-        f"site.yaml:7:12 pretrain: {runtime} keeps images in a store of its own. "
-        f"Hint: type: {command} registry.example/team/torch:1"
+        f"site.yaml:7:12 pretrain: {runtime} stores images itself. Hint: type: {command} registry.example/team/torch:1"
     ]
     (row,) = image_rows(cluster)
     assert (row.location, row.there) == ("registry.example/team/torch:1", None)

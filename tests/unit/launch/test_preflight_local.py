@@ -11,7 +11,7 @@ from orchestrator.clusters.check_result import Finding
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch import preflight
-from orchestrator.launch.preflight import check_here, hosts_in
+from orchestrator.launch.preflight import check_this_machine, hosts_in
 from tests.unit.clusters.sites import cluster_of
 
 LOCAL = "about: this machine\nscheduler: local\n"
@@ -57,14 +57,14 @@ def with_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("with_mpirun")
 @pytest.mark.parametrize("hosts", ["n1 slots=8\nn2 slots=9\nn3 slots=8\n", "n1\nn2\n"])
 def test_a_hostfile_with_enough_hosts_and_slots_is_right(tmp_path: Path, hosts: str) -> None:
-    found = check_here(mpirun_cluster(tmp_path, hosts))
+    found = check_this_machine(mpirun_cluster(tmp_path, hosts))
     assert [one.result for one in found] == ["ok", "ok"]
 
 
 @pytest.mark.usefixtures("with_mpirun")
 def test_too_few_hosts_and_too_few_slots_are_named_with_the_hosts(tmp_path: Path) -> None:
     cluster = mpirun_cluster(tmp_path, "n1 slots=4\n")
-    _, few_hosts, few_slots = check_here(cluster)
+    _, few_hosts, few_slots = check_this_machine(cluster)
     assert told([few_hosts, few_slots]) == [
         ("wrong", "mpirun.hostfile: 1 host, hardware: nodes: says 2", f"add hosts to {tmp_path}/hosts"),
         ("wrong", "mpirun.hostfile: n1: fewer slots than hardware: gpus_per_node: 8", "slots=8"),
@@ -76,7 +76,7 @@ def test_a_machine_without_mpirun_is_the_wrong_machine_and_a_missing_hostfile_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
-    assert told(check_here(mpirun_cluster(tmp_path, None))) == [
+    assert told(check_this_machine(mpirun_cluster(tmp_path, None))) == [
         ("wrong", "mpirun: not on this machine", "run this on the machine from which jobs are started")
     ]
 
@@ -89,6 +89,6 @@ def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: tuple[str, ...], python: str, result: str
 ) -> None:
     monkeypatch.setattr(preflight, "absent_packages", lambda: absent)
-    machine, training = check_here(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
+    machine, training = check_this_machine(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
     assert machine.found == "no GPUs; processes run on CPU cores"
     assert training.result == result and (training.hint is None) == (result == "ok")

@@ -353,8 +353,8 @@ def test_a_path_that_the_node_does_not_have_is_said_once(tmp_path: Path) -> None
 def test_a_job_that_failed_of_something_else_says_where_all_of_it_stands(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN)
     (fault,) = [one for one in probe_findings(cluster, probed("x", "FAILED", end_of(5, None), "")) if one.is_fault]
-    assert fault.found == "FAILED with exit code 5: it says nothing"
-    assert fault.hint == "all that it said is in /runs/check"
+    assert fault.found == "FAILED with exit code 5: its log has no reason"
+    assert fault.hint == "its output is in /runs/check"
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
@@ -370,7 +370,7 @@ def test_a_job_of_which_nothing_is_seen_wrote_where_only_the_nodes_see_it(tmp_pa
 
 def test_a_job_that_never_ran_accuses_no_folder(tmp_path: Path) -> None:
     found = probe_findings(cluster_of(tmp_path, PLAIN), Probed(Path("/runs/check"), "CANCELLED", None, "", ""))
-    assert [(one.check, one.found) for one in found if one.is_fault] == [("job", "CANCELLED: it says nothing")]
+    assert [(one.check, one.found) for one in found if one.is_fault] == [("job", "CANCELLED: its log has no reason")]
 
 
 # ---- submitting and waiting ----------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def test_each_change_in_the_queue_is_said_once_with_its_reason(tmp_path: Path, w
     assert said[0].startswith("job 7 on site, in ") and said[1:] == [
         *("not in the queue", "PENDING (Priority)", "PENDING (Resources)", "RUNNING")
     ]
-    assert found[-1].found == "TIMEOUT: it says nothing" and len(queue.submitted) == 1 and queue.cancelled == []
+    assert found[-1].found == "TIMEOUT: its log has no reason" and len(queue.submitted) == 1 and queue.cancelled == []
 
 
 def test_ctrl_c_takes_the_job_back_and_says_so(tmp_path: Path, waiting: Callable[..., Queue]) -> None:
@@ -437,7 +437,7 @@ def test_ctrl_c_takes_the_job_back_and_says_so(tmp_path: Path, waiting: Callable
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), said.append)
-    assert queue.cancelled == ["7"] and said[-1] == "job 7 was taken back"
+    assert queue.cancelled == ["7"] and said[-1] == "job 7 was cancelled"
 
 
 def test_a_scheduler_that_goes_away_leaves_the_command_that_ends_the_job(
@@ -453,7 +453,7 @@ def test_a_scheduler_that_goes_away_leaves_the_command_that_ends_the_job(
     said: list[str] = []
     with pytest.raises(Unreachable):
         job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), said.append)
-    assert said[-1] == "job 7 could not be taken back: scancel 7"
+    assert said[-1] == "job 7 could not be cancelled: scancel 7"
 
 
 def test_a_job_that_slurm_has_forgotten_ended_as_its_own_record_says(
@@ -462,7 +462,7 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_own_record_says(
     waiting("")
     monkeypatch.setattr(probe, "read_record", lambda _: end_of(3, None))
     found = job_findings(cluster_of(tmp_path, PLAIN), Folders(CHECKOUT, tmp_path), lambda _: None)
-    assert found[-1].found == "FAILED with exit code 3: it says nothing"
+    assert found[-1].found == "FAILED with exit code 3: its log has no reason"
 
 
 def test_a_job_that_slurm_refuses_is_a_finding_at_the_field_that_its_mend_names(
