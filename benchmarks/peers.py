@@ -184,7 +184,7 @@ def submitted(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content, indent=1))  # which is YAML, too
     before = set(home.glob("runs/*/*/log.txt"))
-    command = ("-m", "orchestrator.cli.app", "submit", f"peers/{experiment}")
+    command = ("-m", "orchestrator.cli.main", "submit", f"peers/{experiment}")
     try:
         run_python(*command, "--cluster", str(cluster), "--wait", "--rerun", home=home)
     except subprocess.CalledProcessError as error:

@@ -1,38 +1,38 @@
-"""`repro compare`: what was measured beside what was published, or beside another measurement."""
+"""Command that compares measured with published numbers, or two sets of runs."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
+from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, OnlyWorkload, Where
-from orchestrator.cli.output import as_json, filled_columns, next_command, say, table
+from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, OnlyWorkload, Where, session_of
+from orchestrator.cli.output import as_json, filled_columns, message, next_command, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
+from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
 
-if TYPE_CHECKING:
-    from orchestrator.paths import Folders
-    from orchestrator.results.cases import Result
-    from orchestrator.results.outcome import FigureOutcome
-    from orchestrator.results.reference import ReferenceRow
-
 Words = Annotated[
-    Optional[list[str]],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
+    Optional[list[str]],  # noqa: UP045  typer evaluates it, on Python 3.10 too
     typer.Argument(
-        metavar="EXPERIMENT A B",
-        help="An experiment, else the latest; or two clusters, dates (2026-11-20), commits or runs A and B, of all "
-        "experiments or of one that stands before them.",
+        metavar="[EXPERIMENT] [A B]",
+        help="Default: the latest experiment. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
         autocompletion=completion.experiments,
     ),
 ]
-
 _EFFICIENCY = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent", "aggregate_pflops")
+_ONLY_WHERE_DIFFERENT = ("experiment", "scale")
+
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command()
 def compare(
+    context: typer.Context,
     words: Words = None,
     scale: OnlyScale = None,
     where: Where = None,
@@ -41,131 +41,130 @@ def compare(
     json: Json = False,
     database: Database = None,
 ) -> None:
-    """Measured numbers beside the published ones; or two clusters, dates, commits or runs beside one another."""
-    from orchestrator.cli.compare_runs import Asked, compare_two
-    from orchestrator.cli.outcome import ledger_now
-    from orchestrator.cli.selection import require_known
-    from orchestrator.paths import find_folders
-    from orchestrator.results.outcome import read_outcome
-
-    experiment, sides = _meant(find_folders(), words or [])
-    folders, ledger = ledger_now(database)
+    """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
+    experiment, sides = _parse(words or [])
+    session = session_of(context, database)
     if sides is None:
-        _with_published(read_outcome(ledger, folders, experiment, scale, cluster, workload), where, json)
-        return
-    require_known(workload)
-    compare_two(Asked(folders, ledger, experiment, scale, where, cluster, workload), sides, json)
-
-
-def _meant(folders: Folders, words: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
-    """The experiment, if one is given, and the two sides, if they are."""
-    from orchestrator.catalog.library import experiment_names, names_meant
-
-    names = experiment_names(folders)
-    if words and (len(words) in (1, 3)) and not names_meant(names, words[0]):
-        near = did_you_mean(words[0], [name.rpartition("/")[2] for name in names])
-        hint = near or "two sides are two words, an experiment may stand before them"
-        raise ReproError(Problem(f"{words[0]}: no such experiment", hint=hint))
-    if len(words) > 3 or (len(words) == 2 and names_meant(names, words[0])):
-        raise ReproError(
-            Problem(
-                f"{' '.join(words)}: neither an experiment alone nor two sides",
-                hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B",
-            )
+        comparison = api.compare(
+            experiment, where=where, scale=scale, cluster=cluster, workload=workload, session=session
         )
-    sides = (words[-2], words[-1]) if len(words) > 1 else None
-    return (words[0] if len(words) in (1, 3) else None), sides
+        _print_published(comparison, json)
+    else:
+        runs = api.compare_runs(
+            *sides, experiment, where=where, scale=scale, cluster=cluster, workload=workload, session=session
+        )
+        _print_runs(runs, json)
 
 
-def _with_published(now: FigureOutcome, where: str | None, json: bool) -> None:
-    from orchestrator.results.reference import beside_published
+def _parse(words: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
+    """Return the experiment, if there is one, and the two sides, if there are any."""
+    match words:
+        case []:
+            return None, None
+        case [experiment]:
+            _require_experiment(experiment)
+            return experiment, None
+        case [a, b] if not _is_experiment(a):
+            return None, (a, b)
+        case [experiment, a, b]:
+            _require_experiment(experiment)
+            return experiment, (a, b)
+    what = f"{' '.join(words)}: neither one experiment nor two sides"
+    raise ReproError(Problem(what, hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B"))
 
-    found = {result.case.name: result for result in now.having(where)}
-    besides = beside_published(now.entry, list(found.values()))
+
+def _is_experiment(name: str) -> bool:
+    return bool(api.names_meant(api.experiment_names(find_folders()), name))
+
+
+def _require_experiment(name: str) -> None:
+    if not _is_experiment(name):
+        near = did_you_mean(name, map(short_name, api.experiment_names(find_folders())))
+        raise ReproError(Problem("no such experiment", f"{name}:", near or "two sides are two words: A B"))
+
+
+def _print_published(comparison: api.PublishedComparison, json: bool) -> None:
+    outcome, rows = comparison.outcome, comparison.rows
     if json:
-        cases = [_plain(one, found[one.case]) for one in besides]
-        known = {"experiment": now.entry.name, "scale": now.scale, "cluster": now.cluster}
-        as_json({**known, "cases": cases, "missing": _missing(besides)})
+        cases = [_reference_json(row, comparison.results[row.case]) for row in rows]
+        figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
+        as_json({**figure, "cases": cases, "missing": _missing(rows)})
     else:
-        say(f"{now.entry.short_name} at scale {now.scale} on {now.cluster}{f' with {now.program}' * bool(now.program)}")
-        rows = [_shown(one, found[one.case]) for one in besides if one.measured is not None]
-        table(rows, filled_columns(rows))
-        _print_talk(besides, list(found.values()))
-    failed = [row for row in now.failures if row.case_name in found]
-    if failed:
-        next_command(f"repro logs {failed[0].job_id}", f"why {failed[0].case_name} failed")
+        program = f" with {outcome.program}" if outcome.program else ""
+        message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}")
+        shown = [_reference_row(row, comparison.results[row.case]) for row in rows if row.measured is not None]
+        table(shown, filled_columns(shown))
+        _print_summary(comparison)
+    failures = comparison.failures
+    if failures:
+        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
     else:
-        next_command(f"repro claims {now.entry.short_name}", "what the paper says about these numbers")
-    if failed or any(one.within is False for one in besides):
+        next_command(f"repro claims {outcome.entry.short_name}", "the claims of the paper about these numbers")
+    if comparison.failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print_talk(besides: Sequence[ReferenceRow], found: Sequence[Result]) -> None:
-    """How the rates were computed, how many numbers came out, which cases are host-bound, and what is missing."""
-    from orchestrator.results.reference import equation
-
-    measured = [result for result in found if result.metric("iteration_ms")]
+def _print_summary(comparison: api.PublishedComparison) -> None:
+    """Print how rates are computed, how many numbers are within tolerance, and what is missing."""
+    rows, results = comparison.rows, comparison.results.values()
+    measured = [result for result in results if result.metric("iteration_ms")]
     if measured:
-        by = " or ".join(dict.fromkeys(equation(result.case) for result in measured))
-        say(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {by}, from the time of an iteration")
+        equations = " or ".join(dict.fromkeys(api.equation(result.case) for result in measured))
+        message(f"TFLOP/s, percent of peak and PFLOP/s of all GPUs by {equations}, from the time of an iteration")
         if any(result.metric("percent_of_peak_computed") for result in measured):
-            say("percent_of_peak_computed: only the products that the program computes")
+            message("percent_of_peak_computed: only the products that the program computes")
         if any(result.metric("mfu_percent") for result in measured):
-            say("mfu_percent: 6 FLOPs per matrix weight and token, and causal attention; no recomputation")
-    judged = [one for one in besides if one.within is not None]
+            message("mfu_percent: 6 FLOPs per matrix weight and token, and causal attention; no recomputation")
+    judged = [row for row in rows if row.within is not None]
     if judged:
-        right = sum(one.within is True for one in judged)
-        say(f"{right} of {counted(len(judged), 'judged number')} within tolerance")
-    for one in judged:
-        if not one.within:
-            say(f"outside: {one.metric} at {one.case} is {one.ratio:.3g} of the published, {_allowed(one)} allowed")
-    waited = [f"{result.case.name} ({result.host_bound})" for result in found if result.host_bound]
-    if waited:
-        say(f"host-bound: {counted(len(waited), 'case')}: {'; '.join(waited)}")
-    for kind, cases in _missing(besides).items():
-        say(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases)}")
+        within = sum(row.within is True for row in judged)
+        message(f"{within} of {counted(len(judged), 'judged number')} within tolerance")
+    for row in judged:
+        if not row.within:
+            ratio = f"{row.ratio:.3g} of the published number, {_tolerance(row)} allowed"
+            message(f"outside tolerance: {row.metric} of {row.case} is {ratio}")
+    host_bound = [f"{result.case.name} ({result.host_bound})" for result in results if result.host_bound]
+    if host_bound:
+        message(f"host-bound: {counted(len(host_bound), 'case')}: {'; '.join(host_bound)}")
+    for kind, cases in _missing(rows).items():
+        message(f"{kind}: {counted(len(cases), 'case')}: {'; '.join(cases)}")
 
 
-def _missing(besides: Sequence[ReferenceRow]) -> dict[str, list[str]]:
-    """The cases by what is missing of them, each with the reason, or the metrics that it is about."""
+def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
+    """Return the cases by what they lack, each with the reason or the metrics."""
     groups: dict[str, dict[str, dict[str, None]]] = {}
-    for one in besides:
-        if one.missing:
-            whys = groups.setdefault(one.missing, {}).setdefault(one.case, {})
-            why = one.metric if one.missing == "not measured" else one.because
-            whys |= {why: None} if why else {}
+    for row in rows:
+        if row.missing:
+            reasons = groups.setdefault(row.missing, {}).setdefault(row.case, {})
+            reason = row.metric if row.missing == "not measured" else row.because
+            reasons |= {reason: None} if reason else {}
     return {
-        kind: [f"{case} ({', '.join(whys)})" if whys else case for case, whys in cases.items()]
+        kind: [f"{case} ({', '.join(reasons)})" if reasons else case for case, reasons in cases.items()]
         for kind, cases in groups.items()
     }
 
 
-def _shown(one: ReferenceRow, result: Result) -> dict[str, Any]:
-    """A row of the table; what is empty in all of them is no column."""
-    point = one.published
-    how = point and f"{point.how}{'' if point.confirmed else ', unconfirmed'} ({point.source})"
+def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, Any]:
+    point = row.published
     return {
-        "case": one.case,
-        "metric": one.metric,
-        "measured": one.measured,
-        "spread": one.spread,
+        "case": row.case,
+        "metric": row.metric,
+        "measured": row.measured,
+        "spread": row.spread,
         "published": point.value if point else None,
-        "ratio": one.ratio,
-        "allowed": _allowed(one) if one.within is not None else None,
-        "within": {True: "yes", False: "no", None: None}[one.within],
-        **{name: result.value(name) for name in _EFFICIENCY if name != one.metric},
-        "how": how,
-        "not_judged": one.because,
+        "ratio": row.ratio,
+        "allowed": _tolerance(row) if row.within is not None else None,
+        "within": {True: "yes", False: "no", None: None}[row.within],
+        **{name: result.value(name) for name in _EFFICIENCY if name != row.metric},
+        "how": point and f"{point.how}{'' if point.confirmed else ', unconfirmed'} ({point.source})",
+        "not_judged": row.because,
     }
 
 
-def _plain(one: ReferenceRow, result: Result) -> dict[str, Any]:
-    from orchestrator.ledger.tables import field_values
-    from orchestrator.results.reference import equation
-
-    metric, point = result.metric(one.metric), one.published
+def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, Any]:
+    metric, point = result.metric(row.metric), row.published
     return {
-        **field_values(one),
+        **api.field_values(row),
         "published": point.value if point else None,
         "published_how": point.how if point else None,
         "published_confirmed": point.confirmed if point else None,
@@ -180,9 +179,88 @@ def _plain(one: ReferenceRow, result: Result) -> dict[str, Any]:
         "host_bound": result.is_host_bound,
         "job": result.row.job_id if result.row else None,
         **{name: result.value(name) for name in _EFFICIENCY},
-        "flops": equation(result.case),
+        "flops": api.equation(result.case),
     }
 
 
-def _allowed(one: ReferenceRow) -> str:
-    return f"±{100 * (one.tolerance or 0.0):.3g} % ({one.tolerance_from})"
+def _tolerance(row: api.ReferenceRow) -> str:
+    return f"±{100 * (row.tolerance or 0.0):.3g} % ({row.tolerance_from})"
+
+
+def _print_runs(comparison: api.RunComparison, json: bool) -> None:
+    cases, regressions = comparison.cases, comparison.regressions
+    if json:
+        as_json(
+            {
+                "a": dataclasses.asdict(comparison.a),
+                "b": dataclasses.asdict(comparison.b),
+                "cases": [_diff_json(case) for case in cases],
+                "regressions": [_name(case) for case in regressions],
+            }
+        )
+    else:
+        message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
+        rows = [_diff_row(case) for case in cases]
+        same = [name for name in _ONLY_WHERE_DIFFERENT if len({row[name] for row in rows}) == 1]
+        table(rows, [name for name in filled_columns(rows) if name not in same])
+        _print_changes(cases)
+    job = (regressions or [case for case in cases if case.job_b])[0].job_b
+    next_command(f"repro history {job}", "its attempts and events" if regressions else "the attempts of the first job")
+    if regressions:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print_changes(cases: Sequence[api.CaseDiff]) -> None:
+    for change in ("regression", "now fails"):
+        for case in (case for case in cases if case.change == change):
+            ratio = (
+                f"{case.metric} is {case.ratio:.3g} of A, noise {_percent(case.noise)}" if case.ratio else case.because
+            )
+            message(f"{change}: {_name(case)}: {ratio}")
+    changes = [case.change for case in cases]
+    counts = ", ".join(f"{changes.count(change)} {change}" for change in dict.fromkeys(changes))
+    message(f"{counted(len(cases), 'case')}: {counts}")
+
+
+def _name(case: api.CaseDiff) -> str:
+    return f"{short_name(case.experiment)} {case.scale} {case.case}"
+
+
+def _diff_row(case: api.CaseDiff) -> dict[str, Any]:
+    return {
+        "experiment": short_name(case.experiment),
+        "scale": case.scale,
+        "case": case.case,
+        "metric": case.metric,
+        "a": case.a.value if case.a else None,
+        "b": case.b.value if case.b else None,
+        "ratio": case.ratio,
+        "noise": _percent(case.noise),
+        "change": case.change,
+        "because": case.because,
+    }
+
+
+def _diff_json(case: api.CaseDiff) -> dict[str, Any]:
+    sides: dict[str, Any] = {}
+    for name, metric, job in (("a", case.a, case.job_a), ("b", case.b, case.job_b)):
+        sides[name] = metric.value if metric else None
+        sides[f"{name}_spread"] = metric.spread if metric else None
+        sides[f"{name}_repeats"] = metric.repeats if metric else None
+        sides[f"{name}_job"] = job
+    return {
+        "experiment": case.experiment,
+        "scale": case.scale,
+        "case": case.case,
+        "workload": case.workload,
+        "metric": case.metric,
+        **sides,
+        "ratio": case.ratio,
+        "noise": case.noise,
+        "change": case.change,
+        "because": case.because,
+    }
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.2g} %"

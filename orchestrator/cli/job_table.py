@@ -1,71 +1,37 @@
-"""How jobs stand, for whoever looks: a row for each, and a bar for all of an experiment."""
+"""Tables of jobs and cases, bars of experiments, and pictures that are redrawn on a terminal."""
 
 from __future__ import annotations
 
-import re
+import dataclasses
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
-from orchestrator.cli.output import table
-from orchestrator.errors import Problem, ReproError
-from orchestrator.job_spec import JobSpec
-from orchestrator.ledger.attempts import ExperimentCount
-from orchestrator.ledger.rows import JobSummary
-from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING
-from orchestrator.paths import short_name
-from orchestrator.text import utc_stamp
-
-if TYPE_CHECKING:
-    from orchestrator.ledger.database import Ledger
-    from orchestrator.ledger.measurements import MeasuredMetric
-    from orchestrator.reading.statistics import Progress
-    from orchestrator.slurm.pending_reasons import WaitReason
+from orchestrator import api
+from orchestrator.cli.output import Console, data, message, table
+from orchestrator.text import printable
 
 BAR_WIDTH = 10
+MOST_NAMED = 3
+"""Running jobs that the progress of a waiting command names."""
 
-_COLUMNS = (
-    *("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration", "workload"),
-    *("tflops_per_gpu", "left", "id", "why"),
-)
-_ONLY_WHERE_THEY_DIFFER = ("experiment", "scale", "cluster", "workload")
+_FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
+_COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why")
+_ONLY_WHERE_DIFFERENT = ("experiment", "scale", "cluster", "workload")
 _ONLY_WHERE_FILLED = ("failure", "left", "why")
+_PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
+"""Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many jobs of an experiment are how far; `failures` by class, where the class is known."""
-
-    name: str
-    jobs: int
-    verified: int
-    failed: int
-    running: int
-    waiting: int
-    failures: Mapping[str, int] = field(default_factory=dict)
-
-    def said(self) -> str:
-        """`5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
-        kinds = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
-        parts = {"running": self.running, "waiting": self.waiting, "failed": self.failed}
-        words = [
-            f"{self.verified}/{self.jobs} verified",
-            *(f"{count} {name}" for name, count in parts.items() if count),
-        ]
-        return ", ".join(words) + (f" ({kinds})" if kinds else "")
-
-    def bar(self, full: str, empty: str) -> str:
-        """The same behind its name and a bar of what is verified, which is full only when all of it is."""
-        length = BAR_WIDTH * self.verified // max(self.jobs, 1)
-        return f"{self.name} [{full * length}{empty * (BAR_WIDTH - length)}] {self.said()}"
+def bar(tally: api.Tally) -> str:
+    """Return a bar of verified jobs, full only if all are verified, with its name and counts."""
+    full, empty = _bar_marks()
+    length = BAR_WIDTH * tally.verified // max(tally.jobs, 1)
+    return f"{tally.name} [{full * length}{empty * (BAR_WIDTH - length)}] {tally.text()}"
 
 
-def bar_marks() -> tuple[str, str]:
-    """What bars on stderr are made of: blocks where the terminal can show them."""
+def _bar_marks() -> tuple[str, str]:
     try:
         "█░".encode(sys.stderr.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -73,182 +39,143 @@ def bar_marks() -> tuple[str, str]:
     return ("█", "░") if sys.stderr.isatty() else ("#", ".")
 
 
-def tallies(jobs: Iterable[JobSummary]) -> list[Tally]:
-    """One for each experiment, scale and cluster, in the order in which they come; a job counts once."""
-    groups: dict[str, dict[str, JobSummary]] = {}
-    for row in jobs:
-        groups.setdefault(f"{short_name(row.experiment)} {row.scale} {row.cluster}", {})[row.job_id] = row
-    return [_tally(name, list(rows.values())) for name, rows in groups.items()]
+def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
+    """Print a row for each job, without columns that are empty or have one value."""
+    rows = [dataclasses.asdict(job) for job in jobs]
+    columns = [column for column in _COLUMNS if _is_shown(column, rows)]
+    table([row | {"case": row["case"] + (f" #{row['repeat']}" if row["repeat"] > 1 else "")} for row in rows], columns)
 
 
-def _tally(name: str, rows: Sequence[JobSummary]) -> Tally:
-    phases, verdicts = Counter(row.phase for row in rows), Counter(row.verdict for row in rows)
-    failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
-    waiting = phases[WAITING] + phases[SUBMITTING]
-    return Tally(
-        name, len(rows), verdicts[VERIFIED], verdicts[FAILED], phases[RUNNING], waiting, dict(failures.most_common())
-    )
+def _is_shown(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    if column in _ONLY_WHERE_DIFFERENT:
+        return len({row[column] for row in rows}) > 1
+    return column not in _ONLY_WHERE_FILLED or any(row[column] for row in rows)
 
 
-def total(counts: Sequence[ExperimentCount], failures: Iterable[Mapping[str, int]]) -> Tally:
-    """All of it as one."""
-    kinds: Counter[str] = Counter()
-    for one in failures:
-        kinds.update(one)
-    return Tally(
-        "everything",
-        jobs=sum(count.cases for count in counts),
-        verified=sum(count.verified for count in counts),
-        failed=sum(count.failed for count in counts),
-        running=sum(count.running for count in counts),
-        waiting=sum(count.waiting for count in counts),
-        failures=dict(kinds.most_common()),
-    )
-
-
-def stands(ledger: Ledger, jobs: Sequence[JobSummary], at: datetime) -> list[dict[str, Any]]:
-    """A row for each job, as plain values; of the logs only the ends of those that run are read.
-
-    `tflops_per_gpu` is what was measured in a job that has ended, and what is reached now in one that runs. `at` is
-    now, in UTC without a zone.
-    """
-    from orchestrator.ledger.attempts import job_specs
-    from orchestrator.ledger.measurements import metrics_of
-
-    metrics = metrics_of(ledger, [row.attempt_id for row in jobs if row.phase != RUNNING])
-    specs = job_specs(ledger, [row.job_id for row in jobs if row.phase == RUNNING])
-    rows = []
-    for row in jobs:
-        now, trouble = running_progress(row, specs[row.job_id]) if row.job_id in specs else (None, None)
-        own = metrics.get(row.attempt_id, {})
-        measured = own.get("tflops_per_gpu")
-        left_s, left_by = _left(row, now, at)
+def case_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
+    """Return the table of cases at the end of a run."""
+    metric = outcome.entry.experiment.axes.y.metric
+    rows: list[dict[str, object]] = []
+    for result in outcome.results:
+        row, timing = result.row, result.metric("iteration_ms")
         rows.append(
             {
-                "job": row.job_id,
-                "experiment": short_name(row.experiment),
-                "scale": row.scale,
-                "cluster": row.cluster,
-                "case": row.case_name,
-                "repeat": row.repeat,
-                "attempt": row.number,
-                "state": row.state,
-                "verdict": row.verdict,
-                "failure": row.failure,
-                "iteration": f"{now.iteration if now else row.iteration or 0}/{row.iterations}",
-                "workload": row.workload,
-                "tflops_per_gpu": now.tflops_per_gpu if now else measured.value if measured else None,
-                "left_s": None if left_s is None else round(left_s),
-                "left_by": left_by,
-                "starts_at": utc_stamp(row.starts_at) if row.phase == WAITING else None,
-                "left": _shown_left(row, left_s, left_by, at),
-                "id": row.scheduler_id,
-                "nodes": row.nodes,
-                "why": trouble or _why(row, now, at) or _host_bound(own),
+                "job": row.job_id if row else None,
+                "case": result.case.name,
+                "workload": result.case.workload,
+                "state": row.state if row else "not submitted",
+                "verdict": row.verdict if row else None,
+                "iteration_ms": timing.value if timing else None,
+                "spread_ms": timing.spread if timing else None,
+                "used": timing.count if timing else None,
+                "repeats": timing.repeats if timing and timing.repeats > 1 else None,
+                metric: result.value(metric),
+                **{name: result.value(name) for name in _PEAK_SHARES},
+                "published": result.published.value if result.published else None,
+                "execution": " and ".join(result.modes) or None,
+                "host_wait_percent": result.value("host_wait_percent"),
+                "host_bound": result.is_host_bound,
+                "why": _why(result),
             }
         )
     return rows
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """The table of them; what all of them share, or none of them has, is no column."""
-    labelled = [row | {"case": row["case"] + (f" #{row['repeat']}" if row["repeat"] > 1 else "")} for row in rows]
-    table(labelled, [name for name in _COLUMNS if _is_shown(name, rows)])
+def _why(result: api.Result) -> str | None:
+    """Return why a case has no number, or why its number cannot be compared."""
+    if result.flag or result.row is None:
+        return result.flag
+    return result.row.verdict_reason or (f"host-bound: {result.host_bound}" if result.host_bound else None)
 
 
-def wait_reason(row: JobSummary) -> WaitReason | None:
-    """Slurm's reason for not starting a job, explained; None for other jobs, and for those it was not given yet."""
-    if row.phase != WAITING or row.scheduler != "slurm" or row.state == QUEUED or not row.reason:
-        return None
-    from orchestrator.slurm.pending_reasons import explain_reason
-
-    return explain_reason(row.reason)
-
-
-def can_never_start(row: JobSummary) -> bool:
-    """Whether it waits for what no patience brings: a person must free it or change it."""
-    reason = wait_reason(row)
-    return reason is not None and reason.kind in ("held", "never")
+def print_cases(outcome: api.FigureOutcome) -> None:
+    """Print the table of cases, without empty columns."""
+    rows, metric = case_rows(outcome), outcome.entry.experiment.axes.y.metric
+    filled = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    repeats = [name for name in ("repeats",) if name in filled]
+    optional = [name for name in (*_PEAK_SHARES, "published", "why") if name in filled and name != metric]
+    always = ("job", "case", "state", "verdict", "iteration_ms", "spread_ms", "used")
+    table(rows, [*always, *repeats, metric, *optional])
 
 
-def mend_for(reason: WaitReason, *rows: JobSummary) -> str | None:
-    """What to do about it, with the job's own id in it where it is about one job."""
-    if reason.hint is None or len(rows) != 1:
-        return reason.hint
-    return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
+def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool = False) -> None:
+    """Print verdict, statement and observation of each claim; with the numbers behind it if asked for."""
+    for verdict in outcome.claims:
+        lines = [
+            f"{verdict.verdict:<10}  {verdict.claim.says} ({verdict.claim.source})",
+            f"{'':<10}  {verdict.because}",
+        ]
+        for used in verdict.used if with_numbers else ():
+            spread = f" ± {api.shown_number(used.spread)}" if used.spread is not None else ""
+            lines.append(f"{'':<12}{used.case}  {used.metric} {api.shown_number(used.value)}{spread}  (job {used.job})")
+        (data if to_stdout else message)("\n".join(lines))
 
 
-def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
-    """How far the end of a job's log says that it is; or why that could not be read."""
-    from orchestrator.job_dir import tail_bytes
-    from orchestrator.reading.statistics import TAIL_BYTES, progress
+@contextmanager
+def picture(file: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
+    """Yield a function that draws lines over the last ones on a terminal. Messages appear above the picture."""
+    from rich.console import Console as RichConsole  # loaded only to draw
+    from rich.live import Live
+    from rich.text import Text
 
-    try:
-        tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
-    except ReproError as error:
-        return None, str(error.problems[0])
-    return progress(tail, row.iterations, spec), None
+    screen = RichConsole(file=file, highlight=False, markup=False, emoji=False)
+    with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
 
+        def draw(lines: Sequence[str]) -> None:
+            text = Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
+            live.update(text, refresh=True)
 
-def duration(seconds: float) -> str:
-    """`45s`, `12m`, `1h05m`, `3d04h`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    minutes = whole // 60
-    if minutes < 60:
-        return f"{minutes}m"
-    hours = minutes // 60
-    return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+        yield draw
 
 
-def _left(row: JobSummary, now: Progress | None, at: datetime) -> tuple[float | None, str | None]:
-    """Seconds until a running job has ended, and by what: its pace, or the limit where that comes first."""
-    pace = now.left_s if now else None
-    limit = max(0.0, (row.ends_at - at).total_seconds()) if row.ends_at and row.phase == RUNNING else None
-    if limit is not None and (pace is None or limit < pace):
-        return limit, "time limit"
-    return pace, None if pace is None else "pace"
+@contextmanager
+def waiting(console: Console) -> Iterator[None]:
+    """Show the progress of the jobs that the block waits for: bars on a terminal, elsewhere a line for each change."""
+    if not sys.stderr.isatty():
+        lines = _ProgressLines()
+        console.show_progress = lines.show
+        yield
+        return
+    with picture(sys.stderr) as draw:
+        console.show_progress = lambda jobs: draw(_progress_bars(jobs))
+        yield
+        draw([])
 
 
-def _shown_left(row: JobSummary, left_s: float | None, left_by: str | None, at: datetime) -> str | None:
-    if left_s is not None:
-        return duration(left_s) + (f" ({left_by})" if left_by == "time limit" else "")
-    if row.phase == WAITING and row.starts_at is not None:
-        return f"starts {_on_the_clock(row.starts_at, at)}"
-    return None
+class _ProgressLines:
+    """Progress for a log file."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, jobs: Sequence[api.JobRow]) -> None:
+        """Print a line if it differs from the last one."""
+        running = [job for job in jobs if job.phase == api.RUNNING]
+        named = [f"{job.label} iteration {_iteration(job)}/{job.iterations}" for job in running[:MOST_NAMED]]
+        more = [f"and {len(running) - MOST_NAMED} more"] if len(running) > MOST_NAMED else []
+        line = "; ".join(filter(None, [f"{_ended(jobs)}/{len(jobs)} cases ended", ", ".join([*named, *more])]))
+        if line != self._last:
+            self._last = line
+            message(line)
 
 
-def _on_the_clock(moment: datetime, at: datetime) -> str:
-    """`14:30` of this person's day, with the date where it is another."""
-    here, today = (one.replace(tzinfo=timezone.utc).astimezone() for one in (moment, at))
-    return f"{here:%H:%M}" if here.date() == today.date() else f"{here:%m-%d %H:%M}"
+def _progress_bars(jobs: Sequence[api.JobRow]) -> list[str]:
+    running = [job for job in jobs if job.phase == api.RUNNING]
+    lines = [_progress_bar(f"jobs, {len(running)} running", _ended(jobs), len(jobs))]
+    return lines + [_progress_bar(f"{job.label} iteration", _iteration(job), job.iterations) for job in running][:4]
 
 
-def _why(row: JobSummary, now: Progress | None, at: datetime) -> str | None:
-    if row.verdict_reason:
-        return row.verdict_reason
-    if row.unseen_since is not None and row.phase in (WAITING, RUNNING):
-        return f"the scheduler has not known it for {duration((at - row.unseen_since).total_seconds())}"
-    if now is not None and now.left_s is not None and row.ends_at is not None:
-        beyond = timedelta(seconds=now.left_s) - (row.ends_at - at)
-        if beyond > timedelta(0):
-            return f"at its pace it needs {duration(beyond.total_seconds())} more than its time limit leaves"
-    reason = wait_reason(row)
-    if reason is None or reason.kind == "unknown":
-        return row.reason
-    hint = mend_for(reason, row) if can_never_start(row) else None
-    return str(Problem(f"{row.reason}: {reason.meaning}", hint=hint))
+def _progress_bar(name: str, done: int, total: int) -> str:
+    full, empty = _bar_marks()
+    length = 4 * BAR_WIDTH * done // max(total, 1)
+    return f"{full * length}{empty * (4 * BAR_WIDTH - length)} {done}/{total} {name}"
 
 
-def _host_bound(metrics: Mapping[str, MeasuredMetric]) -> str | None:
-    from orchestrator.results.cases import host_bound_reason
+def _iteration(job: api.JobRow) -> int:
+    """Return the iteration in the end of a running job's log."""
+    progress, _ = api.running_progress(job, job.spec)
+    return progress.iteration if progress else job.iteration or 0
 
-    reason = host_bound_reason(metrics)
-    return f"host-bound: {reason}" if reason else None
 
-
-def _is_shown(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    if column in _ONLY_WHERE_THEY_DIFFER:
-        return len({row[column] for row in rows}) > 1
-    return column not in _ONLY_WHERE_FILLED or any(row[column] for row in rows)
+def _ended(jobs: Sequence[api.JobRow]) -> int:
+    return sum(job.phase not in api.OPEN for job in jobs)

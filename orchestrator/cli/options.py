@@ -1,52 +1,63 @@
-"""Options that several commands share, declared once."""
+"""Options and arguments that several commands share, and the session of a command."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from orchestrator import api
 from orchestrator.cli import completion
+from orchestrator.errors import Problem, ReproError
 
-ExperimentName = Annotated[
-    str, typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments)
-]
-MaybeExperiment = Annotated[
-    Optional[str],  # noqa: UP045  typer reads these at run time, on Python 3.10 too
-    typer.Argument(help="figure-13, or in full sc21/figure-13.", autocompletion=completion.experiments),
-]
-JobName = Annotated[str, typer.Argument(help="A job id, or enough of its start.", autocompletion=completion.job_ids)]
-Database = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--database", envvar="REPRO_DATABASE", help="A file or a SQLAlchemy URL; else results.db."),
-]
-Scale = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--scale", help="paper, quad, cpu, ...; else the largest that fits.", autocompletion=completion.scales
-    ),
-]
-ScaleOf = Annotated[
-    str,
-    typer.Option("--scale", help="paper as published; quad, cpu, ... are smaller.", autocompletion=completion.scales),
-]
-OnlyScale = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
-]
+_EXPERIMENT = "figure-13, or with its paper sc21/figure-13."
+_CLUSTER = "Name of a cluster, or path of its profile."
 _NEWEST = {"megatron-core": "megatron-2026"}
-"""What people call the newest Megatron-LM that is known, whatever its year."""
+"""Other names of the newest Megatron-LM release."""
 
 
 def _workload(name: str | None) -> str | None:
     return None if name is None else _NEWEST.get(name, name)
 
 
+# typer evaluates these annotations, on Python 3.10 too: hence Optional.
+ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
+MaybeExperiment = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(help=f"{_EXPERIMENT} Default: the latest.", autocompletion=completion.experiments),
+]
+JobName = Annotated[str, typer.Argument(help="Job id, or the start of one.", autocompletion=completion.job_ids)]
+Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
+MaybeTargets = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Argument(help="Experiments or job ids. Default: all open jobs.", autocompletion=completion.jobs),
+]
+Database = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--database", envvar="REPRO_DATABASE", help="Ledger: a file or a URL. Default: results.db."),
+]
+Scale = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--scale", help="paper, quad, cpu, ... Default: the largest that fits.", autocompletion=completion.scales
+    ),
+]
+ScaleOf = Annotated[
+    str,
+    typer.Option("--scale", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales),
+]
+OnlyScale = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
+]
 WorkloadName = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--workload",
-        help="Another program than the experiment's own; megatron-core is the newest Megatron-LM.",
+        help="Run another program. megatron-core is the newest Megatron-LM.",
         callback=_workload,
         autocompletion=completion.workloads,
     ),
@@ -63,20 +74,41 @@ Where = Annotated[
 ]
 ClusterName = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--cluster", help="A cluster's name or the path of its profile.", autocompletion=completion.clusters),
+    typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters),
 ]
-OnCluster = Annotated[
-    str,
-    typer.Option("--cluster", help="A cluster's name, or the path of its profile.", autocompletion=completion.clusters),
+OnCluster = Annotated[str, typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters)]
+TimeBudget = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--time-budget",
+        help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00.",
+    ),
 ]
-Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
-MaybeTargets = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(help="Experiments or job ids; none means everything under way.", autocompletion=completion.jobs),
-]
-Json = Annotated[bool, typer.Option("--json", help="The same rows as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def as_typed(workload: str | None) -> str:
-    """The option as it stands at the end of a command that is suggested."""
+def session_of(context: typer.Context, database: str | None = None) -> api.Session:
+    """Return the session of a command; its reporter is the console of this process."""
+    return api.Session(database, context.obj)
+
+
+def workload_option(workload: str | None) -> str:
+    """Return the option for a suggested command."""
     return f" --workload {workload}" if workload else ""
+
+
+def budget_option(time_budget: str | None, where: str | None) -> str:
+    """Return the option for a suggested command, with the filter of the cases that share the budget."""
+    if time_budget is None:
+        return ""
+    return f"{f' --where {shlex.quote(where)}' if where else ''} --time-budget {time_budget}"
+
+
+def confirm_overwrite(file: Path, force: bool) -> None:
+    """Raise ReproError unless the file may be written; ask before an existing one is replaced, unless `force`."""
+    api.require_place(file)
+    if not file.exists() or force:
+        return
+    if not sys.stdin.isatty():
+        raise ReproError(Problem("exists already", f"{file}:", "--force replaces it"))
+    typer.confirm(f"Replace {file}?", abort=True, err=True)

@@ -1,6 +1,6 @@
-"""What every command prints the same way: tables and JSON to stdout, talk to stderr.
+"""Output of commands: tables and JSON on stdout, messages on stderr.
 
-What comes from a file, a log or a scheduler must not steer the terminal it is shown on.
+Text from files, logs and schedulers is escaped before it reaches a terminal.
 """
 
 from __future__ import annotations
@@ -8,16 +8,20 @@ from __future__ import annotations
 import codecs
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.errors import Problem
 from orchestrator.text import printable
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.rows import JobRow  # loads the database
 
 
 class VisibleLog:
-    """A log for a terminal, block by block; a block may end in the middle of a character, or of a line's end.
+    """Filter that makes a log safe for a terminal, in blocks that may end within a character or a line end.
 
-    Lines end as this machine's do: a progress bar that writes over itself becomes lines. What is no UTF-8 is `?`.
+    A progress bar that overwrites itself becomes lines. Bytes that are not UTF-8 become `?`.
     """
 
     def __init__(self) -> None:
@@ -25,35 +29,59 @@ class VisibleLog:
         self._after_return = False
 
     def feed(self, block: bytes, last: bool = False) -> bytes:
-        """What to write for this block; with `last` also for the beginning of a character that never came."""
+        """Return what to print for the block; with `last`, also for an incomplete character at its end."""
         text = self._decoder.decode(block, last)
         if not text:
             return b""
-        if self._after_return:  # its line has ended already
+        if self._after_return:  # that line has ended already
             text = text.removeprefix("\n")
         self._after_return = text.endswith("\r")
         text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\ufffd", "?")
         return printable(text).encode()
 
 
-def say(text: str) -> None:
-    """Talk: to stderr, so that stdout stays data."""
+def message(text: str) -> None:
+    """Print a message to stderr."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def data(text: str) -> None:
-    """Data: to a file or another program exactly as it is."""
+    """Print data to stdout, unchanged unless stdout is a terminal."""
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 
-def next_command(command: str, why: str) -> None:
-    """The last line of a command: what to type next."""
-    say(f"next: {command}   # {why}")
+def next_command(command: str, purpose: str) -> None:
+    """Print the command to type next."""
+    message(f"next: {command}   # {purpose}")
+
+
+class Console:
+    """Reporter of this process. `show_progress` draws the jobs that a command waits for."""
+
+    def __init__(self) -> None:
+        self.wrong_values: list[Problem] = []
+        self.waiting_for: Sequence[JobRow] = ()
+        self.show_progress: Callable[[Sequence[JobRow]], None] = lambda _: None
+
+    def message(self, text: str) -> None:
+        """Print a line to stderr."""
+        message(text)
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Draw the jobs that a command waits for."""
+        self.waiting_for = jobs
+        self.show_progress(jobs)
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Print a wrong value of the ledger once. The command continues and ends with exit code 2."""
+        if problem not in self.wrong_values:
+            self.wrong_values.append(problem)
+            message(f"repro: {problem}")
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    """Aligned columns, never boxed, wrapped or cropped; numbers to the right."""
-    texts = [[_shown(row.get(column)) for column in columns] for row in rows]
+    """Print aligned columns, never wrapped or cropped, numbers to the right."""
+    texts = [[_cell(row.get(column)) for column in columns] for row in rows]
     numeric = [all(isinstance(row.get(c), (int, float, type(None))) for row in rows) for c in columns]
     widths = [max(len(line[i]) for line in [list(columns), *texts]) for i in range(len(columns))]
     for line in [[column.upper() for column in columns], *texts]:
@@ -65,16 +93,17 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
 
 
 def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns of which some row has something, in the order in which they first come."""
+    """Return the columns that have a value in some row, in the order of their first row."""
     columns = dict.fromkeys(column for row in rows for column in row)
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 
 def as_json(value: Any) -> None:
+    """Print JSON."""
     data(json.dumps(value, indent=2, default=str))
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, float):

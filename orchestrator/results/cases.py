@@ -16,6 +16,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED
 from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
+from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
 MOST_NOISE = 0.05
 """A number that is uncertain by more than this share of itself is too noisy to be compared. Ours: it is the smallest
@@ -258,10 +259,6 @@ def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
     return own + [point for point in case.published if not point.gpu]
 
 
-HOST_BOUND_PERCENT = 10.0
-"""A case is host-bound if its GPUs wait for the host for more than this share of the iteration time. Ours, measured
-nowhere: twice the 5 % below which a rate counts as quiet (`repeats.MOST_NOISE`)."""
-
 NOT_RATES = frozenset({"max_memory_allocated_bytes", "gpu_memory_used_gb", "parameters_billion"})
 """Metrics that do not depend on how long a GPU waits for the host."""
 
@@ -269,22 +266,3 @@ NOT_RATES = frozenset({"max_memory_allocated_bytes", "gpu_memory_used_gb", "para
 def modes(rows: Iterable[JobRow]) -> tuple[str, ...]:
     """Return the execution modes that the logs of these jobs contain, each once; none where no log contains one."""
     return tuple(sorted({row.execution for row in rows if row.execution is not None}))
-
-
-def host_wait_percent(metrics: Mapping[str, MeasuredMetric]) -> float | None:
-    """Return the share of the iteration time for which a GPU waited for the host; None where it was not measured."""
-    measured = metrics.get("host_wait_percent")
-    return None if measured is None else measured.value
-
-
-def is_host_bound(metrics: Mapping[str, MeasuredMetric]) -> bool | None:
-    """Return whether the GPUs waited too long for the host; None where the wait was not measured."""
-    percent = host_wait_percent(metrics)
-    return None if percent is None else percent > HOST_BOUND_PERCENT
-
-
-def host_bound_reason(metrics: Mapping[str, MeasuredMetric]) -> str | None:
-    """Return why a case is host-bound: `its GPUs waited 31 % of the time for the host`; None where it is not."""
-    if not is_host_bound(metrics):
-        return None
-    return f"its GPUs waited {host_wait_percent(metrics):.3g} % of the time for the host"

@@ -16,6 +16,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
 from orchestrator.ledger.tables import FAILED, VERIFIED, field_values
+from orchestrator.reading.statistics import host_bound_reason
 from orchestrator.results import cases
 from orchestrator.results.cases import CaseMetric, Together, together
 from orchestrator.results.evidence import SMALLER_IS_BETTER
@@ -180,7 +181,7 @@ def _unlike(a: Together | None, b: Together | None, metric: str) -> Iterator[str
     if modes[0] != modes[1]:
         yield f"not like with like: the execution mode is {modes[0]} in A, {modes[1]} in B"
     for name, side in (("A", a), ("B", b)):
-        reason = cases.host_bound_reason(side.metrics) if metric not in cases.NOT_RATES else None
+        reason = host_bound_reason(side.metrics) if metric not in cases.NOT_RATES else None
         if reason:
             yield f"host-bound in {name}: {reason}"
 

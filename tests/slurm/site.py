@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli.job_table import stands
-from orchestrator.cli.session import look
-from orchestrator.ledger.attempts import job_rows
-from orchestrator.ledger.database import ledger_url, now, open_ledger
+from orchestrator import api
 
 REPRO = str(Path(sys.executable).with_name("repro"))
 
@@ -66,13 +63,12 @@ class Site:
 
     def status(self) -> list[dict[str, Any]]:
         """The rows of `repro status --json`, by the same functions in this process: a look costs no start of Python."""
-        ledger = open_ledger(ledger_url(self.variables.get("REPRO_DATABASE"), self.folder), create=False)
-        if ledger is None:
-            return []
+        session = api.Session(self.variables.get("REPRO_DATABASE"))
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.variables.items():
+            for name, value in {**self.variables, "REPRO_HOME": str(self.folder)}.items():
                 patch.setenv(name, value)
-            look(ledger)
-        rows = stands(ledger, job_rows(ledger), now())
-        ledger.engine.dispose()
-        return rows
+            jobs = api.status(session=session).jobs
+            ledger = session.existing_ledger()
+        if ledger is not None:
+            ledger.engine.dispose()
+        return [asdict(job) for job in jobs]

@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 DIES = """
 import os, signal, sys
 import orchestrator.launch.submit, orchestrator.launch.sbatch
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 calls = 0
 real = PLACE
 def die(*given, **named):

@@ -38,7 +38,7 @@ HASTY = """
 import datetime, sys
 import orchestrator.launch.refresh
 orchestrator.launch.refresh.LOST_AFTER = datetime.timedelta(0)
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 sys.argv[0] = "repro"
 main()
 """

@@ -92,7 +92,7 @@ from pathlib import Path
 import orchestrator.paths
 orchestrator.paths._PACKAGE = Path(sys.argv[1]) / "orchestrator"
 sys.argv = ["repro", *sys.argv[2:]]
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 main()
 """
 

@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def repro(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REPRO_")}
-    command = [sys.executable, "-P", "-m", "orchestrator.cli.app", *words]
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words]
     if sys.version_info < (3, 11):
         command.remove("-P")
     environment["PYTHONPATH"] = str(installed)

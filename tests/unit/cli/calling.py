@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 from tests.unit.launch.stand_in import Site
 
 

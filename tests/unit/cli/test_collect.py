@@ -149,6 +149,6 @@ def test_without_pyarrow_nothing_is_asked_for_and_a_line_says_what_to_install(
         pytest.fail("the ledger was opened")
 
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    monkeypatch.setattr("orchestrator.cli.outcome.outcome_now", nobody)
+    monkeypatch.setattr("orchestrator.api.figures.updated_ledger", nobody)
     done = looking("collect", "-o", "x.parquet")
     assert done.complaints == ["repro: parquet needs pyarrow; pip install '.[parquet]'"] and done.returncode == 2

@@ -17,7 +17,7 @@ READS_YAML = {"yaml", "orchestrator.catalog", "orchestrator.clusters", "orchestr
 RUN = """
 import json, sys
 sys.argv = ["repro", *sys.argv[1:]]
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 try:
     main()
 except SystemExit as end:

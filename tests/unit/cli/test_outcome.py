@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli.outcome import case_rows
+from orchestrator.cli.job_table import case_rows
 from orchestrator.results.outcome import FigureOutcome
 from tests.unit.results.making import figure_13, measured
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from orchestrator.cli import sql
+from orchestrator.cli import watch
 from orchestrator.ledger.attempts import Observation, record_observations
 from orchestrator.ledger.measurements import Measurement, record_measurements
 from orchestrator.ledger.tables import ENDED, VERIFIED
@@ -55,7 +55,7 @@ def test_an_answer_without_rows_still_says_its_columns(asking: Caller) -> None:
 
 @pytest.mark.parametrize("number", [1, 4, 5, 8, 9])
 def test_a_long_answer_comes_whole_block_by_block(asking: Caller, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(sql, "AT_ONCE", 4)
+    monkeypatch.setattr(watch, "ROWS_AT_ONCE", 4)
     question = f"with recursive n(i) as (select 1 union all select i + 1 from n where i < {number}) select i from n"
     expected = list(range(1, number + 1))
     assert [row["i"] for row in json.loads(asking("sql", question, "--json").stdout)] == expected

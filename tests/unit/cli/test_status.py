@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.job_table import Tally, duration
+from orchestrator.cli.job_table import bar
 from orchestrator.ledger.attempts import RefreshResult
 from orchestrator.ledger.database import now
+from orchestrator.reading.job_status import Tally, duration
 from tests.unit.cli.calling import Caller, Done, everything_in
 from tests.unit.cli.made_jobs import MadeJobs, interrupt, iterations
 from tests.unit.launch.stand_in import Site
@@ -23,7 +24,7 @@ HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 @pytest.fixture
 def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
-    monkeypatch.setattr("orchestrator.cli.status.REDRAW_S", 0.0)
+    monkeypatch.setattr("orchestrator.cli.watch.REDRAW_S", 0.0)
     return MadeJobs.make(repro, monkeypatch)
 
 
@@ -76,10 +77,10 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     made.ends("a-id")
     made.ends("b-id", "TIMEOUT", "failed", failure="timeout")
     made.runs("c-id", iterations(2))
-    monkeypatch.setattr("orchestrator.cli.status.MOST_ROWS", 3)
+    monkeypatch.setattr("orchestrator.cli.watch.MOST_JOBS", 3)
     # Not one row of a job is read for it.
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.cli.job_table.stands", None)
+        patch.setattr("orchestrator.api.jobs.job_statuses", None)
         done = made.repro("status")
         (counts,) = json.loads(made.repro("status", "--json").stdout)
     assert done.returncode == 0
@@ -193,9 +194,9 @@ def test_an_experiment_has_one_bar_that_counts_failures_by_their_class(made: Mad
 
 
 def test_a_bar_is_full_only_when_everything_is_verified() -> None:
-    assert "[#########.]" in Tally("x", 1000, 999, 0, 1, 0).bar("#", ".")
-    assert "[##########]" in Tally("x", 1000, 1000, 0, 0, 0).bar("#", ".")
-    assert Tally("x", 0, 0, 0, 0, 0).bar("#", ".") == "x [..........] 0/0 verified"
+    assert "[#########.]" in bar(Tally("x", 1000, 999, 0, 1, 0))
+    assert "[##########]" in bar(Tally("x", 1000, 1000, 0, 0, 0))
+    assert bar(Tally("x", 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
 
 
 def test_what_jobs_share_is_no_column_and_what_tells_them_apart_is(made: MadeJobs) -> None:

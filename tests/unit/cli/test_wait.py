@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.cli.waiting import Following, wait_for
+from orchestrator.launch.wait import FollowedJobs, wait_for
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, RunJob
@@ -19,7 +19,7 @@ HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 @pytest.fixture
 def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
-    monkeypatch.setattr("orchestrator.cli.waiting.SLURM_POLL_S", 0.0)
+    monkeypatch.setattr("orchestrator.launch.wait.SLURM_WAIT_S", 0.0)
     return MadeJobs.make(repro, monkeypatch)
 
 
@@ -175,7 +175,7 @@ def test_each_time_comes_before_it_is_asked_whether_all_have_ended(made: MadeJob
         elif len(calls) == 3:
             made.ends("a-id")
 
-    wait_for(made.ledger, lambda: job_rows(made.ledger), "figure-13", again)
+    wait_for(RefreshResult, lambda: job_rows(made.ledger), again, lambda _: None, lambda _: None)
     assert (len(calls), made.row("a-id").number, made.row("a-id").verdict) == (3, 2, "verified")
 
 
@@ -183,22 +183,22 @@ def test_of_jobs_that_have_ended_the_ledger_is_asked_no_more_and_a_new_attempt_i
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.submit("a", "b")
-    following = Following(made.ledger, job_rows(made.ledger))
+    followed = FollowedJobs(made.ledger, job_rows(made.ledger))
     made.ends("a-id")
-    assert {row.job_id: row.verdict for row in following()} == {"a-id": "verified", "b-id": None}
+    assert {row.job_id: row.verdict for row in followed.rows()} == {"a-id": "verified", "b-id": None}
     asked: list[dict[str, Any]] = []
 
     def counting(ledger: Any, **chosen: Any) -> list[Any]:
         asked.append(chosen)
         return job_rows(ledger, **chosen)
 
-    monkeypatch.setattr("orchestrator.cli.waiting.job_rows", counting)
-    following()
+    monkeypatch.setattr("orchestrator.launch.wait.job_rows", counting)
+    followed.rows()
     assert asked == [{"only_open": True}]
     made.ends("b-id", "FAILED", "failed")
-    following()
+    followed.rows()
     made.submit("b", token="18")
-    assert {row.job_id: row.number for row in following()} == {"a-id": 1, "b-id": 2}
+    assert {row.job_id: row.number for row in followed.rows()} == {"a-id": 1, "b-id": 2}
 
 
 def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import HOST_BOUND_PERCENT, Result
+from orchestrator.reading.statistics import HOST_BOUND_PERCENT
+from orchestrator.results.cases import Result
 from orchestrator.results.claims import judge_claims
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.making import ROWS, claiming, figure_13, measured

@@ -1,0 +1,394 @@
+"""Results of experiments: export, comparison, claims, plots, reports, bundles and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from orchestrator.api.jobs import matches, require_workload, update, updated_ledger
+from orchestrator.api.session import DEFAULT, Session
+from orchestrator.atomic_write import require_place, written_whole
+from orchestrator.catalog.case import parse_where
+from orchestrator.catalog.library import find_experiment, full_name
+from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.attempts import job_rows, job_summaries
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.reports import run_summaries
+from orchestrator.ledger.rows import JobRow
+from orchestrator.results.bundle.archive import Signature, check_signature, require_key, sign, signature_of
+from orchestrator.results.bundle.contents import bundle_name
+from orchestrator.results.bundle.verify import Verified, verify
+from orchestrator.results.bundle.write import Bundled, write_bundle
+from orchestrator.results.cases import Result
+from orchestrator.results.export import formats
+from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, Row
+from orchestrator.results.export.rows import claim_rows, export_rows, iteration_rows, runs_of
+from orchestrator.results.outcome import FigureOutcome, read_outcome
+from orchestrator.results.plot.figure import known_format, require_matplotlib
+from orchestrator.results.plot.figure import plot as draw
+from orchestrator.results.reference import ReferenceRow, beside_published
+from orchestrator.results.regression import CaseDiff, Side, compare_sides, rows_of_side, side_meant
+from orchestrator.results.report.page import report as report_page
+from orchestrator.results.report.page import require_folder, write_report
+
+TABLE_FORMATS = ("md", "latex")
+"""Export formats for readers: a table of cases, without iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Measured cases and claim verdicts of an experiment. `rows` and `claims` are the exported formats."""
+
+    outcome: FigureOutcome
+    rows: list[Row]
+    claims: list[dict[str, str]]
+    results: list[Result] = field(repr=False)
+    ledger: Ledger = field(repr=False)
+
+    def iterations(self) -> Iterator[Row]:
+        """Yield a row for each iteration of every job of the cases, including repeats and earlier jobs."""
+        positions = {result.case.name: position for position, result in enumerate(self.results)}
+        workloads = {result.case.name: result.case.workload for result in self.results}
+        figure = (self.outcome.scale, self.outcome.cluster)
+        rows = [
+            row
+            for row in job_rows(self.ledger, experiment=self.outcome.entry.name)
+            if (row.scale, row.cluster) == figure and workloads.get(row.case_name) == row.workload
+        ]
+        return iteration_rows(self.ledger, sorted(rows, key=lambda row: positions[row.case_name]))
+
+    def export(self, file_format: str = "csv", *, iterations: bool = False) -> Iterator[bytes]:
+        """Yield the cases and claims, or the iterations, as csv, json, jsonl, parquet, md or latex."""
+        outcome = self.outcome
+        if iterations:
+            yield from formats.pieces(file_format, ITERATION_COLUMNS, {"iterations": self.iterations()})
+        elif file_format in TABLE_FORMATS:
+            lines = formats.candidate_lines(outcome.entry, outcome.scale, outcome.cluster, self.rows)
+            yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
+        else:
+            yield from formats.pieces(file_format, CASE_COLUMNS, {"cases": self.rows, "claims": self.claims})
+
+
+def outcome(
+    experiment: str | None = None,
+    *,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> FigureOutcome:
+    """Return the outcome of the experiment's latest matching run after a refresh; None matches everything."""
+    ledger = updated_ledger(session)
+    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
+    _note_program(figure, session)
+    return figure
+
+
+def _note_program(figure: FigureOutcome, session: Session) -> None:
+    if figure.program:
+        session.note([f"{figure.entry.short_name} with {figure.program}"])
+
+
+def collect(
+    experiment: str | None = None,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> Collected:
+    """Read the logs and return the rows and claims of the experiment's latest matching run."""
+    ledger = updated_ledger(session, running=True)
+    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
+    _note_program(figure, session)
+    results = figure.having(where)
+    runs = runs_of(ledger, [result.row for result in results if result.row is not None])
+    rows = export_rows(figure.entry, results, runs)
+    return Collected(figure, rows, claim_rows(figure.claims), results, ledger)
+
+
+def write_file(pieces: Iterator[bytes], file: Path) -> None:
+    """Write a file completely or not at all."""
+    with written_whole(file) as part, part.open("wb") as stream:
+        stream.writelines(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedComparison:
+    """Measured and published numbers of an experiment. `results` are the chosen cases by name."""
+
+    outcome: FigureOutcome
+    results: Mapping[str, Result]
+    rows: list[ReferenceRow]
+
+    @property
+    def failures(self) -> list[JobRow]:
+        """Return the chosen jobs that failed unexpectedly."""
+        return [row for row in self.outcome.failures if row.case_name in self.results]
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a chosen job failed or a number is outside its tolerance."""
+        return bool(self.failures) or any(row.within is False for row in self.rows)
+
+
+def compare(
+    experiment: str | None = None,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> PublishedComparison:
+    """Compare the measured numbers of an experiment with the published ones."""
+    ledger = updated_ledger(session)
+    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
+    results = figure.having(where)
+    by_name = {result.case.name: result for result in results}
+    return PublishedComparison(figure, by_name, beside_published(figure.entry, results))
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """Cases of two sets of runs, A and B, with the differences beyond noise."""
+
+    a: Side
+    b: Side
+    cases: list[CaseDiff]
+
+    @property
+    def regressions(self) -> list[CaseDiff]:
+        """Return the cases that are slower in B beyond noise, or fail only in B."""
+        return [case for case in self.cases if case.change in ("regression", "now fails")]
+
+
+def compare_runs(
+    a: str,
+    b: str,
+    experiment: str | None = None,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> RunComparison:
+    """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run."""
+    ledger = updated_ledger(session)
+    require_workload(workload)
+    wanted = parse_where(where)
+    rows = [
+        row
+        for row in job_rows(ledger, experiment=full_name(session.folders, experiment) if experiment else None)
+        if scale in (None, row.scale)
+        and cluster in (None, row.cluster)
+        and workload in (None, row.workload)
+        and matches(row, wanted)
+    ]
+    runs, codes = run_summaries(ledger), {row.code for row in rows}
+    sides = [side_meant(word, runs, codes) for word in (a, b)]
+    if sides[0] == sides[1]:
+        raise ReproError(Problem(f"{a} and {b}: both are {sides[0]}", hint="give two that differ"))
+    rows_a, rows_b = (rows_of_side(ledger, side, rows, runs) for side in sides)
+    if sides[0].kind == "cluster" and sides[1].kind in ("date", "commit"):  # on that cluster only
+        rows_b = [row for row in rows_b if row.cluster == sides[0].name]
+    if sides[1].kind == "cluster" and sides[0].kind in ("date", "commit"):
+        rows_a = [row for row in rows_a if row.cluster == sides[1].name]
+    metrics = metrics_of(ledger, [row.attempt_id for row in (*rows_a, *rows_b)])
+
+    @cache
+    def metric_of(name: str) -> str:
+        """Return the metric of the experiment's y axis; the time if its file is gone or has an error."""
+        try:
+            return find_experiment(session.folders, name).experiment.axes.y.metric
+        except ReproError:
+            return "iteration_ms"
+
+    by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
+    cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
+    if not any(case.job_a and case.job_b for case in cases):
+        filters = ", ".join(filter(None, (experiment, scale, where, cluster, workload)))
+        what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
+        raise ReproError(Problem(what, hint="repro status shows what was run"))
+    return RunComparison(sides[0], sides[1], cases)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClaims:
+    """Outcomes of experiments with their claim verdicts, and the problems of experiments that cannot be read."""
+
+    outcomes: list[FigureOutcome]
+    problems: list[Problem]
+
+    @property
+    def failed(self) -> bool:
+        """Return whether a job or a judged claim failed."""
+        return any(figure.failed for figure in self.outcomes)
+
+
+def claims(
+    experiments: Sequence[str] = (),
+    *,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> JudgedClaims:
+    """Judge the claims of these experiments, or of all submitted ones, each at its latest matching run."""
+    ledger = updated_ledger(session)
+    require_workload(workload)
+    names = [experiments] if isinstance(experiments, str) else experiments
+    names = names or _submitted(ledger, scale, cluster, workload)
+    if not names:
+        raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
+    judged = JudgedClaims([], [])
+    for name in names:
+        try:
+            judged.outcomes.append(read_outcome(ledger, session.folders, name, scale, cluster, workload))
+        except ReproError as error:  # the claims of the others are judged all the same
+            judged.problems.extend(error.problems)
+    return judged
+
+
+def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
+    """Return the experiments that have such a job, in the order of their first runs."""
+    rows = [row for row in job_summaries(ledger) if scale in (None, row.scale)]
+    rows = [row for row in rows if cluster in (None, row.cluster) and workload in (None, row.workload)]
+    return list(dict.fromkeys(row.experiment for row in rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Plotted:
+    """A figure file and the outcome that it shows."""
+
+    file: Path
+    outcome: FigureOutcome
+
+
+def plot(
+    experiment: str | None = None,
+    output: Path | str | None = None,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> Plotted:
+    """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib."""
+    if output is not None:
+        require_plot_file(Path(output))
+    figure = outcome(experiment, scale=scale, cluster=cluster, workload=workload, session=session)
+    results = figure.having(where)
+    if not any(result.is_verified for result in results):
+        what = f"{figure.entry.short_name} at scale {figure.scale}: no verified case"
+        raise ReproError(Problem(what, hint=f"repro status {figure.entry.short_name}"))
+    require_matplotlib()
+    program = f"-{results[0].case.workload}" if figure.program else ""
+    file = Path(output or f"{figure.entry.short_name}-{figure.scale}-{figure.cluster}{program}.png")
+    require_place(file)
+    draw(figure.entry, figure.scale, figure.cluster, results, file)
+    return Plotted(file, figure)
+
+
+def require_plot_file(file: Path) -> None:
+    """Raise ReproError if the name has no known ending or no file can be written there."""
+    known_format(file)
+    require_place(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An HTML page and the outcomes on it."""
+
+    file: Path
+    outcomes: list[FigureOutcome]
+
+
+def report(
+    output: Path | str,
+    experiments: Sequence[str] = (),
+    *,
+    scale: str | None = None,
+    cluster: str | None = None,
+    workload: str | None = None,
+    force: bool = False,
+    session: Session = DEFAULT,
+) -> Report:
+    """Write `index.html` into a folder: the outcomes of these experiments, or of all submitted ones."""
+    output = Path(output)
+    ledger = session.ledger()
+    require_folder(output, force)
+    session.note(update(ledger).complaints)
+    require_workload(workload)
+    names = list(dict.fromkeys(full_name(session.folders, name) for name in experiments))
+    outcomes = []
+    for name in names or sorted(_submitted(ledger, scale, cluster, workload)):
+        try:
+            outcomes.append(read_outcome(ledger, session.folders, name, scale, cluster, workload))
+        except ReproError as error:
+            if names:
+                raise
+            session.note([f"{name} is left out: {error.problems[0]}"])
+    if not outcomes:
+        filters = " ".join(
+            filter(None, [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"])
+        )
+        what = " ".join(filter(None, ["no submitted experiment can be reported", filters]))
+        raise ReproError(Problem(what, hint="repro status shows the jobs"))
+    return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle file, what it contains, and its signature file if it is signed."""
+
+    file: Path
+    contents: Bundled
+    signature: Path | None = None
+
+
+def bundle_file(figure: FigureOutcome) -> Path:
+    """Return the default file of a bundle: `figure-13-cpu-local.tar.zst`."""
+    return Path(f"{bundle_name(figure)}.tar.zst")
+
+
+def bundle(
+    figure: FigureOutcome,
+    output: Path | None = None,
+    *,
+    key: Path | None = None,
+    session: Session = DEFAULT,
+) -> Bundle:
+    """Write everything a reviewer needs into one file, signed if an SSH key is given. Replaces the file."""
+    if key is not None:
+        require_key(key)
+    file = output or bundle_file(figure)
+    ledger = session.ledger(whole=True)
+    contents = write_bundle(ledger, figure, session.folders.templates, file)
+    signature_of(file).unlink(missing_ok=True)  # the signature of an earlier bundle
+    return Bundle(file, contents, None if key is None else sign(file, key))
+
+
+@dataclass(frozen=True, slots=True)
+class BundleCheck:
+    """Checks of a bundle, and of its signature if allowed signers were given."""
+
+    checks: Verified
+    signature: Signature | None
+
+    @property
+    def holds(self) -> bool:
+        """Return whether every check passed and, if it was checked, the signature is valid."""
+        return self.checks.holds and (self.signature is None or self.signature.signer is not None)
+
+
+def verify_bundle(file: Path, allowed_signers: Path | None = None) -> BundleCheck:
+    """Recompute the numbers and claims of a bundle from its own logs and compare them with what it stores."""
+    signature = None if allowed_signers is None else check_signature(file, allowed_signers)
+    return BundleCheck(verify(file, DEFAULT.folders.templates), signature)

@@ -1,0 +1,345 @@
+"""Jobs in the ledger: access to the ledger, selection of jobs, their status and their history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from orchestrator.api.session import DEFAULT, Session
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import open_job_file
+from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
+from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
+from orchestrator.ledger.readonly_sql import Answer, Relation, asked
+from orchestrator.ledger.readonly_sql import relations as ledger_relations
+from orchestrator.ledger.reports import PastAttempt, job_history, last_seen
+from orchestrator.ledger.rows import JobRow, JobSummary
+from orchestrator.ledger.tables import OPEN
+from orchestrator.paths import Folders, find_folders
+from orchestrator.reading.job_status import (
+    ExperimentStatus,
+    JobStatus,
+    Tally,
+    duration,
+    experiment_statuses,
+    job_statuses,
+    tallies,
+    total,
+)
+from orchestrator.reading.log_stream import GrowingLog, RankLines, blocks, ranks_per_task
+
+POLL_EVERY_S = 15.0
+"""Minimum interval between two scheduler queries of a command that waits, over all terminals that share a ledger."""
+SLURM_REFRESH_S = 3.0
+"""Interval between two reads of a Slurm job's state while its log is followed."""
+READ_EVERY_S = 0.5
+"""Interval between two reads of a log that is followed."""
+
+
+def update(ledger: Ledger, at_most_every_s: float = 0.0, *, running: bool = False) -> RefreshResult:
+    """Ask the scheduler about open jobs, then read the logs and judge the jobs that have ended.
+
+    The scheduler is not asked if any terminal asked it less than `at_most_every_s` ago. Logs are always read. With
+    `running`, the new iterations of running jobs are stored too.
+    """
+    if not anything_to_refresh(ledger):
+        return RefreshResult()
+    # Only here: `status` with no open job must start without the scheduler's and the parser's modules.
+    from orchestrator.launch.refresh import refresh
+    from orchestrator.reading.collect import collect
+
+    refreshed = refresh(ledger, at_most_every_s)
+    return RefreshResult((*refreshed.complaints, *collect(ledger, running=running)), refreshed.asked_at)
+
+
+def updated_ledger(session: Session, *, running: bool = False) -> Ledger:
+    """Return the ledger after an update; report what could not be read."""
+    ledger = session.ledger()
+    session.note(update(ledger, running=running).complaints)
+    return ledger
+
+
+def select_jobs(
+    ledger: Ledger,
+    folders: Folders,
+    targets: Sequence[str],
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
+) -> list[JobRow]:
+    """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
+    from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
+
+    wanted = parsed_where(where)
+    require_workload(workload)
+    names = experiment_names(folders)
+    chosen: dict[int, JobRow] = {}
+    for target in targets:
+        if names_meant(names, target):
+            rows = job_rows(ledger, experiment=full_name(folders, target))
+        else:
+            rows = [_job_with_id(ledger, target)]
+        rows = [row for row in rows if scale in (None, row.scale) and workload in (None, row.workload)]
+        chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
+    return list(chosen.values())
+
+
+def parsed_where(where: str | None) -> Mapping[str, object]:
+    """Return the axis values of a `--where` filter."""
+    if where is None:
+        return {}
+    from orchestrator.catalog.case import parse_where
+
+    return parse_where(where)
+
+
+def require_workload(workload: str | None) -> None:
+    """Raise ReproError, with the nearest name, if the workload is unknown."""
+    if workload is not None:
+        from orchestrator.workloads import find_workload
+
+        find_workload(workload)
+
+
+def matches(row: JobRow, wanted: Mapping[str, object]) -> bool:
+    """Return whether a job has these axis values."""
+    return all(row.spec.value(axis) == value for axis, value in wanted.items())
+
+
+def _job_with_id(ledger: Ledger, target: str) -> JobRow:
+    rows = job_rows(ledger, job_prefix=target) or [row for row in job_rows(ledger) if row.scheduler_id == target]
+    ids = sorted({row.job_id for row in rows})
+    if not ids:
+        raise ReproError(Problem("no experiment or job of this name", f"{target}:", "repro status shows the jobs"))
+    if len(ids) > 1:
+        raise ReproError(Problem(f"matches several jobs: {', '.join(ids[:5])}", f"{target}:", "give more of the id"))
+    return rows[0]
+
+
+def one_job(ledger: Ledger, folders: Folders, target: str) -> JobRow:
+    """Return the only job of a target; ReproError if it has several or none."""
+    rows = select_jobs(ledger, folders, [target])
+    if len(rows) != 1:
+        raise ReproError(Problem(f"{len(rows)} jobs, expected one", f"{target}:", "repro status shows the jobs"))
+    return rows[0]
+
+
+def history(job: str, *, session: Session = DEFAULT) -> JobHistory:
+    """Return every attempt of a job with its measurements and events."""
+    ledger = session.ledger()
+    row = one_job(ledger, session.folders, job)
+    session.note(update(ledger).complaints)
+    attempts = job_history(ledger, row.job_id)
+    if not attempts:
+        raise ReproError(Problem("no attempt can be read", f"{row.job_id}:"))
+    return JobHistory(row, tuple(attempts))
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """A job with all its attempts, the first one first."""
+
+    job: JobRow
+    attempts: tuple[PastAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Status of jobs, or of experiments where there are too many jobs to list.
+
+    `asked_at` is when the scheduler was last asked (UTC). `is_submitted` is False without a ledger.
+    """
+
+    jobs: tuple[JobStatus, ...]
+    experiments: tuple[ExperimentStatus, ...]
+    tallies: tuple[Tally, ...]
+    notes: tuple[str, ...]
+    is_open: bool
+    asked_at: datetime | None
+    is_submitted: bool = True
+
+
+def status(
+    experiment: str | None = None,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
+    most_jobs: int | None = None,
+    at_most_every_s: float = 0.0,
+    session: Session = DEFAULT,
+) -> Status:
+    """Return the status of all jobs, or of those that match.
+
+    If nothing is filtered and there are more than `most_jobs`, the experiments are counted instead. An empty ledger
+    has no jobs.
+    """
+    require_workload(workload)
+    folders = session.folders
+    ledger = session.existing_ledger()
+    if ledger is None:
+        return Status((), (), (), (), False, None, is_submitted=False)
+    result = update(ledger, at_most_every_s)
+    notes = tuple(_notes(ledger, result))
+    if most_jobs is not None and (experiment, where, scale, workload) == (None, None, None, None):
+        experiments = experiment_statuses(ledger)
+        if sum(count.cases for count in experiments) > most_jobs:
+            is_open = any(count.running or count.waiting for count in experiments)
+            return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
+    rows = _rows_of_status(ledger, folders, experiment, where)
+    rows = [row for row in rows if scale in (None, row.scale) and workload in (None, row.workload)]
+    is_open = any(row.phase in OPEN for row in rows)
+    return Status(tuple(job_statuses(ledger, rows)), (), tuple(tallies(rows)), notes, is_open, result.asked_at)
+
+
+def _rows_of_status(ledger: Ledger, folders: Folders, experiment: str | None, where: str | None) -> list[JobSummary]:
+    name = _full_name(folders, experiment)
+    if where is None:
+        return job_summaries(ledger, experiment=name)
+    wanted = parsed_where(where)
+    return [row for row in job_rows(ledger, experiment=name) if matches(row, wanted)]
+
+
+def _full_name(folders: Folders, experiment: str | None) -> str | None:
+    if experiment is None:
+        return None
+    from orchestrator.catalog.library import full_name
+
+    return full_name(folders, experiment)
+
+
+def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:
+    """Return what could not be learned, and the age of the states for that reason."""
+    if not result.complaints:
+        return []
+    notes = [f"note: {complaint}" for complaint in result.complaints]
+    seen = last_seen(ledger)
+    if seen is not None and (result.asked_at is None or seen < result.asked_at):
+        notes.append(f"note: states are from {duration((now() - seen).total_seconds())} ago")
+    return notes
+
+
+def job_ids() -> list[str]:
+    """Return the ids of all jobs. Rows with wrong values are left out silently: this is for completion."""
+    home = find_folders().home
+    ledger = open_ledger(ledger_url(None, home), create=False, home=home, listener=lambda _: None)
+    return [row.job_id for row in job_summaries(ledger)] if ledger else []
+
+
+@dataclass(frozen=True, slots=True)
+class JobLog:
+    """Log of an attempt. `pieces` yields its bytes once, while it grows if it is followed."""
+
+    job: JobRow
+    pieces: Iterator[bytes]
+
+    def read(self) -> bytes:
+        """Return all bytes of the log."""
+        return b"".join(self.pieces)
+
+
+def logs(
+    job: str,
+    *,
+    rank: int | None = None,
+    attempt: int | None = None,
+    follow: bool = False,
+    session: Session = DEFAULT,
+) -> JobLog:
+    """Return the log of a job, or the lines of one rank; of the latest attempt, or of the given one.
+
+    With `follow`, it is read until the job has ended, through all its attempts.
+    """
+    ledger = session.ledger()
+    row = one_job(ledger, session.folders, job)
+    if rank is not None and rank >= row.gpus:
+        raise ReproError(Problem(f"--rank {rank}: the job has {row.gpus} ranks", hint=f"0 to {row.gpus - 1}"))
+    folder = _attempt_folder(ledger, row, row.number if attempt is None else attempt)
+    lines = None if rank is None else RankLines(rank, ranks_per_task(folder, row))
+    return JobLog(row, _pieces(session, ledger, row, folder, lines, attempt, follow))
+
+
+def _pieces(
+    session: Session,
+    ledger: Ledger,
+    row: JobRow,
+    folder: Path,
+    lines: RankLines | None,
+    attempt: int | None,
+    follow: bool,
+) -> Iterator[bytes]:
+    is_empty, shown = True, row.number if attempt is None else attempt
+    reported: set[str] = set()
+    log, next_refresh = GrowingLog(folder, session.reporter.message), 0.0
+    while True:
+        if follow and time.monotonic() >= next_refresh:
+            from orchestrator.launch.refresh import refresh  # only to follow
+
+            complaints = refresh(ledger, POLL_EVERY_S).complaints
+            session.note(complaint for complaint in complaints if complaint not in reported)
+            reported.update(complaints)
+            row = next((same for same in job_rows(ledger, job_prefix=row.job_id) if same.job_id == row.job_id), row)
+            next_refresh = time.monotonic() + (SLURM_REFRESH_S if row.scheduler == "slurm" else 0.0)
+        for block in log.new_blocks():
+            piece = block if lines is None else lines.feed(block)
+            is_empty = is_empty and not piece
+            yield piece
+        if follow and attempt is None and row.number != shown:
+            shown = row.number
+            session.reporter.message(f"attempt {shown} of {row.job_id}: {row.scheduler_id or row.state}")
+            log = GrowingLog(Path(row.folder), session.reporter.message)
+            continue
+        if not follow or row.phase not in OPEN or row.number != shown:
+            break
+        time.sleep(READ_EVERY_S)
+    if lines is None:
+        # The output of the script itself: empty unless something failed around the program.
+        batch = open_job_file(log.folder, "batch.txt")
+        for block in blocks(batch) if batch is not None else ():
+            is_empty = False
+            yield block
+        if is_empty:
+            _report_empty(session, row, log.folder)
+        return
+    end = lines.end()
+    yield end
+    if is_empty and not end and not lines.labels_seen:
+        what = f"{row.job_id} ({row.label}): no line of its log has the label of a rank"
+        raise ReproError(Problem(what, hint=f"repro logs {row.job_id} prints all lines"))
+    if is_empty and not end:
+        session.reporter.message(f"rank {lines.rank} of {row.job_id} ({row.label}) has no labelled lines yet")
+
+
+def _report_empty(session: Session, row: JobRow, folder: Path) -> None:
+    session.reporter.message(f"{row.job_id} ({row.label}) has no output yet; its state is {row.state}")
+    for log in sorted(folder.parent.glob("warm-up-*/log.txt")):
+        session.reporter.message(f"it waits for the kernels that another job compiles: {log}")
+
+
+def _attempt_folder(ledger: Ledger, row: JobRow, number: int) -> Path:
+    if number == row.number:
+        return Path(row.folder)
+    attempts = {attempt.number: attempt.folder for attempt in job_history(ledger, row.job_id)}
+    if number not in attempts:
+        hint = f"1 to {row.number}" if row.number > 1 else "there is only the first"
+        raise ReproError(Problem(f"--attempt {number}: {row.job_id} has no such attempt", hint=hint))
+    return Path(attempts[number])
+
+
+@contextmanager
+def query(sql: str, *, session: Session = DEFAULT) -> Iterator[Answer]:
+    """Run one SELECT on the ledger, read-only; rows are fetched while they are read."""
+    ledger = session.ledger()
+    if anything_to_refresh(ledger):
+        session.note(["open jobs have their last recorded state; `repro collect` reads their logs first"])
+    with asked(ledger, sql) as answer:
+        yield answer
+
+
+def relations(*, session: Session = DEFAULT) -> list[Relation]:
+    """Return the views and tables of the ledger with their columns."""
+    return ledger_relations(session.ledger())

@@ -1,0 +1,388 @@
+"""Runs of experiments: submission, waiting, retry and cancellation of jobs, scripts and checks of a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.api.jobs import POLL_EVERY_S, select_jobs, update, updated_ledger
+from orchestrator.api.plans import PlannedRun, plan_run, require_submittable
+from orchestrator.api.session import DEFAULT, Session
+from orchestrator.catalog.expand import expand
+from orchestrator.catalog.library import find_experiment
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.batches import copy_programs
+from orchestrator.launch.cancel import Cancelled, may_have_jobs
+from orchestrator.launch.cancel import cancel as cancel_attempts
+from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
+from orchestrator.launch.refresh import refresh
+from orchestrator.launch.render import explain_job, render_job
+from orchestrator.launch.retry import changed_limit, failure_classes, plan_again
+from orchestrator.launch.run_options import FollowedJob, RunOptions
+from orchestrator.launch.submit import submit as submit_plans
+from orchestrator.launch.supervise import Backlog, RunSupervisor
+from orchestrator.launch.templates import Explained
+from orchestrator.launch.wait import FollowedJobs, wait_for
+from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.database import DiskFull, Ledger
+from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.tables import ENDED, FAILED, OPEN, RUNNING, VERIFIED
+from orchestrator.paths import Folders
+from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
+from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, tallies
+from orchestrator.results.outcome import FigureOutcome, read_outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Jobs of a submission: how many were done, open or failed before, and what was submitted now.
+
+    `left` are failed jobs that are not run again. `queued` jobs wait in the ledger for the reason `queued_because`.
+    """
+
+    planned: PlannedRun
+    run_id: str
+    jobs: tuple[JobRow, ...]
+    done: int
+    running: int
+    waiting: int
+    submitted: int
+    queued: int
+    queued_because: str | None
+    left: Mapping[Failure, int]
+    warm_ups: tuple[str, ...]
+    canary: str | None
+    options: RunOptions = field(repr=False)
+    command: tuple[str, ...] = field(repr=False)
+    ledger: Ledger = field(repr=False)
+
+
+def submit(
+    experiment: str,
+    cluster: str,
+    *,
+    scale: str | None = None,
+    where: str | None = None,
+    workload: str | None = None,
+    time_budget: str | None = None,
+    rerun: bool = False,
+    repeat: int = 1,
+    canary: bool = False,
+    max_parallel: int | None = None,
+    stop_after: int | None = None,
+    after: Sequence[str] = (),
+    warm_up: bool = False,
+    command: Sequence[str] = (),
+    session: Session = DEFAULT,
+) -> Submission:
+    """Submit every case of an experiment that is neither verified nor open. `command` is recorded with the run."""
+    planned = plan_run(
+        experiment,
+        cluster,
+        scale=scale,
+        where=where,
+        workload=workload,
+        time_budget=time_budget,
+        repeat=repeat,
+    )
+    require_submittable(planned, warm_up=warm_up)
+    session.note(planned.notes)
+    profile, plans, folders = planned.cluster, list(planned.plans), session.folders
+    if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
+        session.note([f"{profile.name} runs one job at a time; --max-parallel has no effect"])
+    warnings = sorted({warning for plan in plans for warning in plan.warnings})
+    for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
+        session.reporter.message(f"warning: {warning}")
+    require_ready(plans, profile, folders)
+    ledger = session.existing_ledger(create=True)
+    assert ledger is not None
+    awaited = _awaited(ledger, folders, profile, after)
+    options = RunOptions(
+        rerun_verified=rerun,
+        max_parallel=max_parallel,
+        after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
+        follows=() if profile.is_slurm else tuple(FollowedJob(row.folder, _queue_pid(row)) for row in awaited),
+        canary=canary,
+        stop_after=stop_after,
+        warm_up=warm_up,
+    )
+    session.note(update(ledger).complaints)
+    before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
+    argv = command or ("orchestrator.api.submit", experiment, cluster)
+    submitted = submit_plans(plans, profile, ledger, folders, argv, options, session.reporter.message)
+    recorded, sent = submitted.recorded, submitted.sent
+    running = sum(job in before and before[job].phase == RUNNING for job in recorded.under_way)
+    return Submission(
+        planned=planned,
+        run_id=submitted.run_id,
+        jobs=tuple(job_rows(ledger, run_id=submitted.run_id)),
+        done=len(recorded.done),
+        running=running,
+        waiting=len(recorded.under_way) - running,
+        submitted=sent.jobs,
+        queued=sent.queued,
+        queued_because=sent.why,
+        left=Counter(failure_named(failure) for failure in recorded.left.values()),
+        warm_ups=submitted.warm_ups,
+        canary=next((plan.label for plan in plans if plan.identity == submitted.canary), None),
+        options=options,
+        command=tuple(argv),
+        ledger=ledger,
+    )
+
+
+def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:
+    """Return the open jobs of `--after`. The scheduler of the new jobs must know each of them."""
+    if not after:
+        return []
+    scheduler = "slurm" if cluster.is_slurm else "local"
+    rows = [row for row in select_jobs(ledger, folders, after) if row.phase in OPEN]
+    for row in rows:
+        if row.scheduler != scheduler or row.scheduler_id is None:
+            why = "is not submitted yet" if row.scheduler == scheduler else "is a job of another scheduler"
+            raise ReproError(Problem(f"--after {row.job_id}: {row.label} {why}", hint="wait for it: repro wait"))
+    return rows
+
+
+def _queue_pid(row: JobRow) -> int:
+    """Return the process id of the local queue that runs the job."""
+    return int(str(row.scheduler_id).partition("_")[0])
+
+
+def supervise(submission: Submission, *, session: Session = DEFAULT) -> FigureOutcome:
+    """Wait until the jobs of a submission have ended; return the outcome.
+
+    Jobs that failed for an external reason are submitted again, and queued jobs are submitted when there is room.
+    """
+    planned, ledger, folders = submission.planned, submission.ledger, session.folders
+    notify = session.reporter.message
+    supervisor = RunSupervisor(
+        planned.plans,
+        planned.cluster,
+        ledger,
+        folders,
+        submission.run_id,
+        submission.options,
+        submission.command,
+        notify,
+    )
+    wait_for(
+        lambda: update(ledger, POLL_EVERY_S), supervisor.rows, supervisor.supervise, notify, session.reporter.progress
+    )
+    case = planned.plans[0].case
+    return read_outcome(ledger, folders, planned.entry.name, case.scale, planned.cluster.name, case.workload)
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Jobs after waiting. `failed` have ended with an unexpected failure, or can never start."""
+
+    jobs: tuple[JobStatus, ...]
+    tallies: tuple[Tally, ...]
+    failed: tuple[JobRow, ...]
+
+
+def wait(targets: Sequence[str] | str = (), *, session: Session = DEFAULT) -> Waited:
+    """Wait until these jobs, or all open jobs, have ended. Jobs that nobody can start are not waited for."""
+    folders, targets = session.folders, _names(targets)
+    ledger = session.ledger()
+    # With the last recorded states: a job that failed since then counts, so `submit` and then `wait` reports it.
+    chosen = select_jobs(ledger, folders, targets) if targets else _open_or_unjudged(ledger)
+    if not chosen:
+        return Waited((), (), ())
+    notify = session.reporter.message
+    followed, backlog = FollowedJobs(ledger, chosen), Backlog(ledger, notify)
+    wait_for(
+        lambda: update(ledger, POLL_EVERY_S),
+        followed.rows,
+        lambda: backlog.submit_what_fits(followed.rows()),
+        notify,
+        session.reporter.progress,
+    )
+    rows = followed.rows()
+    failed = tuple(row for row in rows if not _ended_well(folders, row))
+    return Waited(tuple(job_statuses(ledger, rows)), tuple(tallies(rows)), failed)
+
+
+def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
+    return [*job_rows(ledger, only_open=True), *(row for row in job_rows(ledger, unjudged=True) if row.phase == ENDED)]
+
+
+def _ended_well(folders: Folders, row: JobRow) -> bool:
+    """Return whether a job is verified, or failed as published."""
+    if row.verdict != FAILED or not ran_out_of_memory(row):
+        return row.verdict == VERIFIED
+    try:
+        cases = expand(find_experiment(folders, row.experiment), row.scale)
+    except ReproError:  # the experiment's file has changed or is gone
+        return False
+    return any(fails_as_published(case, row.failure) for case in cases if case.name == row.case_name)
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedJob:
+    """A job that was submitted again."""
+
+    job_id: str
+    label: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Jobs that were submitted again. `left` jobs were not: too many attempts, or left to Slurm.
+
+    `failures` are the failure classes of all failed jobs that were named; `experiment` is that of the first job.
+    """
+
+    experiment: str | None
+
+    jobs: tuple[RetriedJob, ...]
+    submitted: int
+    left: int
+    failures: tuple[Failure, ...]
+
+
+def retry(
+    targets: Sequence[str] | str,
+    *,
+    classes: str | None = None,
+    time_limit: str | None = None,
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
+    cluster: str | None = None,
+    command: Sequence[str] = ("orchestrator.api.retry",),
+    session: Session = DEFAULT,
+) -> Retried:
+    """Submit failed jobs again, planned from the current files.
+
+    `classes` are failure classes, else those that may succeed without a change. ReproError if a job would become
+    another job.
+    """
+    wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
+    folders, ledger = session.folders, updated_ledger(session)
+    rows = select_jobs(ledger, folders, _names(targets), where, scale, workload)
+    rows = [row for row in rows if row.verdict == FAILED]
+    groups: dict[tuple[str, ...], list[JobRow]] = {}
+    for row in rows:
+        failure = failure_named(row.failure)
+        if failure in wanted if wanted else POLICIES[failure].again:
+            key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload, str(row.iterations))
+            groups.setdefault(key, []).append(row)
+    retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]
+    for group in retries:
+        require_ready(group.plans, group.cluster, folders)
+    jobs: list[RetriedJob] = []
+    counts: Counter[str] = Counter()
+    options = RunOptions(rerun_classes=wanted, only_failed=True)
+    for group in retries:
+        notify = session.reporter.message
+        submitted = submit_plans(group.plans, group.cluster, ledger, folders, command, options, notify)
+        labels = {plan.identity: plan.label for plan in group.plans}
+        jobs += [RetriedJob(job, labels[job], number) for job, number in submitted.recorded.to_submit.items()]
+        counts.update(submitted=submitted.sent.jobs, left=len(submitted.recorded.left))
+    failures = tuple(sorted({failure_named(row.failure) for row in rows}))
+    experiment = retries[0].plans[0].case.experiment if retries else None
+    return Retried(experiment, tuple(jobs), counts["submitted"], counts["left"], failures)
+
+
+def _names(targets: Sequence[str] | str) -> Sequence[str]:
+    return [targets] if isinstance(targets, str) else targets
+
+
+def cancellable_jobs(
+    targets: Sequence[str] | str,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> list[JobRow]:
+    """Return the attempts of these jobs that a scheduler may still have."""
+    folders, ledger = session.folders, session.ledger()
+    targets = _names(targets)
+    select_jobs(ledger, folders, targets, where, scale, workload)  # an unknown name is an error without a query
+    try:
+        session.note(refresh(ledger).complaints)
+    except DiskFull as full:  # the jobs can be cancelled all the same
+        session.note([f"states are as last recorded: {full}"])
+    return may_have_jobs(ledger, select_jobs(ledger, folders, targets, where, scale, workload))
+
+
+def cancel_jobs(jobs: Sequence[JobRow], *, session: Session = DEFAULT) -> Cancelled:
+    """Ask the schedulers to end these jobs, in one call each."""
+    return cancel_attempts(session.ledger(), jobs)
+
+
+def cancel(
+    targets: Sequence[str] | str,
+    *,
+    where: str | None = None,
+    scale: str | None = None,
+    workload: str | None = None,
+    session: Session = DEFAULT,
+) -> Cancelled:
+    """Cancel the open jobs of these targets."""
+    jobs = cancellable_jobs(targets, where=where, scale=scale, workload=workload, session=session)
+    return cancel_jobs(jobs, session=session)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The batch script of a case. `path` is where it was written."""
+
+    name: str
+    text: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
+
+    planned: PlannedRun
+    scripts: tuple[Script, ...]
+    lines: tuple[Explained, ...] = ()
+
+
+def render(
+    experiment: str,
+    cluster: str,
+    output: Path | None = None,
+    *,
+    scale: str | None = None,
+    where: str | None = None,
+    workload: str | None = None,
+    time_budget: str | None = None,
+    explain: bool = False,
+    session: Session = DEFAULT,
+) -> Rendered:
+    """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
+
+    With `explain`, only the first script is explained and nothing is written.
+    """
+    planned = plan_run(experiment, cluster, scale=scale, where=where, workload=workload, time_budget=time_budget)
+    session.note(planned.notes)
+    folders, base, profile = session.folders, (output or Path()).resolve(), planned.cluster
+    stem = f"{planned.entry.short_name}-{workload}" if workload else planned.entry.short_name
+    names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
+    if explain:
+        plan, name = planned.plans[0], names[0]
+        log = base / f"{name}.batch.txt"
+        return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
+    scripts = []
+    for plan, name in zip(planned.plans, names, strict=True):
+        text = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
+        scripts.append(Script(name, text, base / f"{name}.sh" if output is not None else None))
+    if output is not None:
+        copy_programs(planned.plans, folders)
+        base.mkdir(parents=True, exist_ok=True)
+    for script in scripts:
+        if script.path is not None:
+            script.path.write_text(script.text, encoding="utf-8")
+            script.path.chmod(0o750)
+    return Rendered(planned, tuple(scripts))

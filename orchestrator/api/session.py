@@ -1,0 +1,94 @@
+"""Session of a Python user or a command: the ledger it works on, and the receiver of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import Folders, find_folders
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.database import Ledger
+    from orchestrator.ledger.rows import JobRow
+
+NOTHING_SUBMITTED = Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local --wait")
+
+
+class Reporter(Protocol):
+    """Receiver of messages while a function works."""
+
+    def message(self, text: str) -> None:
+        """Receive a line for the user: a note, a warning or what was done."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Receive the jobs that a function waits for, each time their states were read."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Receive a wrong value in the ledger. Its row is left out."""
+
+
+class Silent:
+    """Reporter that does nothing. A wrong value in the ledger is an error."""
+
+    def message(self, text: str) -> None:
+        """Ignore the line."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Ignore the jobs."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Raise ReproError: nobody would see that the row is left out."""
+        raise ReproError(problem)
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Ledger and reporter of a function. `database` is a file or a URL; None is `results.db` in the home folder."""
+
+    database: str | None = None
+    reporter: Reporter = SILENT
+    _opened: dict[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def folders(self) -> Folders:
+        """Return the folders of the project as seen from the working folder."""
+        return find_folders()
+
+    def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
+        """Return the ledger; None if it does not exist and is not created.
+
+        The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
+        """
+        folders = self.folders
+        if not self.database and folders.refused is not None:
+            raise ReproError(folders.refused)
+        # Only here: a dry run must start without the database's modules.
+        from orchestrator.ledger.database import ledger_url, open_ledger
+
+        listener = None if whole or self.reporter is SILENT else self.reporter.wrong_value
+        url = ledger_url(self.database, folders.home)
+        key = f"{url} {whole}"
+        ledger = self._opened.get(key) or open_ledger(url, create=create, home=folders.home, listener=listener)
+        if ledger is not None:
+            self._opened[key] = ledger
+        return ledger
+
+    def ledger(self, *, whole: bool = False) -> Ledger:
+        """Return the ledger, or raise ReproError if nothing was submitted yet."""
+        ledger = self.existing_ledger(whole=whole)
+        if ledger is None:
+            raise ReproError(NOTHING_SUBMITTED)
+        return ledger
+
+    def note(self, texts: Iterable[str]) -> None:
+        """Report notes."""
+        for text in texts:
+            self.reporter.message(f"note: {text}")
+
+
+DEFAULT = Session()

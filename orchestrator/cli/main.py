@@ -1,0 +1,156 @@
+"""Entry point of `repro`: a lazy command group, and the one place where errors are printed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from orchestrator import __version__
+from orchestrator.cli import completion
+from orchestrator.cli.output import Console, data, message
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
+
+PANELS = {
+    "Look": {
+        "list": ("catalog", "List the experiments: sizes, cost and progress."),
+        "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
+        "plan": ("plan", "Check each case: validity, memory, time and cost."),
+        "status": ("watch", "Show the state, verdict and speed of jobs."),
+        "logs": ("watch", "Print the log of a job."),
+        "history": ("watch", "Show all attempts and events of a job."),
+        "sql": ("watch", "Query the ledger, read-only."),
+    },
+    "Run": {
+        "submit": ("run", "Submit the cases that are not verified or open."),
+        "render": ("plan", "Print the batch script of each case."),
+        "wait": ("run", "Wait until jobs have ended."),
+        "retry": ("run", "Submit failed jobs again."),
+        "cancel": ("run", "Cancel jobs."),
+    },
+    "Judge": {
+        "collect": ("results", "Export the measured numbers of each case."),
+        "compare": ("compare", "Compare with published numbers, or two sets of runs."),
+        "claims": ("results", "Judge the claims of the paper."),
+        "plot": ("results", "Draw the figure on the paper's axes."),
+    },
+    "Share": {
+        "report": ("results", "Write one HTML page about experiments."),
+        "bundle": ("results", "Write or verify a bundle for reviewers."),
+    },
+    "Sites": {
+        "clusters": ("clusters", "Cluster profiles: list, show, check, create."),
+        "images": ("images", "Container images of a cluster: list, import."),
+    },
+}
+"""Panel of the help -> command -> (module, summary). A module is imported when its command is used."""
+
+COMMANDS = {name: command for commands in PANELS.values() for name, command in commands.items()}
+
+
+class LazyGroup(TyperGroup):
+    """Command group that imports the module of a command when the command is used."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update(dict.fromkeys(COMMANDS, cast(Any, None)))  # names only: for suggestions
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return a command, or None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module_name, summary = COMMANDS[cmd_name]
+        module = importlib.import_module(f"orchestrator.cli.{module_name}")
+        group = get_group(module.app)
+        command = group if cmd_name == module_name and cmd_name not in group.commands else group.commands[cmd_name]
+        command.name, command.short_help = cmd_name, summary
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Print the summaries in panels, without an import."""
+        for panel, commands in PANELS.items():
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(8), summary) for name, (_, summary) in commands.items()])
+
+
+app = typer.Typer(
+    name="repro",
+    cls=LazyGroup,
+    help="Run published figures on your cluster and compare the numbers.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    epilog="Exit codes: 0 success, 1 a job or claim failed, 2 user error, 3 scheduler or machine unreachable.",
+)
+
+
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        data(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error. Works in any position."),
+) -> None:
+    """Run published figures on your cluster and compare the numbers."""
+
+
+def _require_text(argv: list[str]) -> None:
+    """Raise ReproError for arguments with a NUL, or that are not UTF-8 and thus cannot be written into a script."""
+    problems = [Problem("contains a NUL character", f"{word!r}:", "remove it") for word in argv if "\0" in word]
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            problems.append(Problem("is not UTF-8 text", f"{word!r}:", "use UTF-8 characters"))
+    if problems:
+        raise ReproError(*problems)
+
+
+def main() -> None:
+    """Run the command line."""
+    argv, console = sys.argv[1:], Console()
+    try:
+        _require_text(argv)
+        with completion.rejoined_words(os.environ):
+            get_command(app)([word for word in argv if word != "--debug"], prog_name="repro", obj=console)
+    except SystemExit as end:
+        if console.wrong_values and end.code in (None, EXIT_OK, EXIT_FAILED):
+            sys.exit(EXIT_USER_ERROR)
+        raise
+    except Exception as error:
+        if "--debug" in argv:
+            message(traceback.format_exc().rstrip())
+        sys.exit(_print_error(error))
+
+
+def _print_error(error: Exception) -> int:
+    """Print an error in one line for each problem; return the exit code."""
+    if isinstance(error, ReproError):
+        for problem in error.problems:
+            message(f"repro: {problem}")
+        return error.exit_code
+    if isinstance(error, OSError):
+        location = f"{error.filename}: " if error.filename else ""
+        message(f"repro: {location}{error.strerror or error}")
+    else:
+        text = " ".join(str(error).split())
+        message(f"repro: defect in repro: {type(error).__name__}: {text}. Hint: --debug prints the traceback")
+    return EXIT_USER_ERROR
+
+
+if __name__ == "__main__":
+    main()

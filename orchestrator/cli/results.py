@@ -1,0 +1,352 @@
+"""Commands for results: collect, claims, plot, report, bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from orchestrator import __version__, api
+from orchestrator.cli import completion
+from orchestrator.cli.job_table import print_claims
+from orchestrator.cli.options import (
+    ClusterName,
+    Database,
+    Json,
+    MaybeExperiment,
+    OnlyScale,
+    OnlyWorkload,
+    Where,
+    confirm_overwrite,
+    session_of,
+    workload_option,
+)
+from orchestrator.cli.output import as_json, data, message, next_command
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
+from orchestrator.text import counted
+
+
+class Format(str, enum.Enum):
+    """Values of --export."""
+
+    csv = "csv"
+    json = "json"
+    jsonl = "jsonl"
+    parquet = "parquet"
+    md = "md"
+    latex = "latex"
+
+
+ENDINGS = {
+    **{f".{file_format.value}": file_format for file_format in Format if file_format is not Format.latex},
+    ".tex": Format.latex,
+    ".ndjson": Format.jsonl,
+    ".markdown": Format.md,
+}
+"""Formats by the ending of a file."""
+_TABLES = (Format.md, Format.latex)
+
+# typer evaluates these annotations, on Python 3.10 too: hence Optional.
+Export = Annotated[
+    Optional[Format],  # noqa: UP045
+    typer.Option("--export", help="Format. Default: from the ending of -o, else csv."),
+]
+OutputFile = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
+Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+Experiments = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Argument(help="Experiments. Default: all that were submitted.", autocompletion=completion.experiments),
+]
+OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for index.html.")]
+ForceFolder = Annotated[bool, typer.Option("--force", help="Write into a folder that has other files.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT|verify", help="figure-13, or the word verify.", autocompletion=completion.experiments
+    ),
+]
+BundleFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Argument(metavar="FILE", help="With verify: the bundle to check."),
+]
+Key = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig."),
+]
+Signers = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--allowed-signers",
+        metavar="FILE",
+        help="With verify: require a signature of a signer in this file (man ssh-keygen).",
+    ),
+]
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def collect(
+    context: typer.Context,
+    experiment: MaybeExperiment = None,
+    export: Export = None,
+    output: OutputFile = None,
+    iterations: Iterations = False,
+    force: Force = False,
+    scale: OnlyScale = None,
+    where: Where = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    database: Database = None,
+) -> None:
+    """Read the logs and export one row for each case. The claims go to stderr."""
+    file_format = _export_format(export, output)
+    if iterations and file_format in _TABLES:
+        hint = "use csv, json, jsonl or parquet"
+        raise ReproError(Problem(f"--iterations: {file_format.value} is a table of cases", hint=hint))
+    if file_format is Format.parquet:
+        api.require_parquet()
+        if output is None and sys.stdout.isatty():
+            raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
+    if output is not None:
+        confirm_overwrite(output, force)
+    collected = api.collect(
+        experiment,
+        where=where,
+        scale=scale,
+        cluster=cluster,
+        workload=workload,
+        session=session_of(context, database),
+    )
+    pieces = collected.export(file_format.value, iterations=iterations)
+    if output is not None:
+        api.write_file(pieces, output)
+        data(str(output))
+    elif sys.stdout.isatty():
+        data(b"".join(pieces).decode().replace("\r\n", "\n").rstrip("\n"))
+    else:
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
+    print_claims(collected.outcome, to_stdout=False)
+    name = collected.outcome.entry.short_name
+    next_command(f"repro plot {name}{workload_option(workload)}", "the figure as a picture")
+    if collected.outcome.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _export_format(export: Format | None, output: Path | None) -> Format:
+    """Return the format of --export or of the file's ending; ReproError if they differ or neither is known."""
+    if output is None:
+        return export or Format.csv
+    ending = ENDINGS.get(output.suffix.lower())
+    if export is None and ending is None:
+        hint = f"add --export with one of {', '.join(file_format.value for file_format in Format)}"
+        raise ReproError(Problem("no export format has this ending", f"{output}:", hint))
+    if export is not None and ending is not None and ending is not export:
+        what = f"the ending is of {ending.value}, but --export is {export.value}"
+        raise ReproError(Problem(what, f"{output}:", "leave --export out, or change the ending"))
+    return export or ending or Format.csv
+
+
+@app.command()
+def claims(
+    context: typer.Context,
+    experiment: MaybeExperiment = None,
+    scale: OnlyScale = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Judge the claims of the paper: each holds, fails, or is not judged.
+
+    Without a name, all submitted experiments are judged, each at its latest matching run.
+    """
+    session = session_of(context, database)
+    names = [experiment] if experiment else []
+    judged = api.claims(names, scale=scale, cluster=cluster, workload=workload, session=session)
+    if json:
+        as_json([row for outcome in judged.outcomes for row in _claim_rows(outcome)])
+    else:
+        for outcome in judged.outcomes:
+            data(_claims_title(outcome))
+            print_claims(outcome, to_stdout=True, with_numbers=True)
+    if judged.problems:
+        raise ReproError(*judged.problems)
+    failures = [row for outcome in judged.outcomes for row in outcome.failures]
+    for row in failures:
+        message(f"failed: {row.label} of {row.experiment} (job {row.job_id}): {row.verdict_reason}")
+    if failures:
+        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+    else:
+        first = next((outcome for outcome in judged.outcomes if outcome.failed), judged.outcomes[0])
+        next_command(f"repro compare {first.entry.short_name}", "measured and published numbers")
+    if judged.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _claims_title(outcome: api.FigureOutcome) -> str:
+    """Return `figure-13 at scale cpu on here: 2 hold, 1 not judged`."""
+    count = Counter[str](verdict.verdict for verdict in outcome.claims)
+    words = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
+    counts = [f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict]]
+    program = f" with {outcome.program}" if outcome.program else ""
+    figure = f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}"
+    return f"{figure}: {', '.join(counts) or 'no claims'}"
+
+
+def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, Any]]:
+    figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
+    return [
+        {**figure, "kind": verdict.claim.kind, **row, "used": [dataclasses.asdict(used) for used in verdict.used]}
+        for row, verdict in zip(api.claim_rows(outcome.claims), outcome.claims, strict=True)
+    ]
+
+
+@app.command()
+def plot(
+    context: typer.Context,
+    experiment: MaybeExperiment = None,
+    output: OutputFile = None,
+    force: Force = False,
+    scale: OnlyScale = None,
+    where: Where = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    database: Database = None,
+) -> None:
+    """Draw the figure on the paper's axes as png, svg or pdf, and print its path.
+
+    Without -o, the earlier picture of the same figure is replaced.
+    """
+    if output is not None:
+        api.require_plot_file(output)
+        confirm_overwrite(output, force)
+    plotted = api.plot(
+        experiment,
+        output,
+        where=where,
+        scale=scale,
+        cluster=cluster,
+        workload=workload,
+        session=session_of(context, database),
+    )
+    data(str(plotted.file))
+    print_claims(plotted.outcome, to_stdout=False)
+    next_command(f"repro collect --export csv{workload_option(workload)}", "the numbers in it")
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    experiments: Experiments = None,
+    *,
+    output: OutputFolder,
+    scale: OnlyScale = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    force: ForceFolder = False,
+    database: Database = None,
+) -> None:
+    """Write one HTML page with outcomes, pictures and provenance."""
+    page = api.report(
+        output,
+        experiments or (),
+        scale=scale,
+        cluster=cluster,
+        workload=workload,
+        force=force,
+        session=session_of(context, database),
+    )
+    data(str(page.file))
+    cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
+    message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
+    failures = [row for outcome in page.outcomes for row in outcome.failures]
+    if failures:
+        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].label} failed")
+    else:
+        next_command(f"repro claims {page.outcomes[0].entry.short_name}", "the same verdicts for a script")
+
+
+@app.command()
+def bundle(
+    context: typer.Context,
+    what: What,
+    file: BundleFile = None,
+    output: OutputFile = None,
+    scale: OnlyScale = None,
+    cluster: ClusterName = None,
+    workload: OnlyWorkload = None,
+    sign: Key = None,
+    allowed_signers: Signers = None,
+    force: Force = False,
+    database: Database = None,
+) -> None:
+    """Write everything a reviewer needs to one file, or verify such a file from its own logs."""
+    if what == "verify":
+        if file is None or output or scale or cluster or workload or sign or force:
+            hint = "repro bundle verify FILE.tar.zst"
+            raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
+        _verify(file, allowed_signers)
+        return
+    if file is not None:
+        raise ReproError(Problem("only verify reads a file", f"{file}:", "-o names the file to write"))
+    if allowed_signers is not None:
+        raise ReproError(Problem("--allowed-signers: only for verify", hint="--sign KEY signs a bundle"))
+    session = session_of(context, database)
+    if sign is not None:
+        api.require_key(sign)
+    if output is not None:
+        confirm_overwrite(output, force)  # before the logs are read
+    outcome = api.outcome(what, scale=scale, cluster=cluster, workload=workload, session=session)
+    if output is None:
+        output = api.bundle_file(outcome)
+        confirm_overwrite(output, force)
+    _write_bundle(api.bundle(outcome, output, key=sign, session=session))
+
+
+def _write_bundle(written: api.Bundle) -> None:
+    """Print what a bundle contains and what is missing in it."""
+    file, contents = written.file, written.contents
+    data(str(file))
+    if written.signature is not None:
+        message(f"signature: {written.signature}")
+    for missing in contents.missing:
+        message(f"{'missing' if missing.is_fault else 'note'}: {missing.place}: {missing.why}")
+    if contents.under_way:
+        message(f"note: {counted(contents.under_way, 'open attempt')}: the bundle is marked as not final")
+    size = f"{file.stat().st_size / 1e3:,.0f} kB"
+    message(f"{counted(contents.attempts, 'attempt')}, {counted(contents.files, 'file')}, {size}")
+    next_command(f"repro bundle verify {shlex.quote(str(file))}", "the check that a reviewer runs")
+    if any(missing.is_fault for missing in contents.missing):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _verify(file: Path, allowed_signers: Path | None) -> None:
+    verified = api.verify_bundle(file, allowed_signers)
+    if verified.signature is not None:
+        signer = verified.signature.signer
+        data(f"{'signature':<9} {f'by {signer}: valid' if signer else verified.signature.problem}")
+    checks = verified.checks
+    for check in checks.checks:
+        differences = counted(len(check.differences), "difference") if check.differences else "no difference"
+        data(f"{check.name:<8}  {check.what}{f': {differences}' if check.is_proven else ''}")
+        for difference in check.differences:
+            data(f"{'':<8}  {difference}")
+    if checks.holds:
+        derived = "numbers, claims, report and README" if checks.is_proven else "numbers and claims"
+        message(f"the bundle is consistent with its checksums and logs: {derived} follow from the logs")
+        if not checks.is_proven:
+            message("note: report.html and README.txt are not checked; read results/ instead")
+        if allowed_signers is None:
+            message("note: the author is not checked; --allowed-signers FILE checks a signature")
+    elif checks.made_by != __version__:
+        message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
+    if not verified.holds:
+        raise typer.Exit(EXIT_FAILED)

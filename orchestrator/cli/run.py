@@ -1,0 +1,365 @@
+"""Commands that change jobs: submit, wait, retry, cancel."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Optional
+
+import typer
+
+from orchestrator import api
+from orchestrator.cli import completion
+from orchestrator.cli.job_table import bar, case_rows, print_cases, print_claims, print_jobs, waiting
+from orchestrator.cli.options import (
+    ClusterName,
+    Database,
+    ExperimentName,
+    Json,
+    MaybeTargets,
+    OnCluster,
+    OnlyScale,
+    OnlyWorkload,
+    Scale,
+    Targets,
+    TimeBudget,
+    Where,
+    WorkloadName,
+    budget_option,
+    session_of,
+    workload_option,
+)
+from orchestrator.cli.output import as_json, data, message, next_command, table
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.paths import short_name
+from orchestrator.text import counted
+
+ASK_ABOVE = 10
+"""Number of jobs above which `cancel` asks."""
+
+
+class Before(str, enum.Enum):
+    """Values of --depends-on."""
+
+    warm_up = "warm-up"
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the jobs only. Needs no scheduler.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have ended, then print the result.")]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified cases again.")]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measure each case this many times, in separate jobs.")]
+MaxParallel = Annotated[
+    Optional[int],  # noqa: UP045  typer evaluates it, on Python 3.10 too
+    typer.Option("--max-parallel", min=1, help="Run at most this many of the jobs at once."),
+]
+After = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.jobs),
+]
+DependsOn = Annotated[
+    Optional[Before],  # noqa: UP045
+    typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
+]
+Canary = Annotated[bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified.")]
+StopAfter = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind."),
+]
+Classes = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--class", help="node-fail,preempted,timeout,... Default: those that may succeed unchanged."),
+]
+TimeLimit = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def submit(
+    context: typer.Context,
+    experiment: ExperimentName,
+    cluster: OnCluster,
+    scale: Scale = None,
+    where: Where = None,
+    workload: WorkloadName = None,
+    time_budget: TimeBudget = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    rerun: Rerun = False,
+    repeat: Repeat = 1,
+    canary: Canary = False,
+    max_parallel: MaxParallel = None,
+    stop_after: StopAfter = None,
+    after: After = None,
+    depends_on: DependsOn = None,
+    json: Json = False,
+    database: Database = None,
+) -> None:
+    """Submit every case that is neither verified nor open, the smallest first."""
+    session = session_of(context, database)
+    if dry_run:
+        planned = api.plan_run(
+            experiment,
+            cluster,
+            scale=scale,
+            where=where,
+            workload=workload,
+            time_budget=time_budget,
+            repeat=repeat,
+        )
+        api.require_submittable(planned, warm_up=depends_on is not None)
+        for note in planned.notes:
+            message(f"note: {note}")
+        _print_plans(planned, json, workload, budget_option(planned.budget, where))
+        return
+    try:
+        submission = api.submit(
+            experiment,
+            cluster,
+            scale=scale,
+            where=where,
+            workload=workload,
+            time_budget=time_budget,
+            rerun=rerun,
+            repeat=repeat,
+            canary=canary,
+            max_parallel=max_parallel,
+            stop_after=stop_after,
+            after=after or (),
+            warm_up=depends_on is not None,
+            command=sys.argv,
+            session=session,
+        )
+    except KeyboardInterrupt:
+        message("interrupted; the jobs submitted so far are recorded and continue")
+        name = short_name(experiment)
+        next_command(f"repro status {name}", f"or: repro cancel {name}")
+        raise
+    _print_submission(submission)
+    name = submission.planned.entry.short_name
+    if not wait:
+        _print_submitted_jobs(submission.jobs, name, json)
+        return
+    try:
+        with waiting(context.obj):
+            outcome = api.supervise(submission, session=session)
+    except KeyboardInterrupt:
+        _print_no_longer_waiting(name)
+        raise
+    raise typer.Exit(_print_outcome(outcome, json))
+
+
+def _print_submission(submission: api.Submission) -> None:
+    """Print `10 cases: 7 done, 2 running, 1 submitted`, and what needs an explanation."""
+    planned, left = submission.planned, submission.left
+    counts = {
+        "done": submission.done,
+        "running": submission.running,
+        "waiting": submission.waiting,
+        "failed and left alone": sum(left.values()),
+    }
+    parts = [f"{count} {name}" for name, count in counts.items() if count] + [f"{submission.submitted} submitted"]
+    parts += [f"{submission.queued} queued"] if submission.queued else []
+    name, cases = planned.entry.short_name, counted(len(planned.plans), "case")
+    message(f"{name} at scale {planned.scale} on {planned.cluster.name}: {cases}: {', '.join(parts)}")
+    for job_id in submission.warm_ups:
+        message(f"job {job_id} compiles the program's kernels first, so that no two jobs compile at once")
+    if submission.canary is not None:
+        message(f"the canary is {submission.canary}; the others start once it is verified")
+    if submission.queued:
+        message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
+    for failure, count in left.items():
+        message(f"{counted(count, 'job')} failed ({failure}), left alone: {api.POLICIES[failure].why}")
+    if left:
+        classes = ",".join(sorted(str(failure) for failure in left))
+        message(f"to run these jobs all the same: repro retry {name} --class {classes}")
+
+
+def _print_submitted_jobs(jobs: Sequence[api.JobRow], experiment: str, json: bool) -> None:
+    rows = [{"job": job.job_id, "case": job.label, "state": job.state, "id": job.scheduler_id} for job in jobs]
+    if json:
+        as_json(rows)
+    else:
+        table(rows, ["job", "case", "state", "id"])
+    if any(job.state == api.QUEUED for job in jobs):
+        next_command(f"repro wait {experiment}", "submit the queued jobs when there is room")
+    elif any(job.phase in api.OPEN for job in jobs):
+        next_command(f"repro status {experiment} --watch", "until all jobs have ended")
+    else:
+        next_command(f"repro collect {experiment} --export csv", "the numbers and the claims")
+
+
+def _print_outcome(outcome: api.FigureOutcome, json: bool) -> int:
+    """Print the cases and claims of an ended run; return the exit code."""
+    if json:
+        as_json({"cases": case_rows(outcome), "claims": api.claim_rows(outcome.claims)})
+    else:
+        print_cases(outcome)
+        print_claims(outcome, to_stdout=True)
+    failures = outcome.failures
+    if failures:
+        next_command(f"repro logs {failures[0].job_id}", f"why {failures[0].case_name} failed")
+    else:
+        option = workload_option(outcome.results[0].case.workload if outcome.program else None)
+        next_command(f"repro plot {outcome.entry.short_name}{option}", "the figure as a picture")
+    return EXIT_FAILED if outcome.failed else EXIT_OK
+
+
+def _print_plans(planned: api.PlannedRun, json: bool, workload: str | None, budget: str) -> None:
+    """Print the jobs of a dry run. `budget` is the option: all cases share it, so no --where may be added."""
+    plans = planned.plans
+    rows: list[dict[str, Any]] = [
+        {
+            "job": plan.identity,
+            "case": plan.label,
+            "nodes": plan.resources.nodes,
+            "tasks": plan.resources.tasks,
+            "gpus": plan.resources.nodes * plan.resources.gpus_per_node,
+            "microbatches": plan.case.layout.microbatches,
+            "bubble": round(plan.case.layout.bubble(), 4),
+            "iterations": plan.case.training.iterations,
+            "time": plan.resources.time_limit,
+            "warnings": "; ".join(plan.warnings),
+        }
+        for plan in plans
+    ]
+    programs = [_program(plan) for plan in plans]
+    if json:
+        as_json([row | program for row, program in zip(rows, programs, strict=True)])
+    else:
+        table(rows, list(rows[0]))
+    for program in dict.fromkeys(tuple(program.items()) for program in programs):
+        message("; ".join(f"{name} {value}" for name, value in program if value is not None))
+    message(f"would submit {len(plans)} jobs at scale {planned.scale} to {planned.cluster.name}; nothing was submitted")
+    render = f"repro render {planned.entry.short_name} --cluster {planned.cluster.name} --scale {planned.scale}"
+    choice = f"{budget} --explain" if budget else f" --where {plans[0].case.name}"
+    next_command(f"{render}{choice}{workload_option(workload)}", "the script of the first job")
+
+
+def _program(plan: api.Plan) -> dict[str, str | None]:
+    """Return where the program comes from and what it reads. The same is recorded with each job."""
+    program = plan.program
+    image = {"image": program.image_path, "image_digest": program.image_digest}
+    return {"workload": program.workload, "code": program.code, **image, "data": program.data}
+
+
+def _print_no_longer_waiting(experiment: str) -> None:
+    message("no longer waiting; the jobs continue")
+    name = f" {experiment}" if experiment else ""
+    next_command(f"repro status{name} --watch", f"or: repro cancel{name or ' JOB'}")
+
+
+@app.command()
+def wait(context: typer.Context, targets: MaybeTargets = None, database: Database = None) -> None:
+    """Wait until jobs have ended: those of experiments, single jobs, or all open jobs."""
+    try:
+        with waiting(context.obj):
+            waited = api.wait(targets or (), session=session_of(context, database))
+    except KeyboardInterrupt:
+        names = {short_name(job.experiment) for job in context.obj.waiting_for}
+        _print_no_longer_waiting(names.pop() if len(names) == 1 else "")
+        raise
+    if not waited.jobs:
+        message("no open jobs")
+        next_command("repro status", "the state of all jobs")
+        return
+    for tally in waited.tallies:
+        message(bar(tally))
+    print_jobs(waited.jobs)
+    if not waited.failed:
+        first = min(job.experiment for job in waited.jobs)
+        next_command(f"repro collect {first} --export csv", "the numbers and the claims")
+        return
+    failed = next((job for job in waited.failed if job.phase not in api.OPEN), None)
+    if failed is not None:
+        next_command(f"repro logs {failed.job_id}", f"why {failed.label} failed")
+    else:
+        next_command(f"repro history {waited.failed[0].job_id}", f"the events of {waited.failed[0].label}")
+    raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def retry(
+    context: typer.Context,
+    targets: Targets,
+    classes: Classes = None,
+    limit: TimeLimit = None,
+    where: Where = None,
+    scale: OnlyScale = None,
+    workload: OnlyWorkload = None,
+    cluster: ClusterName = None,
+    database: Database = None,
+) -> None:
+    """Submit failed jobs again, planned from the current profile, on other nodes or with more time."""
+    retried = api.retry(
+        targets,
+        classes=classes,
+        time_limit=limit,
+        where=where,
+        scale=scale,
+        workload=workload,
+        cluster=cluster,
+        command=sys.argv,
+        session=session_of(context, database),
+    )
+    for job in retried.jobs:
+        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
+    if retried.experiment is not None:
+        reason = "too many attempts, or left to Slurm; --class runs them all the same"
+        left = f"; {retried.left} left alone: {reason}" if retried.left else ""
+        message(f"{counted(retried.submitted, 'job')} submitted again{left}")
+        next_command(f"repro status {short_name(retried.experiment)} --watch", "until all jobs have ended")
+        return
+    message("no jobs to run again")
+    for failure in retried.failures:
+        message(f"failed ({failure}): {api.POLICIES[failure].why}")
+    if retried.failures:
+        names = ",".join(str(failure) for failure in retried.failures)
+        next_command(f"repro retry {' '.join(targets)} --class {names}", "to run them all the same")
+    else:
+        next_command("repro status", "the state of all jobs")
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    targets: Targets,
+    where: Where = None,
+    scale: OnlyScale = None,
+    workload: OnlyWorkload = None,
+    yes: Yes = False,
+    database: Database = None,
+) -> None:
+    """Cancel jobs of experiments, or by job id."""
+    session = session_of(context, database)
+    jobs = api.cancellable_jobs(targets, where=where, scale=scale, workload=workload, session=session)
+    if not jobs:
+        message("no open job to cancel")
+        next_command("repro status", "the state of all jobs")
+        return
+    if len(jobs) > ASK_ABOVE and not yes:
+        if not sys.stdin.isatty():
+            raise ReproError(Problem(f"{len(jobs)} jobs would be cancelled", hint="confirm with --yes"))
+        typer.confirm(f"Cancel {len(jobs)} jobs?", abort=True, err=True)
+    cancelled = api.cancel_jobs(jobs, session=session)
+    for job in cancelled.asked:
+        data(f"{job.job_id}  {job.label}  {job.scheduler_id or '-'}")
+    for problem in cancelled.refused:
+        message(f"repro: {problem}")
+    if not cancelled.asked and not cancelled.refused:
+        message("no job to cancel: the scheduler no longer has these jobs")
+    else:
+        refused = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
+        message(f"{counted(len(cancelled.asked), 'job')} cancelled{refused}")
+    next_command(f"repro status {short_name(jobs[0].experiment)}", "whether they have ended")
+    for problem in cancelled.unrecorded:
+        message(f"repro: {problem}; the ledger does not record that these jobs were cancelled")
+    if cancelled.unrecorded:
+        raise typer.Exit(EXIT_USER_ERROR)
+    if cancelled.refused:
+        raise typer.Exit(EXIT_FAILED)

@@ -1,0 +1,210 @@
+"""Report on planned cases: a row for each valid case, refusals, warnings and totals, for people and DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.megatron.memory import solve_offload
+from orchestrator.planning.batch_plan import (
+    BatchPlan,
+    Budgeted,
+    CaseSelection,
+    PlannedCase,
+    plan_batch,
+    read_budget,
+    within_budget,
+)
+from orchestrator.planning.cost import fit_of
+from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
+from orchestrator.planning.time_model import DURATION_PARTS
+from orchestrator.workloads import find_workload
+
+CLOSED_FORM_TOLERANCE = 0.05
+"""Relative difference between the closed form and the exact plan above which a note reports it."""
+
+PlanRow = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """Cost of cases: a row for each valid case, the refusals, and what a reader must know of the predictions."""
+
+    batch: BatchPlan
+    selections: list[CaseSelection]
+    rows: dict[str, PlanRow]
+    notes: list[str]
+    budgeted: Budgeted | None = None
+
+    @property
+    def refusals(self) -> list[Problem]:
+        """Return each reason for a refusal once, with the cases that it stops."""
+        return self.batch.refusals
+
+    @property
+    def detailed_rows(self) -> list[PlanRow]:
+        """Return the rows with the parts of the predicted time of an iteration in ms; None if it is not predicted."""
+        parts: dict[str, PlanRow] = {}
+        for planned in self.batch.planned:
+            duration = planned.checked.cost and planned.checked.cost.duration
+            values = {part: round(getattr(duration, part), 3) if duration else None for part in DURATION_PARTS}
+            parts[planned.label] = values
+        return [row | parts[label] for label, row in self.rows.items()]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return each warning once, with its cases."""
+        labels: dict[str, list[str]] = {}
+        for planned in self.batch.planned:
+            for text in planned.checked.warnings:
+                labels.setdefault(text, []).append(planned.label)
+        return [
+            f"{text}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            for text, names in labels.items()
+        ]
+
+    @property
+    def totals(self) -> PlanRow:
+        """Return the numbers of cases and jobs, their GPU-hours and the largest job."""
+        jobs, budgeted = self.batch.jobs, self.budgeted
+        budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
+        return {
+            "cases": len(self.batch.planned),
+            "refused": len(self.batch.refused),
+            "jobs": len(jobs),
+            "gpu_hours": round(self.batch.gpu_hours, 2),
+            "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
+            **budget,
+        }
+
+
+def batch_report(
+    selections: list[CaseSelection], notes: list[str], time_budget: str | None = None, *, solve_alpha: bool = False
+) -> BatchReport:
+    """Plan the chosen cases; with a time budget, with as many iterations as fit."""
+    batch, budgeted = plan_batch(selections), None
+    if time_budget is not None:
+        batch, budgeted = _within_budget(selections, batch, time_budget)
+    several = len(selections) > 1
+    rows = {planned.label: _row(planned, several) for planned in batch.planned if not planned.checked.refusals}
+    if budgeted is not None:
+        for row, case, run_s in zip(rows.values(), budgeted.cases, budgeted.run_s, strict=True):
+            row["iterations"], row["run_s"] = case.training.iterations, round(run_s, 1)
+    if solve_alpha:
+        _add_alpha(rows, batch)
+    return BatchReport(batch, selections, rows, notes, budgeted)
+
+
+def budget_text(budgeted: Budgeted) -> str:
+    """Return `5 iterations instead of 8: 6 jobs, one after another, 581 s of the 600 s of --time-budget, ...`."""
+    now, own = _range([case.training.iterations for case in budgeted.cases]), _range(budgeted.own)
+    iterations = f"{now} iterations, as in the experiment" if now == own else f"{now} iterations instead of {own}"
+    jobs = f"{budgeted.jobs} jobs, one after another," if budgeted.jobs > 1 else "1 job"
+    predicted = f"{budgeted.total_s:.0f} s of the {budgeted.budget_s} s of --time-budget"
+    return f"{iterations}: {jobs} {predicted}, predicted within {100 * budgeted.uncertainty:.0f} %"
+
+
+def _range(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _within_budget(
+    selections: Sequence[CaseSelection], batch: BatchPlan, time_budget: str
+) -> tuple[BatchPlan, Budgeted | None]:
+    """Plan the valid cases again with as many iterations as fit."""
+    budget_s = read_budget(time_budget)
+    if len(selections) > 1:
+        hint = f"for example repro plan {selections[0].entry.short_name} --time-budget {time_budget}"
+        raise ReproError(Problem(f"--time-budget: needs one experiment, got {len(selections)}", hint=hint))
+    valid = [planned.case for planned in batch.planned if not planned.checked.refusals]
+    if not valid:
+        return batch, None
+    budgeted = within_budget(valid, selections[0].target, budget_s)
+    by_name = {case.name: case for case in budgeted.cases}
+    cases = tuple(by_name.get(case.name, case) for case in selections[0].cases)
+    return plan_batch([replace(selections[0], cases=cases)]), budgeted
+
+
+def _add_alpha(rows: Mapping[str, PlanRow], batch: BatchPlan) -> None:
+    """Add the solved offload share of each case that offloads, or could, and the published one."""
+    any_solvable = False
+    for planned in batch.planned:
+        case = planned.case
+        solvable = case.model.family == "llama" and case.training.recompute in ("none", "ours")
+        if planned.label in rows:
+            row = rows[planned.label]
+            row["alpha"] = case.training.offload if solvable else None
+            row["solved_alpha"] = round(solve_offload(case.model, case.layout, case.training), 3) if solvable else None
+            any_solvable = any_solvable or solvable
+    if not any_solvable:
+        hint = "for example repro plan atc-figure-9 --solve-alpha"
+        raise ReproError(Problem("--solve-alpha: no case keeps activations that ATC'24 would offload", hint=hint))
+
+
+def exact_jobs(report: BatchReport) -> list[PlannedCase]:
+    """Return the jobs that can be planned exactly; ReproError if there are none or torch is missing."""
+    absent = absent_packages()
+    if absent:
+        raise ReproError(Problem(f"--exact needs {' and '.join(absent)}", hint=install_command()))
+    jobs = [job for job in report.batch.jobs if job.case.device == "gpu"]
+    if not jobs:
+        raise ReproError(Problem("--exact: no case runs on GPUs", hint="leave --exact out"))
+    return jobs
+
+
+def with_exact_memory(report: BatchReport) -> BatchReport:
+    """Return the report with the memory of the real megatron-core model in each row. Needs torch, no GPU."""
+    jobs = exact_jobs(report)
+    rows = {label: dict(row) for label, row in report.rows.items()}
+    notes = list(report.notes)
+    if not all(find_workload(job.case.workload).is_own for job in jobs):
+        notes.append("the real model is today's megatron-core; Megatron-LM of 2021 computes its loss in fewer bytes")
+    for job, exact in zip(jobs, plan_exactly([job.case for job in jobs]), strict=True):
+        row = rows[job.label]
+        if not isinstance(exact, ExactCase):
+            notes.append(f"{job.label}: not planned exactly: {exact}")
+            continue
+        row["exact_gb"], row["exact_stage"] = round(exact.total_bytes / 1e9, 1), exact.stage
+        row["exact_parameters_b"] = round(exact.parameters / 1e9, 3)
+        cost = job.checked.cost
+        assert cost is not None and cost.memory is not None
+        if cost.usable_bytes is not None:
+            row["fit"] = fit_of(job.case, exact.total_bytes, cost.usable_bytes)
+        if row["fit"] != cost.fit:
+            notes.append(f"{job.label}: {row['fit']} by the real model, {cost.fit} by the closed form")
+        difference = cost.memory.total_bytes / exact.total_bytes - 1
+        if abs(difference) > CLOSED_FORM_TOLERANCE:
+            notes.append(f"{job.label}: the closed form is {difference:+.1%} off the real model")
+    for row in rows.values():
+        for column in ("exact_gb", "exact_stage", "exact_parameters_b"):
+            row.setdefault(column, None)
+    return replace(report, rows=rows, notes=notes)
+
+
+def _row(planned: PlannedCase, several: bool) -> PlanRow:
+    case, cost = planned.case, planned.checked.cost
+    assert cost is not None
+    memory, duration = cost.memory, cost.duration
+    pinned_gb = memory and memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9
+    return {
+        **({"experiment": planned.entry.short_name} if several else {}),
+        "case": case.name,
+        "nodes": cost.nodes,
+        "gpus": case.layout.gpus,
+        "microbatches": case.layout.microbatches,
+        "bubble": round(case.layout.bubble(), 4),
+        "parameters_b": memory and round(memory.parameters / 1e9, 3),
+        "memory_gb": memory and round(memory.total_bytes / 1e9, 1),
+        "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
+        "fit": cost.fit,
+        "pinned_gb_per_node": round(pinned_gb, 1) if pinned_gb else None,
+        "iteration_s": duration and round(duration.iteration_ms / 1e3, 3),
+        "uncertainty": duration and round(duration.uncertainty, 3),
+        "job_min": cost.job_s and round(cost.job_s / 60, 1),
+        "time_limit": planned.checked.resources.time_limit,
+        "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),
+        "same_job_as": planned.same_as,
+    }

@@ -1,0 +1,245 @@
+"""Status of jobs: state, verdict, speed, remaining time, and the reason why a job waits."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.job_dir import tail_bytes
+from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.attempts import experiment_counts, job_specs
+from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.measurements import metrics_of
+from orchestrator.ledger.reports import failure_counts
+from orchestrator.ledger.rows import JobSummary
+from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
+from orchestrator.paths import short_name
+from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
+from orchestrator.slurm.pending_reasons import WaitReason, explain_reason
+from orchestrator.text import utc_stamp
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """State, verdict, speed and remaining time of a job.
+
+    `tflops_per_gpu` is measured in a job that has ended, and current in a running job. `left_by` says what ends a
+    running job first: its pace or its time limit. `left` is the remaining time, or the start time, as text.
+    """
+
+    job: str
+    experiment: str
+    scale: str
+    cluster: str
+    case: str
+    repeat: int
+    attempt: int
+    state: str
+    verdict: str | None
+    failure: str | None
+    iteration: str
+    workload: str
+    tflops_per_gpu: float | None
+    left_s: int | None
+    left_by: str | None
+    starts_at: str | None
+    left: str | None
+    id: str | None
+    nodes: str | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Number of jobs by verdict and state, and failures by class."""
+
+    name: str
+    jobs: int
+    verified: int
+    failed: int
+    running: int
+    waiting: int
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return `5/10 verified, 2 running, 1 waiting, 2 failed (1 timeout, 1 gpu-oom)`."""
+        classes = ", ".join(f"{count} {failure}" for failure, count in self.failures.items())
+        counts = {"running": self.running, "waiting": self.waiting, "failed": self.failed}
+        parts = [f"{self.verified}/{self.jobs} verified", *(f"{n} {name}" for name, n in counts.items() if n)]
+        return ", ".join(parts) + (f" ({classes})" if classes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentStatus:
+    """Number of cases of an experiment by verdict and state, and failures by class."""
+
+    experiment: str
+    scale: str
+    cluster: str
+    cases: int
+    verified: int
+    failed: int
+    running: int
+    waiting: int
+    failures: Mapping[str, int]
+
+
+def job_statuses(ledger: Ledger, rows: Sequence[JobSummary]) -> list[JobStatus]:
+    """Return the status of each job. Of the logs, only the ends of running jobs are read."""
+    at = now()
+    metrics = metrics_of(ledger, [row.attempt_id for row in rows if row.phase != RUNNING])
+    specs = job_specs(ledger, [row.job_id for row in rows if row.phase == RUNNING])
+    statuses = []
+    for row in rows:
+        current, problem = running_progress(row, specs[row.job_id]) if row.job_id in specs else (None, None)
+        measured = metrics.get(row.attempt_id, {})
+        rate = measured.get("tflops_per_gpu")
+        left_s, left_by = _left(row, current, at)
+        host_bound = host_bound_reason(measured)
+        statuses.append(
+            JobStatus(
+                job=row.job_id,
+                experiment=short_name(row.experiment),
+                scale=row.scale,
+                cluster=row.cluster,
+                case=row.case_name,
+                repeat=row.repeat,
+                attempt=row.number,
+                state=row.state,
+                verdict=row.verdict,
+                failure=row.failure,
+                iteration=f"{current.iteration if current else row.iteration or 0}/{row.iterations}",
+                workload=row.workload,
+                tflops_per_gpu=current.tflops_per_gpu if current else rate.value if rate else None,
+                left_s=None if left_s is None else round(left_s),
+                left_by=left_by,
+                starts_at=utc_stamp(row.starts_at) if row.phase == WAITING else None,
+                left=_left_text(row, left_s, left_by, at),
+                id=row.scheduler_id,
+                nodes=row.nodes,
+                why=problem or _why(row, current, at) or (f"host-bound: {host_bound}" if host_bound else None),
+            )
+        )
+    return statuses
+
+
+def wait_reason(row: JobSummary) -> WaitReason | None:
+    """Return Slurm's explained reason for not starting a job; None for other jobs and if there is no reason yet."""
+    if row.phase != WAITING or row.scheduler != "slurm" or row.state == QUEUED or not row.reason:
+        return None
+    return explain_reason(row.reason)
+
+
+def can_never_start(row: JobSummary) -> bool:
+    """Return whether a user or an administrator must change something before the job can start."""
+    reason = wait_reason(row)
+    return reason is not None and reason.kind in ("held", "never")
+
+
+def hint_for(reason: WaitReason, *rows: JobSummary) -> str | None:
+    """Return what to do about a reason. If it concerns one job, the hint has its id."""
+    if reason.hint is None or len(rows) != 1:
+        return reason.hint
+    return re.sub(r"\bID\b", rows[0].scheduler_id or "ID", reason.hint)
+
+
+def running_progress(row: JobSummary, spec: JobSpec) -> tuple[Progress | None, str | None]:
+    """Return the progress in the end of a job's log, or the reason why the log cannot be read."""
+    try:
+        tail = tail_bytes(Path(row.folder), "log.txt", TAIL_BYTES)
+    except ReproError as error:
+        return None, str(error.problems[0])
+    return progress(tail, row.iterations, spec), None
+
+
+def _left(row: JobSummary, current: Progress | None, at: datetime) -> tuple[float | None, str | None]:
+    """Return the seconds until a running job ends, and what ends it: its pace, or an earlier time limit."""
+    pace = current.left_s if current else None
+    limit = max(0.0, (row.ends_at - at).total_seconds()) if row.ends_at and row.phase == RUNNING else None
+    if limit is not None and (pace is None or limit < pace):
+        return limit, "time limit"
+    return pace, None if pace is None else "pace"
+
+
+def _left_text(row: JobSummary, left_s: float | None, left_by: str | None, at: datetime) -> str | None:
+    if left_s is not None:
+        return duration(left_s) + (f" ({left_by})" if left_by == "time limit" else "")
+    if row.phase == WAITING and row.starts_at is not None:
+        local, today = (moment.replace(tzinfo=timezone.utc).astimezone() for moment in (row.starts_at, at))
+        return f"starts {local:%H:%M}" if local.date() == today.date() else f"starts {local:%m-%d %H:%M}"
+    return None
+
+
+def _why(row: JobSummary, current: Progress | None, at: datetime) -> str | None:
+    if row.verdict_reason:
+        return row.verdict_reason
+    if row.unseen_since is not None and row.phase in (WAITING, RUNNING):
+        return f"not listed by the scheduler for {duration((at - row.unseen_since).total_seconds())}"
+    if current is not None and current.left_s is not None and row.ends_at is not None:
+        excess = timedelta(seconds=current.left_s) - (row.ends_at - at)
+        if excess > timedelta(0):
+            return f"needs {duration(excess.total_seconds())} more than its time limit at this pace"
+    reason = wait_reason(row)
+    if reason is None or reason.kind == "unknown":
+        return row.reason
+    hint = hint_for(reason, row) if can_never_start(row) else None
+    return str(Problem(f"{row.reason}: {reason.meaning}", hint=hint))
+
+
+def duration(seconds: float) -> str:
+    """Return `45s`, `12m`, `1h05m` or `3d04h`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    hours = minutes // 60
+    return f"{hours}h{minutes % 60:02}m" if hours < 24 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def tallies(rows: Iterable[JobSummary]) -> list[Tally]:
+    """Return one tally for each experiment, scale and cluster, in their order. A job counts once."""
+    groups: dict[str, dict[str, JobSummary]] = {}
+    for row in rows:
+        groups.setdefault(f"{short_name(row.experiment)} {row.scale} {row.cluster}", {})[row.job_id] = row
+    return [_tally(name, list(jobs.values())) for name, jobs in groups.items()]
+
+
+def _tally(name: str, rows: Sequence[JobSummary]) -> Tally:
+    phases, verdicts = Counter(row.phase for row in rows), Counter(row.verdict for row in rows)
+    failures = Counter(row.failure for row in rows if row.verdict == FAILED and row.failure)
+    waiting = phases[WAITING] + phases[SUBMITTING]
+    return Tally(
+        name, len(rows), verdicts[VERIFIED], verdicts[FAILED], phases[RUNNING], waiting, dict(failures.most_common())
+    )
+
+
+def experiment_statuses(ledger: Ledger) -> list[ExperimentStatus]:
+    """Return the counts of each experiment, scale and cluster, from the database."""
+    failures = failure_counts(ledger)
+    return [
+        ExperimentStatus(**field_values(row), failures=failures.get((row.experiment, row.scale, row.cluster), {}))
+        for row in experiment_counts(ledger)
+    ]
+
+
+def total(counts: Sequence[ExperimentStatus]) -> Tally:
+    """Return one tally of all experiments."""
+    failures: Counter[str] = Counter()
+    for count in counts:
+        failures.update(count.failures)
+    return Tally(
+        "all experiments",
+        jobs=sum(count.cases for count in counts),
+        verified=sum(count.verified for count in counts),
+        failed=sum(count.failed for count in counts),
+        running=sum(count.running for count in counts),
+        waiting=sum(count.waiting for count in counts),
+        failures=dict(failures.most_common()),
+    )
