@@ -128,7 +128,7 @@ _NAMES = {
 
 @torch.no_grad()
 def draw_weights(model: PlainGPT, sizes: Sizes) -> None:
-    """Each matrix from its name in Megatron-Core, as orchestrator/pretrain/initial_weights.py has it; biases zero."""
+    """Each matrix from its name in Megatron-Core, as orchestrator/pretrain/model.py has it; biases zero."""
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)

@@ -26,8 +26,8 @@ from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
 from orchestrator.megatron.hardware import GPUS
 from orchestrator.megatron.model import ModelShape
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
+from orchestrator.pretrain.environment import find_place, set_environment
 from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.place import find_place, set_environment
 
 H200_PEAK_TFLOPS = GPUS["H200"].peak_tflops["bf16"]
 COMMON = (
@@ -71,7 +71,7 @@ def main() -> int:
     options = parser.parse_args()
     place = find_place(os.environ)
     set_environment(os.environ, place)
-    from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
+    from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
     device = start_processes(place)
     prepare_megatron(device)
@@ -166,12 +166,12 @@ def _parts() -> dict[str, Callable[[], Any]]:
     from megatron.core.fusions.fused_cross_entropy import fused_vocab_parallel_cross_entropy
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
-    from orchestrator.pretrain import model, norms
+    from orchestrator.pretrain import layers, model
 
     return {
         "bias": lambda: _put(model, "BiasedColumnParallelLinear", ColumnParallelLinear),
         "gelu": lambda: _put(model, "use_activation", lambda _: None),
-        "layer norm": lambda: _put(norms.LayerNorm, "forward", torch.nn.LayerNorm.forward),
+        "layer norm": lambda: _put(layers.LayerNorm, "forward", torch.nn.LayerNorm.forward),
         "loss": lambda: _put(model, "cross_entropy", fused_vocab_parallel_cross_entropy),
         "recomputation": lambda: _put(model, "recompute_layers", lambda *_: None),
         "graph": ExitStack,

@@ -218,19 +218,18 @@ def _optimizer_bytes(arguments: TrainingArguments, chunks: list[Any]) -> int:
 def prepare() -> None:
     """Import Megatron-Core, made ready for tensors without data and with what a GPU would run; once for a process."""
     warnings.filterwarnings("ignore")
-    from orchestrator.pretrain import cpu_shim
+    from orchestrator.pretrain import megatron_patches
 
-    _replace(cpu_shim, "CPU", _META)
     _add_extensions()
     _import_with_compiled()
-    cpu_shim.install()
+    megatron_patches.redirect_cuda(_META)
     _skip_other_groups()
-    from orchestrator.pretrain import fused, model, norms
+    from orchestrator.pretrain import layers, model
 
     _replace(model, "fill_weights", lambda *_: None)  # there are none to fill
     # Each is one kernel on a GPU.
-    _replace(fused.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
-    norm = norms.RootMeanSquare
+    _replace(layers.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
+    norm = layers.RootMeanSquare
     _replace(norm, "forward", staticmethod(_compiled(norm.forward)))
     _replace(norm, "backward", staticmethod(_compiled(norm.backward)))
     # CUDA's dropout keeps a mask of one byte; the one for other devices keeps a mask in the input's type.

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.pretrain`: one rank, which another launcher such as srun has started."""
+"""Entry point of `python -m orchestrator.pretrain`: one rank, started by a launcher such as srun."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import sys
 from collections.abc import Sequence
 
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.imports import quick_imports
-from orchestrator.pretrain.place import find_place, set_environment
+from orchestrator.pretrain.environment import find_place, quick_imports, set_environment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 trained, 2 refused. Raise errors of the training, for the launcher to report."""
+    """Train one rank. Return the exit code: 0 trained, 2 refused. Raise errors of the training for the launcher."""
     place = find_place(os.environ)
     arguments = parse_arguments(argv, prints=place.rank == 0)
     set_environment(os.environ, place)
     with quick_imports():
-        # torch reads the environment when it is imported, and a wrong flag is refused without waiting for it.
+        # Imported here: torch reads the environment at import, and a wrong flag is refused without this wait.
         from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, train_rank
 
         if is_refused(arguments, place, prints=place.rank == 0):

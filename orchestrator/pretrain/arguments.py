@@ -1,7 +1,7 @@
-"""The flags of a training run: Megatron-LM's own names for the subset that runs here, and four of ours.
+"""Flags of a training run: a subset of Megatron-LM's flags, and four flags that Megatron-LM lacks.
 
-Ours are `--record`, and what Megatron-LM has no flag for and the ATC'24 artifact calls `--kaimm-...`:
-`--recompute-norm`, `--recompute-activation-func` and `--offload-activation-ratio`.
+The four are `--record`, and the ATC'24 artifact's `--kaimm-...` features: `--recompute-norm`,
+`--recompute-activation-func` and `--offload-activation-ratio`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Normalization = Literal["LayerNorm", "RMSNorm"]
 PositionEmbedding = Literal["learned_absolute", "rope"]
 RecomputeModule = Literal["core_attn", "layernorm", "mlp"]
 
-# Megatron-LM's default for --make-vocab-size-divisible-by, used where the flag stands without a number.
+# Megatron-LM's default for --make-vocab-size-divisible-by, used if the flag has no number.
 VOCABULARY_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
 class TrainingArguments:
-    """One training run, named as Megatron-LM names it; lengths in tokens, batch sizes in sequences."""
+    """Arguments of one training run, with Megatron-LM's names. Lengths in tokens, batch sizes in sequences."""
 
     num_layers: int
     hidden_size: int
@@ -83,34 +83,34 @@ class TrainingArguments:
 
     @property
     def precision(self) -> Precision:
-        """Type of the weights and activations; gradients are accumulated in fp32 in every case."""
+        """Return the type of weights and activations. Gradients are always accumulated in fp32."""
         return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
 
     @property
     def virtual_stages(self) -> int:
-        """Model chunks on each pipeline rank; more than one selects the interleaved schedule."""
+        """Return the number of model chunks per pipeline rank. More than one selects the interleaved schedule."""
         return self.num_virtual_stages_per_pipeline_rank or 1
 
     @property
     def query_groups(self) -> int:
-        """Key and value heads of each layer: as many as query heads unless these share them."""
+        """Return the number of key and value heads per layer."""
         return self.num_query_groups or self.num_attention_heads
 
     @property
     def selected_modules(self) -> frozenset[RecomputeModule]:
-        """What selective recomputation recomputes; Megatron-LM's own default is the core attention."""
+        """Return the modules of selective recomputation. Megatron-LM's default is the core attention."""
         if self.recompute_granularity != "selective":
             return frozenset()
         return frozenset(self.recompute_modules or ("core_attn",))
 
     @property
     def recomputes_norms(self) -> bool:
-        """Whether norm outputs are recomputed: Megatron-LM's module `layernorm` and `--recompute-norm` are the same."""
+        """Return whether norm outputs are recomputed (`--recompute-norm` or Megatron-LM's module `layernorm`)."""
         return self.recompute_norm or "layernorm" in self.selected_modules
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding over all tensor-parallel ranks; the vocabulary as given unless padding is asked for."""
+        """Return the rows of the embedding over all tensor-parallel ranks, with padding if the flag is set."""
         if self.make_vocab_size_divisible_by is None:
             return self.vocab_size
         multiple = self.make_vocab_size_divisible_by * self.tensor_model_parallel_size
@@ -118,9 +118,9 @@ class TrainingArguments:
 
 
 def parse_arguments(argv: Sequence[str] | None = None, *, prints: bool = True) -> TrainingArguments:
-    """Read the command line (`sys.argv` when `argv` is None); a wrong argument ends the process with exit code 2.
+    """Parse the command line (`sys.argv` if `argv` is None). A wrong argument ends the process with exit code 2.
 
-    All ranks read the same arguments; one of them `prints` what is wrong.
+    All ranks parse the same arguments; the one with `prints` prints the errors.
     """
     with nullcontext() if prints else redirect_stderr(io.StringIO()):
         return TrainingArguments(**vars(_parser().parse_args(argv)))
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.pretrain",
         description="Train a GPT on mock data with Megatron-Core.",
-        allow_abbrev=False,  # a shortened flag would change meaning when a longer one is added
+        allow_abbrev=False,  # an abbreviation would change its meaning when a longer flag is added
     )
     _add_model(parser.add_argument_group("model"))
     _add_layout(parser.add_argument_group("layout"))
@@ -144,13 +144,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_model(group: argparse._ArgumentGroup) -> None:
     for flag in ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--vocab-size"):
         group.add_argument(flag, type=_positive, required=True)
-    group.add_argument("--ffn-hidden-size", type=_positive, help="4 times the hidden size unless given")
+    group.add_argument("--ffn-hidden-size", type=_positive, help="default: 4 times the hidden size")
     group.add_argument(
         "--make-vocab-size-divisible-by",
         type=_positive,
         nargs="?",
         const=VOCABULARY_MULTIPLE,
-        help="pad the vocabulary to a multiple of this times the tensor-parallel size; no padding unless given",
+        help="pad the vocabulary to a multiple of this times the tensor-parallel size; default: no padding",
     )
     group.add_argument("--untie-embeddings-and-output-weights", action="store_true")
     group.add_argument("--group-query-attention", action="store_true", help="query heads share keys and values")
@@ -175,25 +175,25 @@ def _add_layout(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_memory(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--recompute-granularity", choices=["full", "selective"], help="nothing is recomputed without")
-    group.add_argument("--recompute-method", choices=["uniform", "block"], help="with full; uniform unless given")
-    group.add_argument("--recompute-num-layers", type=_positive, help="with full; 1 unless given")
+    group.add_argument("--recompute-granularity", choices=["full", "selective"], help="default: no recomputation")
+    group.add_argument("--recompute-method", choices=["uniform", "block"], help="with full; default: uniform")
+    group.add_argument("--recompute-num-layers", type=_positive, help="with full; default: 1")
     group.add_argument(
         "--recompute-modules",
         nargs="+",
         choices=["core_attn", "layernorm", "mlp"],
-        help="with selective; core_attn unless given",
+        help="with selective; default: core_attn",
     )
-    group.add_argument("--recompute-norm", action="store_true", help="ATC'24: norm outputs are not kept")
+    group.add_argument("--recompute-norm", action="store_true", help="ATC'24: recompute the outputs of norms")
     group.add_argument(
-        "--recompute-activation-func", action="store_true", help="ATC'24: outputs of the activation are not kept"
+        "--recompute-activation-func", action="store_true", help="ATC'24: recompute the outputs of activation functions"
     )
     group.add_argument(
         "--offload-activation-ratio",
         type=_share,
         default=0.0,
         metavar="ALPHA",
-        help="ATC'24: share of the bytes kept for the backward pass of the layers that goes to host memory",
+        help="ATC'24: share of the activations that is offloaded to host memory",
     )
 
 
@@ -211,19 +211,19 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 
 def _add_kernels(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"], default="auto")
-    for what in ("bias-gelu", "bias-swiglu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
-        group.add_argument(f"--no-{what}-fusion", action="store_true", help="on a GPU; never fused on CPU")
+    for operation in ("bias-gelu", "bias-swiglu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
+        group.add_argument(f"--no-{operation}-fusion", action="store_true", help="for GPUs; a CPU never fuses")
     group.add_argument(
         "--cuda-graph-impl",
         choices=["none", "local"],
         default="local",
-        help="local, on a GPU, without dropout and offloading: CUDA graphs of an iteration, or of a pipeline's passes",
+        help="local: CUDA graphs of an iteration or of a pipeline's passes (on GPUs, without dropout and offloading)",
     )
 
 
 def _add_logging(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--log-interval", type=_positive, default=1, help="iterations per printed line")
-    group.add_argument("--record", type=Path, help="also write each interval as a JSON line with unrounded numbers")
+    group.add_argument("--record", type=Path, help="file for a JSON line per interval, with unrounded numbers")
 
 
 def _positive(text: str) -> int:

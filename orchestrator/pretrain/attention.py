@@ -1,6 +1,9 @@
-"""Causal attention through torch's scaled_dot_product_attention; context parallelism over gathered keys and values.
+"""Causal attention by torch's scaled_dot_product_attention, with context parallelism over gathered keys and values.
 
-It stands in for Megatron-Core's own unfused attention, which refuses context parallelism and keeps the score matrices.
+It replaces Megatron-Core's unfused attention, which refuses context parallelism and keeps the score matrices.
+
+Context parallelism of c ranks cuts a sequence into 2c pieces; rank r holds pieces r and 2c-1-r. A causal query of an
+early piece attends to few keys and one of a late piece to many, so every rank has equal work.
 """
 
 from __future__ import annotations
@@ -17,9 +20,8 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from orchestrator.pretrain.arguments import AttentionBackend
-from orchestrator.pretrain.sequence import join_shares, pieces_of
 
-# `unfused` keeps the score matrices for the backward pass, as training programs before flash attention did.
+# `unfused` keeps the score matrices for the backward pass, as programs before flash attention did.
 _KERNELS: dict[AttentionBackend, list[SDPBackend]] = {
     "flash": [SDPBackend.FLASH_ATTENTION],
     "fused": [SDPBackend.CUDNN_ATTENTION],
@@ -32,8 +34,8 @@ class CausalAttention(torch.nn.Module):
 
     Query [s, b, n, d], key and value [s, b, n_kv, d], all local to the rank: s the sequence length over the
     context-parallel size, n the heads over the tensor-parallel size, n_kv a divisor of n. Returns [s, b, n * d].
-    `copies_value` is for rotary positions, after which the value alone is still in the memory of all three projections:
-    a copy of it frees the rest.
+    `copies_value` is for rotary positions: then only the value still uses the memory of all three projections, and a
+    copy of it frees that memory.
     """
 
     def __init__(
@@ -54,10 +56,11 @@ class CausalAttention(torch.nn.Module):
         self.backend: AttentionBackend = backend
         self.copies_value = copies_value
         self.shares_keys: bool = config.num_query_groups < config.num_attention_heads
-        # Under sequence parallelism the layer draws from the tensor-parallel random state already.
+        # Under sequence parallelism the layer already draws from the tensor-parallel random state.
         self.forks_random_state = not config.sequence_parallel
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        """Return the context [s, b, n * d]."""
         length, batch, heads, width = query.shape
         dropout = self.dropout if self.training else 0.0
         with ExitStack() as stack:
@@ -80,7 +83,7 @@ class CausalAttention(torch.nn.Module):
     def _attend_across_ranks(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
     ) -> torch.Tensor:
-        """Each of the rank's two pieces of queries sees all keys up to its own end. Returns [b, n, s, d]."""
+        """Return [b, n, s, d]. Each of the rank's two pieces of queries attends to all keys up to its own end."""
         keys = join_shares(_gather_sequence(key, self.context_group), self.context_parallel)
         values = join_shares(_gather_sequence(value, self.context_group), self.context_parallel)
         piece_length = query.size(0) // 2
@@ -103,7 +106,7 @@ class CausalAttention(torch.nn.Module):
 
 
 def _heads_first(x: torch.Tensor) -> torch.Tensor:
-    """[s, b, n, d] as [b, n, s, d], without a copy."""
+    """Return [s, b, n, d] as [b, n, s, d] without a copy."""
     return x.permute(1, 2, 0, 3)
 
 
@@ -113,7 +116,7 @@ def _gather_sequence(share: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 class _GatherSequence(torch.autograd.Function):
-    """Gather shares of the sequence (dimension 0) in rank order; backward sums each rank's gradient of a share."""
+    """Gather of the shares of a sequence (dimension 0) in rank order. Backward sums the ranks' gradients of a share."""
 
     @staticmethod
     def forward(ctx: Any, share: torch.Tensor, group: Any) -> torch.Tensor:
@@ -128,3 +131,26 @@ class _GatherSequence(torch.autograd.Function):
         share = gradient.new_empty(gradient.size(0) // ctx.group.size(), *gradient.shape[1:])
         dist.reduce_scatter_tensor(share, gradient.contiguous(), group=ctx.group)
         return share, None
+
+
+def pieces_of(rank: int, context_parallel: int) -> tuple[int, int]:
+    """Return the two pieces that a rank of the context-parallel group holds, earlier first."""
+    return rank, 2 * context_parallel - 1 - rank
+
+
+def take_share(whole: torch.Tensor, rank: int, context_parallel: int, dim: int) -> torch.Tensor:
+    """Return the share of one rank, its two pieces joined. `dim` is the sequence dimension."""
+    if context_parallel == 1:
+        return whole
+    pieces = whole.chunk(2 * context_parallel, dim)
+    return torch.cat([pieces[i] for i in pieces_of(rank, context_parallel)], dim)
+
+
+def join_shares(shares: torch.Tensor, context_parallel: int) -> torch.Tensor:
+    """Return the whole sequence from the shares of all ranks in rank order, both along dimension 0."""
+    halves = shares.chunk(2 * context_parallel, 0)
+    in_order: dict[int, torch.Tensor] = {}
+    for rank in range(context_parallel):
+        early, late = pieces_of(rank, context_parallel)
+        in_order[early], in_order[late] = halves[2 * rank], halves[2 * rank + 1]
+    return torch.cat([in_order[i] for i in range(2 * context_parallel)], 0)

@@ -1,4 +1,4 @@
-"""What a run trains: the model's chunks inside Megatron-Core's data parallelism, and the optimizer that steps them."""
+"""Model and optimizer of a run: model chunks inside Megatron-Core's data parallelism, and Adam."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class ModelAndOptimizer:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters on this rank, over all its chunks."""
+        """Return the number of parameters on this rank, over all its chunks."""
         return sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
 
 
 def start_model_parallel(layout: Layout, seed: int, *, recordable: bool = False) -> None:
-    """Make the layout's process groups and seed the random states of this rank; `recordable` ones suit a CUDA graph."""
+    """Create the process groups and seed this rank's random states. `recordable` states work in a CUDA graph."""
     parallel_state.initialize_model_parallel(
         layout.tensor_parallel,
         layout.pipeline_parallel,
@@ -62,13 +62,14 @@ def build(arguments: TrainingArguments, layout: Layout, device: torch.device) ->
 
 
 def wrap_chunks(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:
+    """Wrap each chunk in Megatron-Core's DistributedDataParallel."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         use_distributed_optimizer=arguments.use_distributed_optimizer,
         overlap_grad_reduce=arguments.overlap_grad_reduce,
         overlap_param_gather=arguments.overlap_param_gather,
     )
-    # Only the first chunk's reduction overlaps with compute in buckets: the others finish before its backward pass.
+    # Only the first chunk needs buckets: the reductions of the others end before its backward pass.
     wrapped = [
         DistributedDataParallel(config, ddp_config, chunk, disable_bucketing=i > 0) for i, chunk in enumerate(chunks)
     ]
@@ -99,7 +100,7 @@ def _build_optimizer(arguments: TrainingArguments, config: Any, chunks: list[Any
 
 
 def _fuse_adam(optimizer: Any) -> None:
-    """One kernel for each group of parameters, as apex's Adam has; torch's own takes the flag in its groups."""
+    """Update each parameter group in one kernel, as apex's Adam does. torch reads the flag from the groups."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if isinstance(part.optimizer, torch.optim.AdamW):
             for group in part.optimizer.param_groups:
@@ -107,7 +108,7 @@ def _fuse_adam(optimizer: Any) -> None:
 
 
 def connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]) -> None:
-    """Tell the pipeline schedule how to hold back and start each chunk's gradient and parameter communication."""
+    """Give the pipeline schedule the functions that delay and start each chunk's communication."""
     if arguments.overlap_grad_reduce:
         config.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])
         config.grad_sync_func = _one_or_all([chunk.start_grad_sync for chunk in chunks])
@@ -116,5 +117,5 @@ def connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]
 
 
 def _one_or_all(functions: list[Any]) -> Any:
-    """The interleaved schedule takes a list, the others a single function."""
+    """Return the list for the interleaved schedule, and the single function for the others."""
     return functions if len(functions) > 1 else functions[0]

@@ -1,4 +1,4 @@
-"""Mock data that depends on the seed and the iteration alone, so every layout trains on the same samples."""
+"""Mock data that depends only on seed and iteration, so that every layout trains on the same samples."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import torch
 from megatron.core import parallel_state
 
 from orchestrator.pretrain.arguments import TrainingArguments
+from orchestrator.pretrain.attention import take_share
 from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.sequence import take_share
 
 _LARGEST_STRIDE = 3
 
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Token numbers, positions and the tokens to predict, each [micro batch, sequence / context parallel] of int64."""
+    """Tokens, positions and labels, each int64 [micro batch, sequence / context parallel]."""
 
     tokens: torch.Tensor
     position_ids: torch.Tensor
     labels: torch.Tensor
 
     def copy(self) -> Microbatch:
-        """Return a microbatch in memory of its own."""
+        """Return a copy with its own memory."""
         return Microbatch(self.tokens.clone(), self.position_ids.clone(), self.labels.clone())
 
     def fill(self, other: Microbatch) -> None:
-        """Overwrite tokens and labels with those of another microbatch; all have the same positions."""
+        """Overwrite tokens and labels with those of another microbatch. All have the same positions."""
         self.tokens.copy_(other.tokens)
         self.labels.copy_(other.labels)
 
 
 class Batches:
-    """This rank's microbatches of one global batch after the other; `draw` goes on to the next."""
+    """Microbatches of this rank. `draw` selects the next global batch."""
 
     def __init__(self, arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
         self._arguments, self._layout = arguments, layout
         self._iteration = 0
         column = (arguments.global_batch_size, 1)
-        # Overwritten in place, so that a recorded iteration finds each batch where it found the first.
+        # Overwritten in place: a CUDA graph reads every batch from the addresses of the first.
         self._start = torch.empty(column, dtype=torch.int64, device=device)
         self._stride = torch.empty_like(self._start)
         self._positions = torch.arange(arguments.seq_length + 1, device=device)
 
     def draw(self) -> None:
-        """Take the next iteration's global batch."""
+        """Generate the next iteration's global batch."""
         start, stride = _samples(self._arguments, self._iteration)
         self._start.copy_(start)
         self._stride.copy_(stride)
         self._iteration += 1
 
     def microbatches(self) -> Iterator[Microbatch]:
-        """The batch's microbatches over and over; as many as an iteration has are those of the batch drawn last."""
+        """Yield the microbatches of the current global batch, again and again."""
         size, count = self._arguments.micro_batch_size, self._layout.num_microbatches
         first = int(parallel_state.get_data_parallel_rank()) * size * count
         while True:
@@ -64,7 +64,7 @@ class Batches:
 
 
 def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """First token and stride of each sequence of a global batch, [batch, 1]; arithmetic, so that the loss can fall."""
+    """Return first token and stride of each sequence, [batch, 1]. Sequences are arithmetic, so the loss can fall."""
     generator = torch.Generator().manual_seed(arguments.seed * 1_000_003 + iteration)
     column = (arguments.global_batch_size, 1)
     start = torch.randint(0, arguments.vocab_size, column, generator=generator)
@@ -72,7 +72,7 @@ def _samples(arguments: TrainingArguments, iteration: int) -> tuple[torch.Tensor
 
 
 def _microbatch(sequences: torch.Tensor, positions: torch.Tensor, layout: Layout) -> Microbatch:
-    """This context-parallel rank's share of sequences [micro batch, sequence + 1]."""
+    """Return this context-parallel rank's share of sequences [micro batch, sequence + 1]."""
     rank = parallel_state.get_context_parallel_rank()
 
     def share(whole: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,12 @@
-"""`python -m orchestrator.pretrain.launch`: import torch and Megatron-Core once, then fork the ranks of this node.
+"""Launcher of the ranks of a node (`python -m orchestrator.pretrain.launch`): one import of torch, then forks.
 
-It takes torchrun's options for one or several nodes, and then the arguments of the training program:
+It takes torchrun's options for one or several nodes, then the arguments of the training program:
 
     python -u -m orchestrator.pretrain.launch --nproc-per-node=4 --num-layers 32 ...
 
-When a rank fails, the others are ended, and torchrun's report says which rank failed first. torch's own agent
-(`elastic_launch` with the start method fork) is not used: it looks every 100 ms, and of all ranks that have failed by
-then it reports the lowest. That is often a rank that lost its connection to the one that was killed.
+When a rank fails, the launcher ends the others and prints torchrun's report with the first failure. torch's own agent
+(`elastic_launch` with start method fork) polls every 100 ms and reports the lowest failed rank. That is often a rank
+that lost its connection to a killed one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.imports import quick_imports
-from orchestrator.pretrain.place import Place, cores_of, set_environment, set_node_environment
+from orchestrator.pretrain.environment import Place, cores_of, quick_imports, set_environment, set_node_environment
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _MOMENT_S = 0.5
 """Seconds between the failure of a rank and SIGTERM to the others."""
 _PATIENCE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL, as torchrun's."""
+"""Seconds between SIGTERM and SIGKILL, as in torchrun."""
 
 
 class _Signalled(Exception):
@@ -44,15 +43,15 @@ class _Signalled(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 trained, 1 a rank failed, 2 refused, 128 plus the number of the signal that ended it."""
-    options, words = _parser().parse_known_args(argv)
-    arguments = parse_arguments(words, prints=options.node_rank == 0)
+    """Run the ranks of this node. Return 0 trained, 1 a rank failed, 2 refused, 128 + number of the ending signal."""
+    options, training_argv = _parser().parse_known_args(argv)
+    arguments = parse_arguments(training_argv, prints=options.node_rank == 0)
     ranks, world_size = options.nproc_per_node, options.nnodes * options.nproc_per_node
     places = [Place(options.node_rank * ranks + local_rank, world_size, local_rank) for local_rank in range(ranks)]
     set_node_environment(os.environ)
     if ranks > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    # torch must ask NVML for the GPUs: once a process has asked CUDA, the processes that it forks cannot use them.
+    # torch must query NVML, not CUDA: after a CUDA query, forked processes cannot use the GPUs.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with quick_imports():
         from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, sees_gpu, train_rank
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = places[local_rank]
         set_environment(os.environ, place)
         if not sees_gpu() and hasattr(os, "sched_setaffinity"):
-            # The threads of a rank wake each other all the time, and across cores that takes twice as long.
+            # The threads of a rank wake each other often, which takes twice as long across cores.
             os.sched_setaffinity(0, cores_of(local_rank, ranks, sorted(os.sched_getaffinity(0))))
         train_rank(arguments, place, None if store is None else store.port)
 
@@ -90,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _meet(address: str | None, port: str | None) -> Any:
-    """Let the ranks meet at this address, which rank 0 serves; without one, return a store of this process."""
+    """Set the address that rank 0 serves for the rendezvous. Without an address, return a store in this process."""
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
         return None
@@ -101,24 +100,24 @@ def _meet(address: str | None, port: str | None) -> Any:
 
 
 def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
-    """Run `train` in a process for each local rank; return the processes that failed, none if all have trained.
+    """Run `train` in one process per local rank and return the failed processes by local rank.
 
-    Raises _Signalled if a signal ends the run. No process is left in any case.
+    Raise _Signalled if a signal ends the run. All processes have ended when the function returns or raises.
     """
     from torch.multiprocessing.spawn import start_processes
 
     def run(local_rank: int) -> None:
-        for number in _SIGNALS:  # a rank inherits the launcher's handlers, which do not end it while it waits for a GPU
+        for number in _SIGNALS:  # the launcher's handlers would not end a rank that waits for a GPU
             signal.signal(number, signal.SIG_DFL)
         try:
             train(local_rank)
         except Exception:
-            sys.excepthook(*sys.exc_info())  # torch's own names the rank
+            sys.excepthook(*sys.exc_info())  # torch's own hook names the rank
             sys.exit(1)
 
     try:
         with _signals_raised():
-            # Each of them gets SIGINT when this process ends, also when SIGKILL ends it.
+            # Each process gets SIGINT when this one ends, also by SIGKILL.
             started = start_processes(run, nprocs=ranks, join=False, start_method="fork")  # type: ignore[no-untyped-call]
             return _failures_of(started.processes)
     finally:
@@ -139,10 +138,10 @@ def _signals_raised() -> Iterator[None]:
 
 
 def _failures_of(processes: Sequence[BaseProcess]) -> dict[int, BaseProcess]:
-    """Wait until a process fails, or all have ended; return by local rank those that failed, in their order.
+    """Wait until a process fails or all have ended. Return the failed processes by local rank, in order of failure.
 
-    The others have a moment to print what they fail of. Of processes that are seen to fail at once, the one that a
-    signal ended comes first: the others fail because it is gone.
+    The other ranks get a moment to print their own errors. Of processes found failed at the same time, one that a
+    signal ended comes first: the others fail because they lost it.
     """
     running = {process.sentinel: rank for rank, process in enumerate(processes)}
     failed: dict[int, BaseProcess] = {}

@@ -1,7 +1,7 @@
-"""Layer norm forward and backward in Triton: each reads its arrays once. Imported only where there is a GPU.
+"""Triton kernels of layer norm, forward and backward. Imported only on a GPU.
 
-torch's own backward pass reads the input and the gradient twice, for the input's gradient and for those of the weight
-and bias, and its forward pass reaches some two fifths of an H200's bandwidth at a hidden size that is no power of two.
+Each kernel reads its arrays once. torch's backward pass reads the input and the gradient twice, and its forward pass
+reaches about two fifths of an H200's bandwidth if the hidden size is not a power of two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PROGRAMS_PER_PROCESSOR = 4
 def forward(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The norm over the last dimension of `x`, and each row's mean and 1 / deviation in fp32; `x` is contiguous."""
+    """Return the norm over the last dimension of a contiguous `x`, and each row's mean and 1 / deviation in fp32."""
     width = x.size(-1)
     rows = x.numel() // width
     y = torch.empty_like(x)
@@ -30,7 +30,7 @@ def forward(
 def backward(
     gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of the input, the weight and the bias; `gradient` and `x` are contiguous."""
+    """Return the gradients of input, weight and bias. `gradient` and `x` must be contiguous."""
     width = x.size(-1)
     rows = x.numel() // width
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
@@ -45,7 +45,7 @@ def backward(
 
 
 def _block(width: int) -> dict[str, Any]:
-    """A whole row in one block, 16 elements for each thread of up to 16 warps."""
+    """Return launch options: one block per row, 16 elements per thread, up to 16 warps."""
     block = triton.next_power_of_2(width)
     return {"BLOCK": block, "num_warps": min(16, max(4, block // 512))}
 

@@ -1,4 +1,4 @@
-"""How a run is spread over its processes, and every reason why a given spread cannot work."""
+"""Layout of a run over its processes: parallel sizes, pipeline order, and every reason why a layout cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.pretrain.arguments import TrainingArguments
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the parallel groups of a run; their product is the world size."""
+    """Sizes of the parallel groups of a run, and what follows from them."""
 
     world_size: int
     tensor_parallel: int
@@ -23,7 +23,7 @@ class Layout:
 
     @classmethod
     def of(cls, arguments: TrainingArguments, world_size: int) -> Layout:
-        """The layout of a run that `refusals` has nothing against."""
+        """Return the layout of a run for which `refusals` is empty."""
         data_parallel = world_size // model_parallel_size(arguments)
         return cls(
             world_size=world_size,
@@ -38,14 +38,14 @@ class Layout:
 
 
 def model_parallel_size(arguments: TrainingArguments) -> int:
-    """Processes that hold one replica of the model."""
+    """Return the number of processes that hold one replica of the model."""
     return (
         arguments.tensor_model_parallel_size * arguments.pipeline_model_parallel_size * arguments.context_parallel_size
     )
 
 
 def refusals(arguments: TrainingArguments, world_size: int, *, on_gpu: bool) -> list[str]:
-    """Every reason why the run cannot start, one line each; empty when it can."""
+    """Return every reason why the run cannot start, one line each."""
     return [
         *_model_refusals(arguments),
         *_attention_refusals(arguments),
@@ -71,7 +71,7 @@ def _model_refusals(arguments: TrainingArguments) -> Iterator[str]:
             f"vocabulary of {arguments.vocab_size} does not divide over tensor-model-parallel size {tensor}"
             " (--make-vocab-size-divisible-by pads it)"
         )
-    # Each context-parallel rank takes two pieces, one early and one late, so that all have equal work.
+    # Each context-parallel rank takes an early and a late piece, so that all ranks have equal work.
     if context > 1 and length % (2 * context):
         yield f"sequence length {length} is not a multiple of twice the context-parallel size {context}"
     elif arguments.sequence_parallel and (length // context) % tensor:
@@ -133,7 +133,7 @@ def _switch_refusals(arguments: TrainingArguments, *, on_gpu: bool) -> Iterator[
     replaced = arguments.offload_activation_ratio or arguments.recomputes_norms or arguments.recompute_activation_func
     fused = on_gpu and not arguments.no_gradient_accumulation_fusion
     if replaced and fused and arguments.overlap_grad_reduce:
-        # Megatron-Core marks a reduced gradient on the weight that it kept, and that is no longer the weight itself.
+        # Megatron-Core marks the reduced gradient on the weight that it saved, which is no longer the weight itself.
         yield (
             "--overlap-grad-reduce with recomputed norms or activation functions, or offloaded activations,"
             " needs --no-gradient-accumulation-fusion"
@@ -152,10 +152,61 @@ def _memory_refusals(arguments: TrainingArguments) -> Iterator[str]:
         yield "--recompute-granularity full leaves nothing to --recompute-norm and --recompute-activation-func"
     if parts and "mlp" in arguments.selected_modules:
         yield "the recomputed module mlp goes with no recomputation of norms or activation functions"
-    # Megatron-Core's checkpoint holds its inputs on the device, whatever a copy of them is worth.
+    # Megatron-Core's checkpoint holds its inputs on the device, even if they were offloaded.
     checkpoints = arguments.recompute_granularity == "full" or arguments.selected_modules - {"layernorm"}
     if arguments.offload_activation_ratio and checkpoints:
         yield (
             "--offload-activation-ratio goes with --recompute-norm and --recompute-activation-func,"
             " not with full recomputation nor with that of core_attn or mlp"
         )
+
+
+def communication_options(layout: Layout, *, on_gpu: bool) -> dict[str, bool]:
+    """Return the fields of Megatron-Core's TransformerConfig that suit the schedule and the backend."""
+    interleaved = layout.virtual_stages > 1
+    return {
+        # With two stages both neighbours are the same rank, and a batch mixes up their messages: wrong gradients.
+        "batch_p2p_comm": not interleaved,
+        "overlap_p2p_comm": interleaved,
+        "batch_p2p_sync": False,
+        # gloo may still be sending an output when its memory is freed: wrong gradients.
+        "deallocate_pipeline_outputs": on_gpu,
+    }
+
+
+def microbatch_slots(
+    pipeline_parallel: int, virtual_stages: int, num_microbatches: int, stage: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return, for each chunk of a stage, the memory slot of each microbatch of an iteration.
+
+    A slot holds the activations of one microbatch of one chunk from its forward to its backward pass. The number of
+    slots is the largest number that the stage needs at once. A chunk reuses its earlier slots if one is free. The chunk
+    that computes the loss has slots of its own: each of them needs room for logits.
+
+    Follows the order of Megatron-Core 0.16.1's schedules (pipeline_parallel/schedules.py). Interleaved, a stage runs
+    groups of p microbatches through its v chunks in turn, and begins 2 (p - stage - 1) + (v - 1) p passes before its
+    first backward pass; backward passes visit the chunks in reverse.
+    """
+    p, v, m = pipeline_parallel, virtual_stages, num_microbatches
+    order = [chunk for first in range(0, m, p) for chunk in range(v) for _ in range(first, min(first + p, m))]
+    ahead = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * p
+    ahead = min(ahead, len(order))
+    slots: list[list[int]] = [[] for _ in range(v)]
+    ended = [0] * v
+    shared, with_logits = set[int](), set[int]()
+    free = [shared] * (v - 1) + [with_logits if stage == p - 1 else shared]
+    count = 0
+    pause: list[int | None] = [None] * ahead
+    for begins, ends in zip([*order, *pause], [*pause, *order], strict=True):
+        if begins is not None:
+            if not free[begins]:
+                free[begins].add(count)
+                count += 1
+            slot = min(free[begins].intersection(slots[begins]) or free[begins])
+            free[begins].remove(slot)
+            slots[begins].append(slot)
+        if ends is not None:
+            chunk = v - 1 - ends
+            free[chunk].add(slots[chunk][ended[chunk]])
+            ended[chunk] += 1
+    return tuple(tuple(numbers) for numbers in slots)

@@ -1,23 +1,118 @@
-"""The lines that Megatron-LM prints (as of core_v0.16), so that one parser reads its logs and ours."""
+"""Log lines as Megatron-LM prints them (core_v0.16), and the summary of the iterations between two lines."""
 
 from __future__ import annotations
 
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.layout import Layout
-
-if TYPE_CHECKING:
-    from orchestrator.pretrain.interval import IntervalSummary
 
 ExecutionMode = Literal["graph", "eager"]
 
 _TIME = "%Y-%m-%d %H:%M:%S.%f"
 
 
+@dataclass(frozen=True)
+class StepResult:
+    """One iteration: loss of the global batch (last stage only), gradient norm before clipping."""
+
+    loss: float | None
+    grad_norm: float | None
+    updated: bool
+
+
+@dataclass(frozen=True)
+class IntervalSummary:
+    """One logged interval: `iteration` is its last iteration, `elapsed_ms` the mean time per iteration.
+
+    `host_wait_ms` is the mean time per iteration for which a GPU waited for the host, the largest over all ranks. It is
+    None on CPUs.
+    """
+
+    iteration: int
+    elapsed_ms: float
+    loss: float | None
+    loss_scale: float
+    grad_norm: float | None
+    skipped: int
+    nan: int
+    host_wait_ms: float | None = None
+
+    def as_json(self) -> str:
+        """Return one JSON line with every digit; NaN and Infinity as Python's json writes them."""
+        return json.dumps(asdict(self))
+
+
+class WaitTimer(Protocol):
+    """Timer of the seconds for which the device waited for its host."""
+
+    def restart(self) -> None:
+        """Start a new measurement."""
+
+    def finish(self) -> float:
+        """End the measurement and return the seconds."""
+        ...
+
+
+class Interval:
+    """Steps since the last log line. `largest` returns the largest of a number over all ranks."""
+
+    def __init__(
+        self,
+        synchronize: Callable[[], None],
+        largest: Callable[[float], float],
+        host_wait: WaitTimer | None = None,
+    ) -> None:
+        self._synchronize, self._largest, self._host_wait = synchronize, largest, host_wait
+        self.restart()
+
+    def restart(self) -> None:
+        """Start a new interval on all ranks at the same time, with no work left on the device."""
+        self._losses: list[float] = []
+        self._iterations = self._skipped = self._nan = 0
+        self._grad_norm: float | None = None
+        self._synchronize()
+        self._largest(0.0)
+        if self._host_wait is not None:
+            self._host_wait.restart()
+        self._start = time.perf_counter()
+
+    def add(self, step: StepResult) -> None:
+        """Count one iteration. As in Megatron-LM, a skipped iteration adds no loss."""
+        self._iterations += 1
+        self._grad_norm = step.grad_norm
+        if step.updated and step.loss is not None:
+            self._losses.append(step.loss)
+        self._skipped += not step.updated
+        numbers = (step.loss, step.grad_norm)
+        self._nan += any(number is not None and not math.isfinite(number) for number in numbers)
+
+    def finish(self, iteration: int, loss_scale: float) -> IntervalSummary:
+        """Return the summary with the elapsed time of the slowest rank. All ranks must call it."""
+        self._synchronize()
+        elapsed_s = time.perf_counter() - self._start
+        host_wait_s = None if self._host_wait is None else self._largest(self._host_wait.finish())
+        elapsed_s = self._largest(elapsed_s)
+        return IntervalSummary(
+            iteration=iteration,
+            elapsed_ms=elapsed_s * 1000 / self._iterations,
+            loss=sum(self._losses) / len(self._losses) if self._losses else None,
+            loss_scale=loss_scale,
+            grad_norm=self._grad_norm,
+            skipped=self._skipped,
+            nan=self._nan,
+            host_wait_ms=None if host_wait_s is None else host_wait_s * 1000 / self._iterations,
+        )
+
+
 def world(layout: Layout) -> str:
-    """Sizes of the parallel groups, to be held against the plan."""
+    """Return the line with the sizes of the parallel groups. The log reader compares it with the plan."""
     return (
         f"using world size: {layout.world_size}, data-parallel size: {layout.data_parallel}, "
         f"context-parallel size: {layout.context_parallel}, hierarchical context-parallel sizes: None, "
@@ -27,7 +122,7 @@ def world(layout: Layout) -> str:
 
 
 def vocabulary(arguments: TrainingArguments) -> str:
-    """Rows of the embedding before and after padding."""
+    """Return the line with the rows of the embedding before and after padding."""
     padded = arguments.padded_vocab_size
     return (
         f" > padded vocab (size: {arguments.vocab_size}) with {padded - arguments.vocab_size} dummy tokens "
@@ -36,16 +131,16 @@ def vocabulary(arguments: TrainingArguments) -> str:
 
 
 def parameters(tensor_rank: int, pipeline_rank: int, count: int) -> str:
-    """Parameters of one rank; tied embeddings count on the first and on the last stage."""
+    """Return the line with one rank's parameters. Tied embeddings count on the first and the last stage."""
     return (
         f" > number of parameters on (tensor, pipeline) model parallel rank ({tensor_rank}, {pipeline_rank}): {count}"
     )
 
 
 def offloaded(tensor_rank: int, pipeline_rank: int, chunk: int, offloaded_mb: float, kept_mb: float) -> str:
-    """What one chunk keeps of a microbatch for its backward pass, in MB (2^20 bytes), and what of it goes to the host.
+    """Return the line with one chunk's activations per microbatch, and their offloaded part, in MB (2^20 bytes).
 
-    A line of ours: Megatron-LM prints none.
+    Megatron-LM prints no such line.
     """
     return (
         f" > activations on (tensor, pipeline) model parallel rank ({tensor_rank}, {pipeline_rank}), chunk {chunk}:"
@@ -54,7 +149,7 @@ def offloaded(tensor_rank: int, pipeline_rank: int, chunk: int, offloaded_mb: fl
 
 
 def software(torch_version: str, megatron_version: str, backend: str, device: str) -> str:
-    """What the numbers were measured with (a line of ours: Megatron-LM prints none)."""
+    """Return the line with the software versions. Megatron-LM prints no such line."""
     return (
         f" > software: torch {torch_version} | megatron-core {megatron_version} | backend {backend} | device {device}"
     )
@@ -68,13 +163,13 @@ def execution(mode: ExecutionMode) -> str:
     return f" > execution: {mode}"
 
 
-def moment(what: str, now: datetime) -> str:
-    """A mark of progress with its time, such as `after training is done`."""
-    return f"[{what}] datetime: {now.strftime(_TIME)} "
+def moment(event: str, now: datetime) -> str:
+    """Return the line with the time of an event, such as `after training is done`."""
+    return f"[{event}] datetime: {now.strftime(_TIME)} "
 
 
 def iteration(summary: IntervalSummary, arguments: TrainingArguments, now: datetime) -> str:
-    """The line of one logging interval; the loss is absent where no step counted or it is not a number."""
+    """Return the line of one interval. It has no loss if all iterations were skipped or the loss is not a number."""
     parts = [
         f" [{now.strftime(_TIME)}] iteration {summary.iteration:8d}/{arguments.train_iters:8d}",
         f"consumed samples: {summary.iteration * arguments.global_batch_size:12d}",
@@ -96,6 +191,6 @@ def iteration(summary: IntervalSummary, arguments: TrainingArguments, now: datet
 
 
 def memory(rank: int, iteration: int, sizes_mb: dict[str, float]) -> str:
-    """Device memory of one rank in MB (2^20 bytes), from a name such as `max allocated` to its size."""
+    """Return the line with one rank's device memory in MB (2^20 bytes). Keys are names such as `max allocated`."""
     sizes = " | ".join(f"{name}: {size_mb:.2f}" for name, size_mb in sizes_mb.items())
     return f"[Rank {rank}] (after {iteration} iterations) memory (MB) | {sizes}"

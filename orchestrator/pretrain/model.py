@@ -1,7 +1,9 @@
-"""The GPT or Llama of a run as Megatron-Core modules: its configuration, its layers and its chunks on this rank."""
+"""The GPT or Llama of a run as Megatron-Core modules: configuration, layers, initial weights, chunks of this rank."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from typing import Any
 
 import torch
@@ -14,18 +16,18 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
-from orchestrator.pretrain.activation import use_activation
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.attention import CausalAttention
-from orchestrator.pretrain.checkpoint import recompute_layers
-from orchestrator.pretrain.initial_weights import fill_weights
-from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.linear import BiasedColumnParallelLinear, SkippableRowParallelLinear
-from orchestrator.pretrain.loss import cross_entropy
-from orchestrator.pretrain.norms import NORMS
+from orchestrator.pretrain.layers import (
+    NORMS,
+    BiasedColumnParallelLinear,
+    SkippableRowParallelLinear,
+    cross_entropy,
+    use_activation,
+)
+from orchestrator.pretrain.layout import Layout, communication_options
 from orchestrator.pretrain.offload import Offload, Transfers
-from orchestrator.pretrain.pipeline import communication_options
-from orchestrator.pretrain.recompute import recompute_activations, recompute_norms
+from orchestrator.pretrain.recompute import recompute_activations, recompute_layers, recompute_norms
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -33,7 +35,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def build_chunks(
     arguments: TrainingArguments, layout: Layout, config: Any, device: torch.device
 ) -> list[torch.nn.Module]:
-    """This rank's chunks of the model, one for each virtual stage, on `device` with their initial weights."""
+    """Build this rank's chunks of the model, one per virtual stage, on `device` with their initial weights."""
     chunks = []
     transfers = Transfers(device) if arguments.offload_activation_ratio else None
     for stage in range(layout.virtual_stages):
@@ -45,7 +47,7 @@ def build_chunks(
 
 
 def transformer_config(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Any:
-    """Megatron-Core's TransformerConfig, which holds the layout and the choice of kernels beside the model's sizes."""
+    """Return Megatron-Core's TransformerConfig: model sizes, layout and choice of kernels."""
     dtype = _DTYPES[arguments.precision]
     return TransformerConfig(
         num_layers=arguments.num_layers,
@@ -62,8 +64,8 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
         fp16=arguments.fp16,
         params_dtype=dtype,
         autocast_dtype=dtype,
-        # fill_weights overwrites the weights, but only the initialization marks the sharded ones, without which
-        # gradient norms count wrongly.
+        # fill_weights overwrites the weights, but only the initialization marks the sharded ones. Gradient norms need
+        # these marks.
         perform_initialization=True,
         tensor_model_parallel_size=layout.tensor_parallel,
         context_parallel_size=layout.context_parallel,
@@ -104,20 +106,20 @@ def _recompute_options(arguments: TrainingArguments) -> dict[str, Any]:
             "recompute_num_layers": arguments.recompute_num_layers or 1,
         }
     if arguments.recompute_granularity == "selective":
-        modules = sorted(arguments.selected_modules - {"layernorm"})  # which we recompute ourselves
+        modules = sorted(arguments.selected_modules - {"layernorm"})  # norms: see recompute_norms
         return {"recompute_granularity": "selective", "recompute_modules": modules}
     return {}
 
 
 def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> torch.nn.Module:
-    where = {} if virtual_stage is None else {"ignore_virtual": False, "vp_stage": virtual_stage}
+    stage_options = {} if virtual_stage is None else {"ignore_virtual": False, "vp_stage": virtual_stage}
     model: torch.nn.Module = GPTModel(
         config,
         _block_spec(arguments, config, virtual_stage),
         vocab_size=arguments.padded_vocab_size,
         max_sequence_length=arguments.seq_length,
-        pre_process=parallel_state.is_pipeline_first_stage(**where),
-        post_process=parallel_state.is_pipeline_last_stage(**where),
+        pre_process=parallel_state.is_pipeline_first_stage(**stage_options),
+        post_process=parallel_state.is_pipeline_last_stage(**stage_options),
         share_embeddings_and_output_weights=not arguments.untie_embeddings_and_output_weights,
         position_embedding_type=arguments.position_embedding_type,
         vp_stage=virtual_stage,
@@ -128,13 +130,13 @@ def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int |
 
 
 def _token_losses(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """Losses [b, s] from labels [b, s] and this rank's logits [s, b, vocabulary / t]."""
+    """Return losses [b, s] from labels [b, s] and this rank's logits [s, b, vocabulary / t]."""
     group = parallel_state.get_tensor_model_parallel_group()
     return cross_entropy(logits, labels.t().contiguous(), group).t().contiguous()
 
 
 def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> Any:
-    """The layers of one chunk: Megatron-Core's own spec without Transformer Engine, with our norm and attention."""
+    """Return the layers of one chunk: Megatron-Core's local spec with our norms, linear layers and attention."""
     layer, norm = get_gpt_layer_local_spec(), NORMS[arguments.normalization]
     layer.submodules.input_layernorm = norm
     layer.submodules.pre_mlp_layernorm = norm
@@ -152,7 +154,7 @@ def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | 
 
 
 def _adapt_layers(chunk: Any, arguments: TrainingArguments, transfers: Transfers | None) -> None:
-    """Have the chunk's layers use our activation, and recompute and offload what the arguments ask for."""
+    """Make the chunk's layers use our activation, and recompute and offload as the arguments require."""
     use_activation(chunk.decoder)
     if arguments.recompute_granularity == "full":
         recompute_layers(chunk.decoder, arguments.recompute_method or "uniform", arguments.recompute_num_layers or 1)
@@ -162,3 +164,51 @@ def _adapt_layers(chunk: Any, arguments: TrainingArguments, transfers: Transfers
         recompute_activations(chunk.decoder)
     if transfers:
         chunk.decoder.offload = Offload(chunk.decoder, arguments.offload_activation_ratio, transfers)
+
+
+_STANDARD_DEVIATION = 0.02
+# The projections that add to the residual stream start smaller, by sqrt(2 * layers), as in GPT-2.
+_INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
+
+
+@torch.no_grad()
+def fill_weights(chunk: torch.nn.Module, arguments: TrainingArguments) -> None:
+    """Fill each matrix with this rank's slice of a full random matrix, seeded by the matrix's name in the whole model.
+
+    So the weights do not depend on the layout, and two layouts of one model can be compared on the same kind of device.
+    Biases and norms keep the zeros and ones of their construction.
+    """
+    for local_name, parameter in chunk.named_parameters():
+        if parameter.ndim < 2:
+            continue
+        name = _name_in_model(chunk, local_name, tied=not arguments.untie_embeddings_and_output_weights)
+        scale = math.sqrt(2.0 * arguments.num_layers) if name.endswith(_INTO_RESIDUAL) else 1.0
+        parameter.copy_(_draw(name, parameter, arguments.seed).mul_(_STANDARD_DEVIATION / scale))
+
+
+def _name_in_model(chunk: torch.nn.Module, local_name: str, *, tied: bool) -> str:
+    """Return the parameter's name in an unsplit model: layers counted over all stages, one name for tied matrices."""
+    if tied and local_name == "output_layer.weight":
+        return "embedding.word_embeddings.weight"
+    if not local_name.startswith("decoder.layers."):
+        return local_name
+    _, _, index, rest = local_name.split(".", 3)
+    layer = chunk.get_submodule(f"decoder.layers.{index}")
+    return f"decoder.layers.{int(layer.layer_number) - 1}.{rest}"  # type: ignore[arg-type]
+
+
+def _draw(name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
+    """Return this tensor-parallel rank's slice of the full matrix, standard normal, in fp32."""
+    shape, partition_dim, ranks = list(parameter.shape), int(getattr(parameter, "partition_dim", -1)), 1
+    if getattr(parameter, "tensor_model_parallel", False) and partition_dim >= 0:
+        ranks = parallel_state.get_tensor_model_parallel_world_size()
+        shape[partition_dim] *= ranks
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator(parameter.device).manual_seed(int.from_bytes(digest[:6], "big"))
+    full = torch.randn(shape, generator=generator, device=parameter.device)
+    if ranks == 1:
+        return full
+    rank = int(parallel_state.get_tensor_model_parallel_rank())
+    # A gated linear unit stacks two matrices, gate and linear part. Each rank has a slice of both.
+    parts = full.chunk(int(getattr(parameter, "partition_stride", 1)), partition_dim)
+    return torch.cat([part.chunk(ranks, partition_dim)[rank] for part in parts], partition_dim)

@@ -1,9 +1,9 @@
-"""Activations in host memory between forward and backward pass (ATC'24): a share of what each model chunk keeps.
+"""Offloading of a share of each model chunk's activations to host memory between the passes (ATC'24).
 
-After the chunk's forward pass its largest kept tensors, byte for byte up to the share, are copied to the host while the
-next chunk runs, and leave the device when that one has ended. They come back when the chunk's backward pass starts, or
-one chunk earlier once the order of an iteration is known. A chunk whose own backward pass comes next never leaves, so
-that there is something to gain only where a rank holds several microbatches: on all stages of a pipeline but the last.
+After a chunk's forward pass, its largest saved tensors are copied to the host while the next chunk runs, up to the
+share. Their device memory is freed when the next chunk has ended. They are copied back when the chunk's backward pass
+starts, or one chunk earlier once the order of an iteration is known. A chunk whose own backward pass comes next stays
+on the device. So only ranks with several microbatches in flight save memory: all pipeline stages except the last.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-# Pinned memory comes in powers of two, so in pieces of this size little is lost.
+# Pinned memory is allocated in powers of two; pieces of this size waste little.
 _PIECE_BYTES = 2**25
 
 
 def shares_of(sizes: Sequence[int], ratio: float) -> list[int]:
-    """How many bytes of each size go to the host: largest first until `ratio` of the sum, the last one in part."""
+    """Return the bytes to offload of each tensor: largest first, up to `ratio` of the sum, the last one in part."""
     left = round(ratio * sum(sizes))
     shares = [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
@@ -29,7 +29,7 @@ def shares_of(sizes: Sequence[int], ratio: float) -> list[int]:
 
 
 class Transfers:
-    """The copies of one rank, over all its chunks: on a GPU on a stream for each direction, beside the compute."""
+    """Copies of one rank between device and host, over all its chunks. A GPU has a stream per direction."""
 
     def __init__(self, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
@@ -37,15 +37,15 @@ class Transfers:
         self._inward = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._leaving: list[_Storage] = []
         self._staying: list[_Storage] = []
-        self._held: dict[int, _Kept] = {}
+        self._in_flight: dict[int, _Kept] = {}
         self._passes = 0
         self._order: list[int] = []
         self._order_before: list[int] = []
 
     def send(self, kept: _Kept, storages: list[_Storage]) -> None:
-        """Start to copy what of a chunk goes to the host; what went before leaves the device now."""
+        """Start to copy a chunk's storages to the host, and free those of the previous chunk."""
         self._free_left()
-        self._held[self._passes] = kept
+        self._in_flight[self._passes] = kept
         self._passes += 1
         with _beside(self._outward):
             for storage in storages:
@@ -53,7 +53,7 @@ class Transfers:
         self._leaving = storages
 
     def _free_left(self) -> None:
-        """Free the device memory of what has been sent, once its copy is complete."""
+        """Free the device memory of sent storages after their copies have ended."""
         for storage in self._leaving:
             storage.leave()
         for storage in self._staying:
@@ -61,23 +61,23 @@ class Transfers:
         self._leaving, self._staying = [], []
 
     def fetch(self, kept: _Kept) -> None:
-        """Bring back a chunk whose backward pass starts, and the chunk whose turn was next an iteration ago."""
-        number = next(number for number, other in self._held.items() if other is kept)
-        del self._held[number]
+        """Copy back the chunk whose backward pass starts, and the one that came next in the previous iteration."""
+        number = next(number for number, other in self._in_flight.items() if other is kept)
+        del self._in_flight[number]
         self._bring(kept)
         place = len(self._order)
         self._order.append(number)
         if place + 1 < len(self._order_before) and self._order_before[place] == number:
-            following = self._held.get(self._order_before[place + 1])
+            following = self._in_flight.get(self._order_before[place + 1])
             if following:
                 self._bring(following)
-        if not self._held:  # the iteration's passes are through
+        if not self._in_flight:  # all passes of the iteration have ended
             self._order_before, self._order, self._passes = self._order, [], 0
 
     def _bring(self, kept: _Kept) -> None:
         storages, kept.away = kept.away, []
         if storages and storages[0] in self._leaving:
-            # Still there, and to be used without waiting for the copy; only freed it must not be before.
+            # Still on the device: usable now, but its memory must not be freed before the copy has ended.
             self._staying, self._leaving = self._staying + self._leaving, []
             return
         for storage in storages:
@@ -88,7 +88,7 @@ class Transfers:
 
 
 class Offload:
-    """Wraps the forward pass of one chunk's Megatron-Core TransformerBlock. Bytes are those of the last microbatch."""
+    """Offloading of one chunk's Megatron-Core TransformerBlock. Byte counts are those of the last microbatch."""
 
     def __init__(self, block: Any, ratio: float, transfers: Transfers) -> None:
         self.kept_bytes = self.offloaded_bytes = 0
@@ -96,6 +96,7 @@ class Offload:
         self._forward, block.forward = block.forward, self.forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the block and choose the saved tensors to offload."""
         kept = _Kept(self._transfers, _keys(self._block.parameters()))
         with saved_tensors_hooks(kept.pack, kept.unpack):
             output = self._forward(*args, **kwargs)
@@ -103,22 +104,22 @@ class Offload:
         return output
 
     def _choose(self, kept: _Kept, kwargs: dict[str, Any]) -> None:
-        # The schedule holds the block's input until its gradient is sent, and Megatron-Core the rotary angles for ever.
-        held = [self._block.input_tensor, *(value for name, value in kwargs.items() if name != "hidden_states")]
-        stays = _keys(value for value in held if isinstance(value, torch.Tensor))
+        # The schedule holds the block's input until its gradient is sent. Megatron-Core always holds the rotary angles.
+        not_ours = [self._block.input_tensor, *(value for name, value in kwargs.items() if name != "hidden_states")]
+        stays = _keys(value for value in not_ours if isinstance(value, torch.Tensor))
         movable = [storage for key, storage in kept.storages.items() if key not in stays]
         self.kept_bytes = sum(storage.size_bytes for storage in kept.storages.values())
         ratio = self._ratio * self.kept_bytes / max(1, sum(storage.size_bytes for storage in movable))
         for storage, share in zip(movable, shares_of([s.size_bytes for s in movable], ratio), strict=True):
             storage.share_bytes = share
-        kept.storages = {}  # from here each lives as long as autograd keeps it
+        kept.storages = {}  # from here on only autograd holds the storages
         kept.away = [storage for storage in movable if storage.share_bytes]
         self.offloaded_bytes = sum(storage.share_bytes for storage in kept.away)
         self._transfers.send(kept, list(kept.away))
 
 
 class _Kept:
-    """What autograd keeps of one forward pass of one chunk: views of storages, each storage once."""
+    """Tensors that autograd saves in one forward pass of one chunk, as views of storages."""
 
     def __init__(self, transfers: Transfers, parameters: set[int]) -> None:
         self.storages: dict[int, _Storage] = {}
@@ -143,7 +144,7 @@ class _Kept:
 
 
 class _View:
-    """A kept tensor without its data."""
+    """Saved tensor without its data."""
 
     def __init__(
         self, storage: _Storage, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: Any
@@ -157,7 +158,7 @@ class _View:
 
 
 class _Storage:
-    """Memory of kept tensors: on the device, and for its first `share_bytes` perhaps on the host."""
+    """Memory of saved tensors. Its first `share_bytes` may be on the host."""
 
     def __init__(self, data: torch.UntypedStorage) -> None:
         self.size_bytes = data.nbytes()
@@ -170,14 +171,14 @@ class _Storage:
         self._fetched: torch.cuda.Event | None = None
 
     def data(self) -> torch.UntypedStorage:
-        """The memory, for work given to the device's current stream from now on."""
+        """Return the memory for later work on the device's current stream."""
         if self._fetched is not None:
             self._fetched.wait()
         assert self._data is not None
         return self._data
 
     def send(self, done: torch.cuda.Event | None) -> None:
-        """Copy the share to the host, on the current stream."""
+        """Copy the share to the host on the current stream."""
         pinned = self._device.type == "cuda"
         for piece in self._pieces():
             self._host.append(torch.empty(piece.numel(), dtype=torch.uint8, pin_memory=pinned))
@@ -187,26 +188,26 @@ class _Storage:
         self._sent = done
 
     def wait_until_sent(self) -> None:
-        """Have the current stream wait for the copy to the host, so that it may reuse the memory."""
+        """Make the current stream wait for the copy to the host, so that it may reuse the memory."""
         if self._sent is not None:
             self._sent.wait()
 
     def leave(self) -> None:
-        """Give up the device memory, but for what is not on the host."""
+        """Free the device memory, except the part that is not on the host."""
         self.wait_until_sent()
         if self.share_bytes < self.size_bytes:
             self._rest = _bytes_of(self.data())[self.share_bytes :].clone()
         self._data = None
 
     def make_room(self) -> None:
-        """Have memory on the device again, with the part that never left it."""
+        """Allocate device memory again and restore the part that was not offloaded."""
         whole = torch.empty(self.size_bytes, dtype=torch.uint8, device=self._device)
         if self._rest is not None:
             whole[self.share_bytes :].copy_(self._rest)
         self._data, self._rest = whole.untyped_storage(), None
 
     def fetch(self, done: torch.cuda.Event | None) -> None:
-        """Copy the share back from the host, on the current stream."""
+        """Copy the share back from the host on the current stream."""
         for piece, host in zip(self._pieces(), self._host, strict=True):
             copy_bytes(piece, host)
         if done is not None:
@@ -218,7 +219,7 @@ class _Storage:
 
 
 def _beside(stream: torch.cuda.Stream | None) -> Any:
-    """Work given in this context runs on the stream, after all that the current stream has been given so far."""
+    """Return a context whose work runs on `stream`, after all earlier work of the current stream."""
     if stream is not None:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     return torch.cuda.stream(stream)
@@ -229,7 +230,7 @@ def _event(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
 
 
 def copy_bytes(to: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy between device and host, on the current stream of a GPU without waiting for it."""
+    """Copy between device and host on the current stream, without waiting for the copy."""
     to.copy_(source, non_blocking=True)
 
 
@@ -238,7 +239,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _key(tensor: torch.Tensor) -> int:
-    """Identity of the tensor's memory while it lasts."""
+    """Return the identity of the tensor's memory, valid while the memory exists."""
     return int(tensor.untyped_storage()._cdata)
 
 

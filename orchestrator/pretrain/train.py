@@ -1,4 +1,4 @@
-"""The training loop: forward, backward and step over the layout's schedule, and the log lines of a run."""
+"""Training loop: forward and backward passes over the layout's schedule, optimizer steps, log lines."""
 
 from __future__ import annotations
 
@@ -18,17 +18,24 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.build import ModelAndOptimizer, build, start_model_parallel
-from orchestrator.pretrain.chunk_graphs import ChunkGraphs, Exchange, GraphedPipeline, run_chunk
 from orchestrator.pretrain.data import Batches, Microbatch
-from orchestrator.pretrain.devices import device_name, synchronize
-from orchestrator.pretrain.graph import GraphedIteration, Losses, graph_scope, idle_graph_bytes, use_own_stream
-from orchestrator.pretrain.host_wait import HostWait
-from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.layout import Layout
+from orchestrator.pretrain.graph import (
+    ChunkGraphs,
+    Exchange,
+    GraphedIteration,
+    GraphedPipeline,
+    HostWait,
+    Losses,
+    graph_scope,
+    idle_graph_bytes,
+    run_chunk,
+    use_own_stream,
+)
+from orchestrator.pretrain.layout import Layout, microbatch_slots
+from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
 from orchestrator.pretrain.offload import Offload
-from orchestrator.pretrain.pipeline import microbatch_slots
 
-# Memory is printed with this many first log lines, after the first step and once optimizer states exist, and the last.
+# Memory is printed with the first log lines (after the first step, and once optimizer states exist) and with the last.
 _MEMORY_LINES = 2
 _MIB = 2**20
 
@@ -36,58 +43,58 @@ ForwardStep = Callable[[Iterator[Microbatch], Any], tuple[torch.Tensor, Callable
 
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
-    """Train once in the process group that is there; Megatron-Core's process groups last as long as the run."""
+    """Train once in the existing process group. Megatron-Core's process groups last as long as the run."""
     layout = Layout.of(arguments, dist.get_world_size())
     graphed = graph_scope(arguments, device) is not None
     if graphed:
         use_own_stream(device)
     start_model_parallel(layout, arguments.seed, recordable=graphed)
     try:
-        _say_layout(arguments, layout, device)
-        trainee = build(arguments, layout, device)
-        _say_parameters(trainee)
-        train(arguments, layout, trainee, device)
+        _print_layout(arguments, layout, device)
+        model = build(arguments, layout, device)
+        _print_parameters(model)
+        train(arguments, layout, model, device)
     finally:
         parallel_state.destroy_model_parallel()
 
 
-def train(arguments: TrainingArguments, layout: Layout, trainee: ModelAndOptimizer, device: torch.device) -> None:
-    """Run all iterations and print a line for each interval."""
+def train(arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, device: torch.device) -> None:
+    """Run all iterations and print a line per logging interval."""
     batches = Batches(arguments, layout, device)
-    forward_backward = passes_of_an_iteration(arguments, layout, trainee, batches, device)
+    forward_backward = passes_of_an_iteration(arguments, layout, model, batches, device)
     with ExitStack() as stack:
         record = None
         if arguments.record and _is_last_rank():
             arguments.record.parent.mkdir(parents=True, exist_ok=True)
             record = stack.enter_context(arguments.record.open("w"))
-        _say_first(log_lines.moment("before the start of training step", datetime.now()))
+        _print_once(log_lines.moment("before the start of training step", datetime.now()))
         host_wait = stack.enter_context(HostWait(device)) if device.type == "cuda" else None
-        interval = Interval(partial(synchronize, device), partial(_largest, device), host_wait)
+        interval = Interval(partial(_synchronize, device), partial(_largest, device), host_wait)
         lines = 0
         for iteration in range(1, arguments.train_iters + 1):
             batches.draw()
-            interval.add(train_step(trainee, forward_backward))
+            interval.add(train_step(model, forward_backward))
             if iteration == 1 and arguments.offload_activation_ratio:
-                _say_offloaded(trainee)
+                _print_offloaded(model)
             if iteration % arguments.log_interval and iteration != arguments.train_iters:
                 continue
-            summary = interval.finish(iteration, float(trainee.optimizer.get_loss_scale()))
+            summary = interval.finish(iteration, float(model.optimizer.get_loss_scale()))
             lines += 1
             with_memory = lines <= _MEMORY_LINES or iteration == arguments.train_iters
-            _say_interval(arguments, summary, device, with_memory=with_memory)
+            _print_interval(arguments, summary, device, with_memory=with_memory)
             if record:
                 print(summary.as_json(), file=record, flush=True)
             interval.restart()
-    _say_first(log_lines.moment("after training is done", datetime.now()))
+    _print_once(log_lines.moment("after training is done", datetime.now()))
 
 
-def train_step(trainee: ModelAndOptimizer, forward_backward: Callable[[], Losses]) -> StepResult:
-    """One iteration over the global batch: gradients reduced over the data-parallel ranks, then Adam."""
-    for chunk in trainee.chunks:
+def train_step(model: ModelAndOptimizer, forward_backward: Callable[[], Losses]) -> StepResult:
+    """Run one iteration over the global batch: gradients reduced over the data-parallel ranks, then Adam."""
+    for chunk in model.chunks:
         chunk.zero_grad_buffer()
-    trainee.optimizer.zero_grad()
+    model.optimizer.zero_grad()
     losses = forward_backward()
-    updated, grad_norm, _ = trainee.optimizer.step()
+    updated, grad_norm, _ = model.optimizer.step()
     return StepResult(
         loss=_mean_over_data(losses) if losses else None,
         grad_norm=None if grad_norm is None else float(grad_norm),
@@ -96,15 +103,38 @@ def train_step(trainee: ModelAndOptimizer, forward_backward: Callable[[], Losses
 
 
 def passes_of_an_iteration(
-    arguments: TrainingArguments, layout: Layout, trainee: ModelAndOptimizer, batches: Batches, device: torch.device
+    arguments: TrainingArguments, layout: Layout, model: ModelAndOptimizer, batches: Batches, device: torch.device
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration's passes and returns the microbatches' losses."""
     scope = graph_scope(arguments, device)
     if scope == "chunk":
-        graphs = chunk_graphs(layout, trainee.chunks, batches)
-        return GraphedPipeline(schedule(arguments, layout, trainee.chunks, batches, graphed_step(graphs)), graphs)
-    run = schedule(arguments, layout, trainee.chunks, batches, forward_step)
+        graphs = chunk_graphs(layout, model.chunks, batches)
+        return GraphedPipeline(schedule(arguments, layout, model.chunks, batches, graphed_step(graphs)), graphs)
+    run = schedule(arguments, layout, model.chunks, batches, forward_step)
     return GraphedIteration(run) if scope == "iteration" else run
+
+
+def schedule(
+    arguments: TrainingArguments, layout: Layout, chunks: Sequence[Any], batches: Batches, step: ForwardStep
+) -> Callable[[], Losses]:
+    """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
+    data = [batches.microbatches() for _ in chunks]
+    interleaved = len(chunks) > 1
+    return partial(
+        get_forward_backward_func(),
+        forward_step_func=step,
+        data_iterator=data if interleaved else data[0],
+        model=list(chunks) if interleaved else chunks[0],
+        num_microbatches=layout.num_microbatches,
+        seq_length=arguments.seq_length,
+        micro_batch_size=arguments.micro_batch_size,
+        forward_only=False,
+    )
+
+
+def forward_step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+    """Run one microbatch through one chunk. The schedule calls the loss function on the last stage."""
+    return run_chunk(chunk, next(data)), sum_of_losses
 
 
 def chunk_graphs(layout: Layout, chunks: Sequence[Any], batches: Batches) -> list[ChunkGraphs]:
@@ -128,39 +158,16 @@ def graphed_step(graphs: Sequence[ChunkGraphs]) -> ForwardStep:
     return step
 
 
-def schedule(
-    arguments: TrainingArguments, layout: Layout, chunks: Sequence[Any], batches: Batches, step: ForwardStep
-) -> Callable[[], Losses]:
-    """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
-    data = [batches.microbatches() for _ in chunks]
-    interleaved = len(chunks) > 1
-    return partial(
-        get_forward_backward_func(),
-        forward_step_func=step,
-        data_iterator=data if interleaved else data[0],
-        model=list(chunks) if interleaved else chunks[0],
-        num_microbatches=layout.num_microbatches,
-        seq_length=arguments.seq_length,
-        micro_batch_size=arguments.micro_batch_size,
-        forward_only=False,
-    )
-
-
-def forward_step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
-    """Run one microbatch through one chunk; the schedule calls the loss function on the last stage."""
-    return run_chunk(chunk, next(data)), sum_of_losses
-
-
 def sum_of_losses(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sum of the tokens' losses [b, s], the number of tokens, and the mean for the log."""
+    """Return the sum of the tokens' losses [b, s], the number of tokens, and the mean for the log."""
     losses = losses.float()
     num_tokens = torch.full((), losses.numel(), dtype=torch.int, device=losses.device)
-    # Two outputs (a mean and the log's) would have the schedule multiply gradients by the context-parallel size.
+    # With two outputs (mean, and mean for the log) the schedule would multiply gradients by the context-parallel size.
     return losses.sum(), num_tokens, losses.detach().mean()
 
 
 def _mean_over_data(losses: Losses) -> float:
-    """Mean loss of the global batch; every rank of a data- and context-parallel group on the last stage calls it."""
+    """Return the mean loss of the global batch. Every data- and context-parallel rank of the last stage calls it."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     mean = torch.stack(losses).mean()
     dist.all_reduce(mean, group=group)
@@ -173,25 +180,30 @@ def _largest(device: torch.device, value: float) -> float:
     return tensor.item()
 
 
-def _say_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
-    _say_first(log_lines.world(layout))
-    versions = torch.__version__, megatron.core.__version__
-    _say_first(log_lines.software(*versions, dist.get_backend(), device_name(device)))
-    _say_first(log_lines.execution("eager" if graph_scope(arguments, device) is None else "graph"))
-    _say_first(log_lines.vocabulary(arguments))
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
-def _say_parameters(trainee: ModelAndOptimizer) -> None:
+def _print_layout(arguments: TrainingArguments, layout: Layout, device: torch.device) -> None:
+    _print_once(log_lines.world(layout))
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    _print_once(log_lines.software(torch.__version__, megatron.core.__version__, dist.get_backend(), device_name))
+    _print_once(log_lines.execution("eager" if graph_scope(arguments, device) is None else "graph"))
+    _print_once(log_lines.vocabulary(arguments))
+
+
+def _print_parameters(model: ModelAndOptimizer) -> None:
     if _holds_first_replica():
-        _say(log_lines.parameters(*_model_parallel_ranks(), trainee.num_parameters))
+        _print(log_lines.parameters(*_model_parallel_ranks(), model.num_parameters))
 
 
-def _say_offloaded(trainee: ModelAndOptimizer) -> None:
+def _print_offloaded(model: ModelAndOptimizer) -> None:
     if _holds_first_replica():
-        found = [offload for chunk in trainee.chunks if (offload := _offload_of(chunk))]
-        for i, offload in enumerate(found):
+        offloads = [offload for chunk in model.chunks if (offload := _offload_of(chunk))]
+        for i, offload in enumerate(offloads):
             sizes_mb = offload.offloaded_bytes / _MIB, offload.kept_bytes / _MIB
-            _say(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
+            _print(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
 
 
 def _offload_of(chunk: Any) -> Offload | None:
@@ -205,17 +217,17 @@ def _model_parallel_ranks() -> tuple[int, int]:
     )
 
 
-def _say_interval(
+def _print_interval(
     arguments: TrainingArguments, summary: IntervalSummary, device: torch.device, *, with_memory: bool
 ) -> None:
     if _is_last_rank():
-        _say(log_lines.iteration(summary, arguments, datetime.now()))
+        _print(log_lines.iteration(summary, arguments, datetime.now()))
     if with_memory and device.type == "cuda" and _holds_first_replica():
-        _say(log_lines.memory(dist.get_rank(), summary.iteration, _memory_mb()))
+        _print(log_lines.memory(dist.get_rank(), summary.iteration, _memory_mb()))
 
 
 def _memory_mb() -> dict[str, float]:
-    """Sizes in MiB. What graphs hold for their replays counts as allocated; torch itself counts it as free."""
+    """Return sizes in MiB. Memory that graphs hold for their replays counts as allocated; torch counts it as free."""
     allocated = torch.cuda.memory_allocated() + idle_graph_bytes()
     return {
         "allocated": allocated / _MIB,
@@ -225,13 +237,13 @@ def _memory_mb() -> dict[str, float]:
     }
 
 
-def _say_first(line: str) -> None:
+def _print_once(line: str) -> None:
     if dist.get_rank() == 0:
-        _say(line)
+        _print(line)
 
 
-def _say(line: str) -> None:
-    """Print the line and its end in one write, so that those of two ranks on one pipe do not mix."""
+def _print(line: str) -> None:
+    """Print the line and its end in one write, so that lines of two ranks on one pipe do not mix."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -241,5 +253,5 @@ def _is_last_rank() -> bool:
 
 
 def _holds_first_replica() -> bool:
-    """Whether this rank has data- and context-parallel rank 0, as the ranks that print for their model share do."""
+    """Return whether this rank has data- and context-parallel rank 0. These ranks print for their model share."""
     return bool(parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0)

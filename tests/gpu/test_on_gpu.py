@@ -49,7 +49,7 @@ def _gradients(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [96, 2304, 4096, 5120])
 def test_layer_norm_is_that_of_torch_in_double(width: int, dtype: torch.dtype) -> None:
-    from orchestrator.pretrain.norms import LayerNorm
+    from orchestrator.pretrain.layers import LayerNorm
 
     config = SimpleNamespace(params_dtype=dtype, sequence_parallel=False)
     norm: Any = LayerNorm(config, width).cuda()
@@ -71,7 +71,7 @@ def test_layer_norm_is_that_of_torch_in_double(width: int, dtype: torch.dtype) -
 
 
 def test_layer_norm_takes_an_input_and_a_gradient_whose_rows_do_not_follow_each_other() -> None:
-    from orchestrator.pretrain.norms import LayerNorm
+    from orchestrator.pretrain.layers import LayerNorm
 
     norm: Any = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 96).cuda()
     x, gradient = torch.randn(2, BATCH, TOKENS, 96, device="cuda").transpose(1, 2)
@@ -82,7 +82,7 @@ def test_layer_norm_takes_an_input_and_a_gradient_whose_rows_do_not_follow_each_
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_compiled_activation_is_torchs(dtype: torch.dtype) -> None:
-    from orchestrator.pretrain.activation import activate
+    from orchestrator.pretrain.layers import activate
 
     config = SimpleNamespace(bias_activation_fusion=True, gated_linear_unit=False)
     x, gradient = (4 * torch.randn(2, TOKENS, BATCH, 9216, device="cuda")).to(dtype)
@@ -103,7 +103,7 @@ def alone() -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_compiled_loss_is_torchs_and_makes_no_second_array_of_the_logits(dtype: torch.dtype, alone: Any) -> None:
-    from orchestrator.pretrain.loss import cross_entropy
+    from orchestrator.pretrain.layers import cross_entropy
 
     whole = (10 * torch.randn(TOKENS, BATCH, VOCABULARY, device="cuda")).to(dtype)
     labels = torch.randint(VOCABULARY, (TOKENS, BATCH), device="cuda")

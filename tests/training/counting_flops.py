@@ -13,8 +13,8 @@ from pathlib import Path
 from torch.utils.flop_counter import FlopCounterMode
 
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
-from orchestrator.pretrain.place import find_place, set_environment
+from orchestrator.pretrain.environment import find_place, set_environment
+from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
 
 def main(runs_file: str) -> None:

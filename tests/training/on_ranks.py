@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
-from orchestrator.pretrain import weight_gradient
+from orchestrator.pretrain import megatron_patches
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
-from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
+from orchestrator.pretrain.environment import find_place, set_environment
 from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.place import find_place, set_environment
+from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 from tests.training.launching import SMALL_MODEL
 
 LENGTH, BATCH, HIDDEN, WIDE, VOCABULARY = 8, 3, 16, 24, 64
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 
 def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
     """Each rank has its part of the vocabulary, and every rank the labels that are another's."""
-    from orchestrator.pretrain.loss import cross_entropy
+    from orchestrator.pretrain.layers import cross_entropy
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole = 30 * torch.randn(LENGTH, BATCH, VOCABULARY).to(dtype).requires_grad_()  # exp() of some overflows
@@ -76,7 +76,7 @@ def losses_of_16_bit_logits_are_torchs_in_fp32() -> None:
 def a_bias_within_the_product_gives_what_one_added_after_it_gives() -> None:
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
-    from orchestrator.pretrain.linear import BiasedColumnParallelLinear
+    from orchestrator.pretrain.layers import BiasedColumnParallelLinear
 
     for fuses in (False, True):
         ours, theirs = (
@@ -88,7 +88,7 @@ def a_bias_within_the_product_gives_what_one_added_after_it_gives() -> None:
 
 
 def a_product_left_out_changes_no_gradient() -> None:
-    from orchestrator.pretrain.linear import SkippableRowParallelLinear
+    from orchestrator.pretrain.layers import SkippableRowParallelLinear
 
     for fuses in (False, True):
         options = {"input_is_parallel": True, "skip_bias_add": True}
@@ -109,23 +109,23 @@ def _trained(
     torch.manual_seed(1 + dist.get_rank())
     config = _config("--sequence-parallel")
     config.gradient_accumulation_fusion = fuses
-    linear = kind(*sizes, config=config, init_method=lambda _: None, bias=True, **{"skip_bias_add": False} | options)
-    linear.computes = computes
-    for parameter in linear.parameters():
+    layer = kind(*sizes, config=config, init_method=lambda _: None, bias=True, **{"skip_bias_add": False} | options)
+    layer.computes = computes
+    for parameter in layer.parameters():
         parameter.data.normal_()
         parameter.main_grad = torch.ones_like(parameter)
     is_column = options.get("gather_output") is False
-    length, width = (LENGTH // dist.get_world_size(), sizes[0]) if is_column else (LENGTH, linear.weight.size(1))
+    length, width = (LENGTH // dist.get_world_size(), sizes[0]) if is_column else (LENGTH, layer.weight.size(1))
     x = torch.randn(length, BATCH, width).requires_grad_()
-    output, _ = linear(x)
+    output, _ = layer(x)
     torch.autograd.backward(output, torch.randn(output.shape))
     found = {
         "output": output.detach(),
         "input": x.grad,
-        "weight": linear.weight.main_grad if fuses else linear.weight.grad,
+        "weight": layer.weight.main_grad if fuses else layer.weight.grad,
     }
-    if linear.bias.grad is not None:
-        found["bias"] = linear.bias.grad
+    if layer.bias.grad is not None:
+        found["bias"] = layer.bias.grad
     return found
 
 
@@ -174,11 +174,11 @@ def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
 
 
 def nobody_reads_the_product_that_is_left_out() -> None:
-    from orchestrator.pretrain import linear
+    from orchestrator.pretrain import layers
 
     found = []
     for flags in ("", "--recompute-granularity full", "--recompute-granularity full --recompute-num-layers 2"):
-        with _not_a_number(linear._NoProduct):
+        with _not_a_number(layers._NoProduct):
             chunk = _chunk(flags)
             torch.autograd.backward(_losses(chunk).sum())
         found.append([parameter.grad for parameter in chunk.parameters()])
@@ -256,7 +256,7 @@ def main(folder: str) -> None:
     place = find_place(os.environ)
     set_environment(os.environ, place)
     device = start_processes(place)
-    weight_gradient.install()  # as on a GPU: before Megatron-Core's layers are imported
+    megatron_patches.fuse_weight_gradient()  # as on a GPU: before Megatron-Core's layers are imported
     prepare_megatron(device)
     from orchestrator.pretrain.build import start_model_parallel
 

@@ -10,9 +10,9 @@ from megatron.core import parallel_state
 
 from benchmarks.plain_gpt import Sizes, sequences
 from orchestrator.pretrain.arguments import parse_arguments
+from orchestrator.pretrain.attention import join_shares
 from orchestrator.pretrain.data import Batches, Microbatch
 from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.sequence import join_shares
 from tests.training.launching import SMALL_MODEL
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pretrain import imports
+from orchestrator.pretrain import environment
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "large_package").mkdir()
     (tmp_path / "large_package" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(imports, "_LARGE_PACKAGES", ("large_package",))
+    monkeypatch.setattr(environment, "_LARGE_PACKAGES", ("large_package",))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "pycache_prefix", None)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _import_quickly() -> str | None:
-    with imports.quick_imports():
+    with environment.quick_imports():
         assert not gc.isenabled()
     assert gc.isenabled()
     return sys.pycache_prefix

@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import gelu, silu
 
-from orchestrator.pretrain.activation import activate, bias_gelu, bias_gelu_gradient
-from orchestrator.pretrain.fused import Fused
-from orchestrator.pretrain.norms import LayerNorm
+from orchestrator.pretrain.layers import Fused, LayerNorm, activate, bias_gelu, bias_gelu_gradient
 from tests.training.launching import REPOSITORY, clean_environment
 
 
@@ -99,7 +97,7 @@ def test_no_kernel_is_loaded_where_there_is_no_gpu() -> None:
     """Triton is in no extra, and torch for CPUs comes without it."""
     program = (
         "import sys; from types import SimpleNamespace; sys.modules['triton'] = None; import torch;"
-        "from orchestrator.pretrain.norms import LayerNorm;"
+        "from orchestrator.pretrain.layers import LayerNorm;"
         "norm = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 8);"
         "norm(torch.ones(2, 8)).sum().backward()"
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from orchestrator.pretrain.norms import NORMS, RMSNorm
+from orchestrator.pretrain.layers import NORMS, RMSNorm
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -15,12 +15,11 @@ from orchestrator.megatron.logs.fact_lines import execution
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.pretrain import log_lines
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
-from orchestrator.pretrain.interval import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.layout import Layout
-from orchestrator.pretrain.pipeline import communication_options
-from orchestrator.pretrain.place import Place, cores_of, find_place, gpu_lacking, set_environment
-from orchestrator.pretrain.sequence import join_shares, take_share
-from orchestrator.pretrain.weight_gradient import accumulate_weight_gradient
+from orchestrator.pretrain.attention import join_shares, take_share
+from orchestrator.pretrain.environment import Place, cores_of, find_place, missing_gpu_reason, set_environment
+from orchestrator.pretrain.layout import Layout, communication_options
+from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
+from orchestrator.pretrain.megatron_patches import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
 
 
@@ -211,9 +210,9 @@ def test_vocabulary_line_tells_the_padding() -> None:
 
 def test_a_rank_without_a_gpu_of_its_own_is_told_and_one_bound_to_a_single_gpu_is_not() -> None:
     third = Place(rank=2, world_size=4, local_rank=2)
-    assert gpu_lacking(third, visible_gpus=2) == "local rank 2 has no GPU: this process sees 2"
-    assert gpu_lacking(third, visible_gpus=4) is None
-    assert gpu_lacking(third, visible_gpus=1) is None, "a task bound to one GPU"
-    assert gpu_lacking(third, visible_gpus=0) is None, "CPU"
-    assert gpu_lacking(third, visible_gpus=0, named_gpus="") is None, "a job that asked for none"
-    assert gpu_lacking(third, 0, "0,1") == "CUDA_VISIBLE_DEVICES names 0,1, and torch sees no GPU"
+    assert missing_gpu_reason(third, visible_gpus=2) == "local rank 2 has no GPU: this process sees 2"
+    assert missing_gpu_reason(third, visible_gpus=4) is None
+    assert missing_gpu_reason(third, visible_gpus=1) is None, "a task bound to one GPU"
+    assert missing_gpu_reason(third, visible_gpus=0) is None, "CPU"
+    assert missing_gpu_reason(third, visible_gpus=0, named_gpus="") is None, "a job that asked for none"
+    assert missing_gpu_reason(third, 0, "0,1") == "CUDA_VISIBLE_DEVICES names 0,1, and torch sees no GPU"

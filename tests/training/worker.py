@@ -21,10 +21,9 @@ from unittest import mock
 import torch
 
 from orchestrator.pretrain.arguments import parse_arguments
-from orchestrator.pretrain.devices import prepare_megatron, start_processes, stop_processes
-from orchestrator.pretrain.layout import Layout, refusals
-from orchestrator.pretrain.pipeline import communication_options
-from orchestrator.pretrain.place import find_place, set_environment
+from orchestrator.pretrain.environment import find_place, set_environment
+from orchestrator.pretrain.layout import Layout, communication_options, refusals
+from orchestrator.pretrain.rank import prepare_megatron, start_processes, stop_processes
 
 
 def main(runs_file: str, folder: str) -> None:
@@ -85,7 +84,7 @@ def _fault(name: str | None) -> Iterator[None]:
 def _graphs(is_on: bool) -> Iterator[None]:
     """Record what a GPU would record; the graph scope and the graphs themselves are replaced, nothing else."""
     from orchestrator.pretrain import train
-    from orchestrator.pretrain.chunk_graphs import GraphedPipeline
+    from orchestrator.pretrain.graph import GraphedPipeline
 
     recorded: list[object] = []
 

@@ -19,7 +19,7 @@ from orchestrator.megatron.memory import (
 )
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Dtype, Recompute, Training
-from orchestrator.pretrain.pipeline import microbatch_slots
+from orchestrator.pretrain.layout import microbatch_slots
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)
 MEGATRON_2021 = MemoryFacts(

@@ -1,0 +1,347 @@
+"""Parts of the model that replace Megatron-Core's: linear layers, norms, activation functions and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from megatron.core.fusions.fused_bias_swiglu import bias_swiglu_impl
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    LinearWithGradAccumulationAndAsyncCommunication,
+    RowParallelLinear,
+)
+
+from orchestrator.pretrain.arguments import Normalization
+
+Result = TypeVar("Result")
+
+
+class Fused(Generic[Result]):
+    """Function that torch.compile turns into one kernel on a GPU. The device of its first tensor decides."""
+
+    def __init__(self, function: Callable[..., Result]) -> None:
+        self.function = function
+        self._compiled: Callable[..., Result] | None = None
+
+    def __call__(self, tensor: torch.Tensor, *others: Any) -> Result:
+        """Run the function, compiled if the tensor is on a GPU."""
+        if not tensor.is_cuda:
+            return self.function(tensor, *others)
+        if self._compiled is None:
+            # The shapes of a run do not change, and code for fixed shapes is faster.
+            self._compiled = torch.compile(self.function, dynamic=False)
+        return self._compiled(tensor, *others)
+
+
+class BiasedColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
+    """Linear layer that adds its bias in the GEMM. Megatron-Core reads and writes the whole output again for it."""
+
+    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: Any) -> torch.Tensor:
+        if options["bias"] is None:
+            output: torch.Tensor = super()._forward_impl(input=input, weight=weight, **options)
+            return output
+        return _apply(_BiasedProduct, input, weight, options)
+
+
+class SkippableRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
+    """Linear layer that skips its product while `computes` is false. Its backward pass does not change."""
+
+    computes = True
+
+    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: Any) -> torch.Tensor:
+        if self.computes:
+            output: torch.Tensor = super()._forward_impl(input=input, weight=weight, **options)
+            return output
+        return _apply(_NoProduct, input, weight, options)
+
+
+def _apply(function: Any, input: torch.Tensor, weight: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    output: torch.Tensor = function.apply(
+        input,
+        weight,
+        options["bias"],
+        options["gradient_accumulation_fusion"],
+        options["allreduce_dgrad"],
+        options["sequence_parallel"],
+        options["tp_group"],
+    )
+    return output
+
+
+class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[misc]
+    """Autograd function with Megatron-Core's backward pass."""
+
+    @staticmethod
+    def keep(ctx: Any, inputs: tuple[Any, ...]) -> None:
+        """Set the fields that Megatron-Core's backward pass reads."""
+        input, weight, bias, fuses_accumulation, reduces, sequence_parallel, group = inputs
+        ctx.save_for_backward(input, weight)
+        ctx.main_grad = getattr(weight, "main_grad", None) if fuses_accumulation else None
+        ctx.use_bias = bias is not None
+        ctx.gradient_accumulation_fusion = fuses_accumulation
+        ctx.allreduce_dgrad = reduces
+        ctx.sequence_parallel = sequence_parallel
+        ctx.wgrad_deferral_limit, ctx.grad_output_buffer = 0, None
+        ctx.tp_group = group
+        # torch.amp.custom_bwd, which decorates that backward pass, reads these two.
+        ctx._fwd_used_autocast, ctx._dtype = False, None
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        of_inputs = LinearWithGradAccumulationAndAsyncCommunication.backward(ctx, *gradients)
+        return (*of_inputs[:3], None, None, None, None)
+
+
+class _BiasedProduct(_Linear):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        _Linear.keep(ctx, inputs)
+        input, weight, bias, _, _, sequence_parallel, group = inputs
+        if sequence_parallel:
+            whole = input.new_empty(group.size() * input.size(0), *input.shape[1:])
+            dist.all_gather_into_tensor(whole, input, group=group)
+        else:
+            whole = input
+        return torch.addmm(bias, whole.flatten(0, -2), weight.t()).view(*whole.shape[:-1], weight.size(0))
+
+
+class _NoProduct(_Linear):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        _Linear.keep(ctx, inputs)
+        input: torch.Tensor = inputs[0]
+        weight: torch.Tensor = inputs[1]
+        return input.new_empty(*input.shape[:-1], weight.size(0))
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """torch's layer norm, marked so that sequence parallelism sums its gradients over the ranks.
+
+    On a GPU it uses `layer_norm_kernels`, which keep the same tensors for the backward pass.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        _mark(self, config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm over the last dimension."""
+        if not x.is_cuda:
+            return super().forward(x)
+        normed: torch.Tensor = _Layer.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        return normed
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """Root-mean-square norm in fp32, marked like LayerNorm; one kernel on a GPU with torch >= 2.9.
+
+    Without that kernel torch keeps several fp32 copies of the input. This norm keeps only the input.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        _mark(self, config)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the norm over the last dimension."""
+        normed: torch.Tensor = RootMeanSquare.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        return normed
+
+
+NORMS: dict[Normalization, type[LayerNorm | RMSNorm]] = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
+
+
+def _mark(norm: torch.nn.Module, config: Any) -> None:
+    for parameter in norm.parameters():
+        parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class _Layer(torch.autograd.Function):
+    """(x - mean) * weight / deviation + bias over the last dimension. Keeps x and two numbers per row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        from orchestrator.pretrain import layer_norm_kernels
+
+        normed, mean, scale = layer_norm_kernels.forward(x.contiguous(), weight, bias, eps)
+        ctx.save_for_backward(x, weight, mean, scale)
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+        from orchestrator.pretrain import layer_norm_kernels
+
+        x, weight, mean, scale = ctx.saved_tensors
+        (gradient,) = gradients
+        return (*layer_norm_kernels.backward(gradient.contiguous(), x.contiguous(), weight, mean, scale), None)
+
+
+class RootMeanSquare(torch.autograd.Function):
+    """x * weight / sqrt(mean(x^2) + eps) over the last dimension. Keeps x and 1 / sqrt(mean(x^2) + eps)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Return the norm over the last dimension."""
+        if _has_kernel(x):
+            normed, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
+        else:
+            wide = x.float()
+            scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+            normed = (wide * scale * weight.float()).to(x.dtype)
+        ctx.save_for_backward(x, weight, scale)
+        return normed  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Return the gradients of x and the weight."""
+        (gradient,) = gradients
+        x, weight, scale = ctx.saved_tensors
+        if _has_kernel(x):
+            gradient_of_x, gradient_of_weight = torch.ops.aten._fused_rms_norm_backward(
+                gradient.contiguous(), x, weight.shape, scale, weight, [True, True]
+            )
+            return gradient_of_x, gradient_of_weight, None
+        unscaled, gradient = x.float() * scale, gradient.float()
+        weighted = gradient * weight.float()
+        gradient_of_x = scale * (weighted - unscaled * (weighted * unscaled).mean(-1, keepdim=True))
+        gradient_of_weight = (gradient * unscaled).flatten(0, -2).sum(0)
+        return gradient_of_x.to(x.dtype), gradient_of_weight.to(weight.dtype), None
+
+
+def _has_kernel(x: torch.Tensor) -> bool:
+    return x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm")
+
+
+# gelu(x) = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3). It equals the tanh form of Megatron-Core's kernel.
+# A GPU has an instruction for the exponential.
+_SQRT_2_OVER_PI = 0.7978845608028654
+_CUBIC = 0.044715
+
+
+def use_activation(block: Any) -> None:
+    """Make the layers of a Megatron-Core TransformerBlock use `activate` between their feed-forward products."""
+    for layer in block.layers:
+        layer.mlp.forward = partial(_feed_forward, layer.mlp)
+
+
+def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
+    """Return the output, and the bias that the caller must add to it."""
+    intermediate, bias = mlp.linear_fc1(hidden_states)
+    return mlp.linear_fc2(activate(mlp.config, intermediate, bias))
+
+
+def activate(config: Any, intermediate: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return SwiGLU or GELU of the first product and its bias, fused or not."""
+    activated: torch.Tensor
+    if config.bias_activation_fusion and config.gated_linear_unit:
+        activated = bias_swiglu_impl(intermediate, bias)
+        return activated
+    if config.bias_activation_fusion:
+        activated = _BiasGelu.apply(intermediate, bias)  # type: ignore[no-untyped-call]
+        return activated
+    if bias is not None:
+        intermediate = intermediate + bias
+    if not config.gated_linear_unit:
+        activated = config.activation_func(intermediate)
+        return activated
+    gate, up = intermediate.chunk(2, -1)
+    activated = config.activation_func(gate) * up
+    return activated
+
+
+class _BiasGelu(torch.autograd.Function):
+    """gelu(x + bias) of x [..., ffn] and bias [ffn]. Keeps both and recomputes the rest."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, bias)
+        return bias_gelu(x, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, bias = ctx.saved_tensors
+        gradient = bias_gelu_gradient(x, bias, *gradients)
+        return gradient, gradient.flatten(0, -2).sum(0)
+
+
+@Fused
+def bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return gelu(x + bias) in its tanh form."""
+    x = x + bias
+    return x * torch.sigmoid(2 * _SQRT_2_OVER_PI * x * (1 + _CUBIC * x * x))
+
+
+@Fused
+def bias_gelu_gradient(x: torch.Tensor, bias: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of x from the gradient of gelu(x + bias)."""
+    x = x + bias
+    share = torch.sigmoid(2 * _SQRT_2_OVER_PI * x * (1 + _CUBIC * x * x))
+    slope = 2 * _SQRT_2_OVER_PI * (1 + 3 * _CUBIC * x * x)
+    return gradient * share * (1 + x * (1 - share) * slope)
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Return each token's cross entropy [s, b] in fp32, from logits [s, b, vocabulary / t] and labels [s, b].
+
+    Megatron-Core's fused loss makes fp32 logits and keeps their softmax. This one keeps the 16-bit logits and one
+    number per token, reads them once in each pass, and writes the gradient over them. Nothing else may need the logits.
+    """
+    losses: torch.Tensor = _CrossEntropy.apply(logits, labels, group)  # type: ignore[no-untyped-call]
+    return losses
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        columns = labels - group.rank() * logits.size(-1)
+        if group.size() == 1:
+            log_sums, targets = log_sums_and_targets(logits, columns)
+        else:
+            largest = logits.amax(-1).float()
+            dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+            parts = sums_and_targets(logits, columns, largest)
+            dist.all_reduce(parts, group=group)
+            log_sums, targets = parts[0].log() + largest, parts[1]
+        ctx.save_for_backward(logits, columns, log_sums)
+        return log_sums - targets
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        logits, columns, log_sums = ctx.saved_tensors
+        # The gradient of a sum has strides of 0. With fixed strides one compiled kernel serves all cases.
+        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
+        return overwrite_with_gradient(logits, columns, log_sums, gradient), None, None
+
+
+@Fused
+def log_sums_and_targets(logits: torch.Tensor, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log(sum(exp(logits))) over the last dimension, and the logit in each row's column, both in fp32."""
+    targets = logits.gather(-1, columns.unsqueeze(-1)).squeeze(-1)
+    return torch.logsumexp(logits.float(), -1), targets.float()
+
+
+@Fused
+def sums_and_targets(logits: torch.Tensor, columns: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of sum(exp(logits - largest)) and of the logit in each row's column, fp32 [2, ...].
+
+    A column outside this rank's part of the vocabulary adds nothing.
+    """
+    width = logits.size(-1)
+    is_local = (columns >= 0) & (columns < width)
+    targets = logits.gather(-1, columns.clamp(0, width - 1).unsqueeze(-1)).squeeze(-1).float()
+    sums = (logits.float() - largest.unsqueeze(-1)).exp().sum(-1)
+    return torch.stack([sums, torch.where(is_local, targets, 0.0)])
+
+
+@Fused
+def overwrite_with_gradient(
+    logits: torch.Tensor, columns: torch.Tensor, log_sums: torch.Tensor, gradient: torch.Tensor
+) -> torch.Tensor:
+    """Overwrite the logits with their gradient: softmax, minus one in each row's column."""
+    shares = (logits.float() - log_sums.unsqueeze(-1)).exp()
+    is_target = torch.arange(logits.size(-1), device=logits.device) == columns.unsqueeze(-1)
+    return logits.copy_((shares - is_target.float()) * gradient.unsqueeze(-1))
