@@ -14,45 +14,45 @@ from typing import BinaryIO
 from orchestrator.errors import EXIT_UNREACHABLE, Problem, ReproError
 
 FOLDER_MODE = 0o750
-"""Of every folder of a run: its user's, and its group may look."""
+"""Mode of every folder of a run: the user may write, the group may read."""
 
 _LONGEST_NAME = 255
-"""Bytes of a file's name on the file systems of Linux."""
+"""Longest file name in bytes on Linux file systems."""
 
-# Enough to find a file in a folder that may be passed through and not be listed; macOS has no such thing.
+# O_PATH opens a folder that may be entered but not listed. macOS does not have it.
 _PASS_THROUGH: int = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 class Unreadable(ReproError):
-    """The file is, or may be, there, and cannot be read: nothing can be concluded from it (exit code 3)."""
+    """A file that exists, or may exist, cannot be read. Nothing can be concluded from it (exit code 3)."""
 
     exit_code = EXIT_UNREACHABLE
 
 
 def single_name(name: str) -> str:
-    """`name` itself, where it is the name of one thing in a folder; ReproError for everything that leads elsewhere."""
+    """Return `name` if it names one entry of a folder. Raise ReproError if it leads elsewhere."""
     if name in ("", ".", "..") or any(character in "/\x7f" or character < " " for character in name):
-        raise ReproError(Problem(f"{name!r} is no name for a file or a folder"))
+        raise ReproError(Problem(f"{name!r} is not a valid name of a file or folder"))
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError:
-        raise ReproError(Problem(f"{name!r} is no name for a file or a folder")) from None
+        raise ReproError(Problem(f"{name!r} is not a valid name of a file or folder")) from None
     if length > _LONGEST_NAME:
-        raise ReproError(Problem(f"{name[:40]!r}... is longer than the {_LONGEST_NAME} bytes that a name may have"))
+        raise ReproError(Problem(f"{name[:40]!r}... is longer than {_LONGEST_NAME} bytes"))
     return name
 
 
 def open_job_file(folder: Path, name: str) -> BinaryIO | None:
-    """The regular file `name` in `folder`, open for reading; None where it is not there (yet).
+    """Open the regular file `name` in `folder` for reading. Return None if it does not exist (yet).
 
-    Unreadable where it may not be read; ReproError where it, or the folder, is something else than it should be.
+    Raise Unreadable if it may not be read, and ReproError if it is not a regular file or the folder leads elsewhere.
     """
     single_name(name)
     path = folder / name
     try:
         inside = _open_folder(folder)
         try:
-            # Looked at before it is opened: to open a device can do something.
+            # The check comes before the open: opening a device can have an effect.
             _require_file(os.stat(name, dir_fd=inside, follow_symlinks=False), path)
             opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=inside)
         finally:
@@ -70,7 +70,7 @@ def open_job_file(folder: Path, name: str) -> BinaryIO | None:
 
 
 def read_job_file(folder: Path, name: str) -> bytes | None:
-    """All of it; else as `open_job_file`."""
+    """Return the whole file, or None if it does not exist. Errors are those of `open_job_file`."""
     file = open_job_file(folder, name)
     if file is None:
         return None
@@ -82,7 +82,7 @@ def read_job_file(folder: Path, name: str) -> bytes | None:
 
 
 def tail_bytes(folder: Path, name: str, last: int) -> bytes:
-    """At most the `last` bytes of the file, and nothing where it is not there; else as `open_job_file`."""
+    """Return up to `last` bytes from the end of the file; nothing if it does not exist. Errors: `open_job_file`."""
     file = open_job_file(folder, name)
     if file is None:
         return b""
@@ -95,9 +95,9 @@ def tail_bytes(folder: Path, name: str, last: int) -> bytes:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing, each for user and group only, whatever the umask.
+    """Make a folder and its missing parents, each for user and group only, whatever the umask.
 
-    Those that are there stay as they are. OSError where one cannot be made.
+    Existing folders stay as they are. Raise OSError if a folder cannot be made.
     """
     if path.is_dir():
         return
@@ -105,21 +105,23 @@ def private_folder(path: Path) -> None:
     try:
         path.mkdir(FOLDER_MODE)
     except FileExistsError:
-        if not path.is_dir():  # another process may have made it meanwhile
+        if not path.is_dir():  # another process may have made it in the meantime
             raise
         return
-    # A project's folder hands its group on by the set-group-id bit, which a plain chmod would take away.
+    # A project's folder passes its group on by the set-group-id bit, which a plain chmod would remove.
     path.chmod(FOLDER_MODE | (path.stat().st_mode & stat.S_ISGID))
 
 
 def _open_folder(folder: Path) -> int:
-    """The folder itself, or where it is a link, the folder beside it that it names."""
+    """Open the folder. If it is a link, open its target, which must be below the same parent."""
     real = folder
     if folder.is_symlink():
         real = Path(os.path.realpath(folder))
         above = Path(os.path.realpath(folder.parent))
         if above not in real.parents:
-            raise ReproError(Problem(f"{folder}: a link that leads out of {folder.parent}, and is not followed"))
+            raise ReproError(
+                Problem(f"is a link that leads out of {folder.parent}, so it is not followed", f"{folder}:")
+            )
     return os.open(real, _PASS_THROUGH | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
@@ -128,22 +130,23 @@ def _require_file(status: os.stat_result, path: Path) -> None:
         return
     kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
-    raise ReproError(Problem(f"{path}: {kind} and not a file, so it is not read"))
+    raise ReproError(Problem(f"is {kind} and not a file, so it is not read", f"{path}:"))
 
 
 def _unreadable(path: Path, error: OSError) -> Unreadable:
-    return Unreadable(Problem(f"{path}: cannot be read ({error.strerror or error})"))
+    return Unreadable(Problem(f"cannot be read ({error.strerror or error})", f"{path}:"))
 
 
 LONGEST_RECORD = 1 << 16
-"""Bytes; a script writes a few hundred."""
+"""Longest record in bytes. A script writes a few hundred."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`inside_image` is "2/2" where both of two nodes ran the job's task inside `image`; None without a container.
+    """Start or end record of a job.
 
-    `commit` is what the program's checkout was at when the job began; None without one, or where nobody could tell.
+    `inside_image` is "2/2" if both of two nodes ran the job's task inside `image`; None without a container. `commit`
+    is the commit of the program's checkout at the start of the job; None without a checkout or if it is unknown.
     """
 
     exit_code: int
@@ -157,25 +160,25 @@ class JobRecord:
 
     @property
     def outside_image(self) -> str | None:
-        """What is wrong with that proof; None where it is complete, or none is due."""
+        """Return what `inside_image` lacks; None if it is complete or the job has no container."""
         if self.inside_image is None:
             return None
-        seen, _, due = self.inside_image.partition("/")
-        if seen == due and seen.isdecimal():
+        inside, _, nodes = self.inside_image.partition("/")
+        if inside == nodes and inside.isdecimal():
             return None
-        return f"{seen or 'none'} of {due or 'its'} nodes ran it inside {self.image}"
+        return f"{inside or 'none'} of {nodes or 'its'} nodes ran it inside {self.image}"
 
     @property
     def nodes_inside(self) -> int | None:
-        """Number of nodes that ran the job's task inside the image; None where the record does not contain it."""
+        """Return the number of nodes that ran the job's task inside the image; None if it is not recorded."""
         nodes = (self.inside_image or "").partition("/")[0]
         return int(nodes) if re.fullmatch("[0-9]{1,9}", nodes) else None
 
 
 def read_record(path: Path) -> JobRecord | None:
-    """The record at `path`; None when there is none yet (they are renamed into place, so never half of one).
+    """Return the record at `path`, or None if it does not exist yet. Scripts rename records into place, complete.
 
-    Unreadable where it may not be read; ReproError where something else is in its place.
+    Raise Unreadable if the file may not be read, and ReproError if it is not a regular file.
     """
     text = tail_bytes(path.parent, path.name, LONGEST_RECORD).decode(errors="replace")
     fields: Mapping[str, str] = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Location(enum.Enum):
-    """Where a recorded process belongs, as seen from this process."""
+    """Location of a recorded process, as seen from this process."""
 
     HERE = "here"
     REBOOTED = "rebooted"
@@ -25,8 +25,9 @@ class Location(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineIdentity:
-    """`machine_id` is that of machine-id(5), `boot_id` is new at each boot, `pid_namespace` is its inode. An empty text
-    stands for what this system does not tell.
+    """Machine, boot and PID namespace of a process. A field is empty if the system does not provide it.
+
+    `machine_id` is that of machine-id(5), `boot_id` is new at each boot, `pid_namespace` is an inode number.
     """
 
     machine_id: str
@@ -55,7 +56,7 @@ def this_machine_identity() -> MachineIdentity:
 
 
 def place_of(machine: str | None, host: str) -> Location:
-    """Return where a process of this machine and host name belongs.
+    """Return where a process with this machine and host name belongs.
 
     Its processes are gone if this machine has been booted since. Without a recorded machine, the host name decides.
     """

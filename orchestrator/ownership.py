@@ -1,6 +1,6 @@
-"""Files and folders that only the current user can change: the check, and reading a file that passes it.
+"""Check that only the current user can change a file or folder, and reading of files that pass it.
 
-A shared ledger contains paths that other users can edit. A path from it is used only where this check passes.
+Other users can edit paths in a shared ledger. A path from the ledger is used only if it passes this check.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
 
-# Enough to enter a folder and read its mode; macOS does not have it.
+# O_PATH is enough to enter a folder and read its mode. macOS does not have it.
 _PASS_THROUGH: int = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 class NotOwn(ReproError):
-    """The path is missing, or somebody else can change what lies there (exit code 2)."""
+    """The path does not exist, or another user can change it (exit code 2)."""
 
 
 def user_name() -> str:
-    """Return the name of the user of this process, whatever the environment contains."""
+    """Return the name of this process's user. The environment has no influence."""
     return name_of_user(os.getuid())
 
 
 def name_of_user(uid: int) -> str:
-    """Return the name of this user; the number of one who has no name here, as in a container."""
+    """Return the name of this user, or the number if the user has no name here, as in a container."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
@@ -50,7 +50,7 @@ def why_not_own(status: os.stat_result) -> str | None:
 
 
 def why_not_own_path(path: Path) -> str | None:
-    """The same for a path, links followed; None as well for a path that does not exist."""
+    """Return why other users can change this path, with links followed; None if they cannot or it does not exist."""
     try:
         return why_not_own(path.stat())
     except (FileNotFoundError, NotADirectoryError):
@@ -62,8 +62,8 @@ def why_not_own_path(path: Path) -> str | None:
 def read_own_file(path: Path, runs: Iterable[Path]) -> bytes:
     """Return the bytes of a file in a run folder of the current user, below one of the folders `runs`.
 
-    NotOwn where the file is elsewhere, or where it, or a folder from the run folder down to it, is a link or can be
-    changed by another user.
+    Raise NotOwn if the file is elsewhere, or if it or a folder between it and `runs` is a link or can be changed by
+    another user.
     """
     parts, opened = _enter(path, runs)
     try:
@@ -97,11 +97,11 @@ def require_own_folder(folder: Path, runs: Iterable[Path]) -> None:
 
 
 def _enter(path: Path, runs: Iterable[Path]) -> tuple[tuple[str, ...], int]:
-    """Return the parts of `path` below its folder of runs, and a descriptor of the folder that it lies in."""
-    known = tuple(runs)
-    root, parts = _below(path, known)
+    """Return the parts of `path` below its folder of runs, and a descriptor of its parent folder."""
+    roots = tuple(runs)
+    root, parts = _below(path, roots)
     if root is None or len(parts) < 2 or ".." in parts:
-        raise _refused(path, f"is not in a run folder of {' or '.join(map(str, known)) or 'this ledger'}")
+        raise _refused(path, f"is not in a run folder of {' or '.join(map(str, roots)) or 'this ledger'}")
     here = root
     try:
         opened = os.open(root, _PASS_THROUGH | os.O_DIRECTORY)
@@ -122,11 +122,11 @@ def _enter(path: Path, runs: Iterable[Path]) -> tuple[tuple[str, ...], int]:
     return parts, opened
 
 
-def _below(path: Path, known: tuple[Path, ...]) -> tuple[Path | None, tuple[str, ...]]:
-    """Return which of the known folders a path lies in, and its parts below; home may have two names, by a link."""
+def _below(path: Path, roots: tuple[Path, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the root that contains the path, and the parts below it. A link may give home a second name."""
     for folder in path.parents:
-        root = folder if folder in known else folder.resolve() if folder.name == "runs" else None
-        if root in known:
+        root = folder if folder in roots else folder.resolve() if folder.name == "runs" else None
+        if root in roots:
             return root, path.relative_to(folder).parts
     return None, ()
 
@@ -138,11 +138,13 @@ def _require_own(path: Path, status: os.stat_result) -> None:
 
 
 def _refused(path: Path, why: str) -> NotOwn:
-    return NotOwn(Problem(f"{why}, so it is not used", f"{path}:", "repro submit again writes scripts of your own"))
+    return NotOwn(
+        Problem(f"{why}, so it is not used", f"{path}:", "run repro submit again to write scripts of your own")
+    )
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether the current user is the only member: their primary group, with their name and no further member."""
+    """Return whether it is the current user's primary group, with their name and no other member."""
     try:
         user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:

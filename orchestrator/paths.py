@@ -16,16 +16,16 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def short_name(experiment: str) -> str:
-    """What a person types: `figure-13` for the file `sc21/figure-13`."""
+    """Return the name that a person types: `figure-13` for the file `sc21/figure-13`."""
     return experiment.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """`shipped` holds the three data folders; `home` is where results and private files go.
+    """Folders of the project: `shipped` contains the data folders, `home` the results and private files.
 
-    `refused` is a ledger that lies in or above the working folder and that another user can change: it is not used
-    unless it is named.
+    `refused` is the problem with a ledger in or above the working folder that another user can change. Such a ledger is
+    used only if the user names it.
     """
 
     shipped: Path
@@ -34,21 +34,24 @@ class Folders:
 
     @property
     def templates(self) -> Path:
+        """Return the folder of the script templates."""
         return self.shipped / "templates"
 
     @property
     def runs(self) -> Path:
-        """Scripts, logs and end records of everything submitted; must be visible from the compute nodes."""
+        """Return the folder of scripts, logs and records of all runs. Compute nodes must see it."""
         return self.home / "runs"
 
     def experiment_files(self) -> Iterator[Path]:
+        """Yield the experiments' YAML files."""
         return self._files("experiments", "*/*.y*ml")
 
     def cluster_files(self) -> Iterator[Path]:
+        """Yield the cluster profiles' YAML files."""
         return self._files("clusters", "*.yaml")
 
     def _files(self, folder: str, pattern: str) -> Iterator[Path]:
-        """Files of the working folder, of home, then the shipped ones; the first of a name wins."""
+        """Yield the files of the working folder, of home and of `shipped`. The first file of a name wins."""
         seen: set[str] = set()
         for base in dict.fromkeys((Path.cwd(), self.home, self.shipped)):
             for path in sorted((base / folder).glob(pattern)):
@@ -58,29 +61,30 @@ class Folders:
                     yield path
 
     def run(self, run_id: str) -> Path:
+        """Return the folder of a run."""
         return self.runs / single_name(run_id)
 
     def job(self, run_id: str, slug: str) -> Path:
-        """Script, log and records of one job of a run; ReproError for a slug that would be no folder in the run's."""
+        """Return the folder of one job of a run. Raise ReproError if the slug leads out of the run's folder."""
         return self.run(run_id) / single_name(slug)
 
     def submissions(self, run_id: str) -> Path:
-        """What went to the scheduler: array and queue scripts, submitit's own files."""
+        """Return the folder of array scripts, queue scripts and submitit's files."""
         return self.run(run_id) / "submissions"
 
     def program(self, name: str) -> Path:
-        """The folder that PYTHONPATH of a job needs to import this version of our training program."""
+        """Return the folder of a version of the training program, for PYTHONPATH of a job."""
         return self.runs / "programs" / single_name(name)
 
     def image_import(self, name: str) -> Path:
-        """Script, log and record of one import of an image."""
+        """Return the folder of one image import."""
         return self.runs / "images" / single_name(name)
 
 
 def find_folders() -> Folders:
-    """The checkout this package runs from, else the wheel's data and the nearest folder that has a results.db.
+    """Return the folders of this checkout, else the wheel's data and the nearest folder with a results.db.
 
-    A folder that another user can change is never home, as a ledger and profiles in it decide what runs.
+    A folder that another user can change is never home, because its ledger and profiles decide what runs.
     """
     checkout, given = _PACKAGE.parent, os.environ.get("REPRO_HOME")
     wanted = Path(given).expanduser().absolute() if given else None
@@ -90,13 +94,13 @@ def find_folders() -> Folders:
     if wanted is not None:
         return Folders(shipped=shipped, home=wanted)
     here = Path.cwd()
-    found = next((folder for folder in (here, *here.parents) if (folder / "results.db").is_file()), here)
-    refused = _refused(found / "results.db")
-    return Folders(shipped=shipped, home=here if refused else found, refused=refused)
+    nearest = next((folder for folder in (here, *here.parents) if (folder / "results.db").is_file()), here)
+    refused = _refused(nearest / "results.db")
+    return Folders(shipped=shipped, home=here if refused else nearest, refused=refused)
 
 
 def _refused(ledger: Path) -> Problem | None:
-    """Why a ledger that nobody has named is not used: another user can change it, or replace it."""
+    """Return the problem with a ledger that the user has not named, if another user can change or replace it."""
     if not ledger.is_file():
         return None
     hint = f"name it if you trust it: --database {shlex.quote(str(ledger))}, or set REPRO_HOME to a folder of your own"

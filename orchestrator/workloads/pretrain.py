@@ -22,7 +22,7 @@ from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders
-from orchestrator.pretrain.pipeline import microbatch_slots
+from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, WorkloadSite
 
 PRETRAIN = "pretrain"
@@ -234,7 +234,7 @@ WORKLOAD = Workload(
     runs_on_cpu=True,
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
-        skips_last_product=True,  # pretrain/checkpoint.py
+        skips_last_product=True,  # pretrain/recompute.py
         keeps_keys=True,  # pretrain/attention.py
         sums_shared_embedding=True,
         overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
@@ -242,11 +242,11 @@ WORKLOAD = Workload(
         # megatron-core's rotation in torch operations (rope_utils.py), in 16 bits: half negated 2, joined 4, both
         # multiplied 8, added 6, copied 4; backward multiplied 8, half negated 2, joined 4, added 6, zeros 2 and added 6
         rotary_bytes=(24, 28),
-        # pretrain/loss.py: written 2, read for the sums 2, read and overwritten by their gradient 4, read by both
+        # pretrain/layers.py: written 2, read for sums 2, read and overwritten by their gradient 4, read by both
         # products 4; the maximum of a split vocabulary is found in a pass of its own.
         logit_bytes=12,
         sharded_logit_bytes=2,
-        accumulated_bytes=8,  # pretrain/weight_gradient.py: the product reads and writes the fp32 sum
+        accumulated_bytes=8,  # pretrain/megatron_patches.py: the product reads and writes the fp32 sum
         optimizer_bytes=42,  # no loss scale: the norm 4, Adam's 16 and 12, the 16-bit copy 6, the gradient zeroed 4
         # Importing torch and Megatron-Core, NCCL's connections, compiling: measured with megatron-core 0.16.1 on H200,
         # torch 2.11; assumed on other GPUs.

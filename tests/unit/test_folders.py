@@ -178,7 +178,7 @@ def test_wait_below_another_users_ledger_says_so_and_runs_nothing_of_it(place: P
     for words in (("wait",), ("status",), ("cancel", "figure-13"), ("retry", "figure-13"), ("list",)):
         done = installed(place, *words)
         assert done.returncode == 2 and done.stdout == "", (words, done)
-        assert f"repro: {project}: belongs to nobody, so it is not used; name it" in done.stderr
+        assert f"repro: {project}: belongs to nobody, so it is not used. Hint: name it" in done.stderr
     # Named it is used, and its rows are still the other user's.
     named = installed(place, "status", "--database", str(project / "results.db"))
     assert named.returncode == 0, named.stderr

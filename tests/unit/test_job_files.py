@@ -155,7 +155,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) ->
     ):
         (refused,) = within(5, read)
         assert isinstance(refused, ReproError) and refused.exit_code == EXIT_USER_ERROR
-        assert len(refused.problems) == 1 and str(refused).startswith(f"{job}/log.txt: a")
+        assert len(refused.problems) == 1 and str(refused).startswith(f"{job}/log.txt: is a")
         assert "secret" not in str(refused)
 
 

@@ -18,14 +18,20 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.masking import MASK, looks_secret, masked, masked_environment, masked_tree, masked_words
+from orchestrator.masking import MASK, masked, masked_tree, masked_words
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import export_rows
+from orchestrator.secret_patterns import holds_secret
 from tests.unit.results.making import figure_13, measured
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def is_masked(name: str, value: str) -> bool:
+    """Return whether the value of this name is secret, or contains a secret."""
+    return holds_secret(name, value) or masked(value) != value
 
 
 def words_of(text: str) -> list[str]:
@@ -89,7 +95,7 @@ CHOSEN = (FREE | drawn("'\"\\$`;&|()<>= ,:@/ab", 6, 20)).filter(lambda text: not
 
 
 def _plain(text: str) -> bool:
-    return not looks_secret("TOKEN", text)
+    return not is_masked("TOKEN", text)
 
 
 # Each with what must be left of it.
@@ -143,7 +149,7 @@ def test_what_has_the_shape_of_a_secret_is_masked_in_any_text(secret: str, befor
     parts = [line for line in secret.split("\n") if len(line) >= 6 and "KEY" not in line and ": " not in line]
     for found in (
         masked(before + secret + after),
-        *masked_environment({"X": f"a {secret}"}).values(),
+        *masked_tree({"X": f"a {secret}"}).values(),
         masked_words(["--x", secret])[1],
         masked_words([f"--y={secret}"])[0],
         json.dumps(masked_tree({"a": [1, {"b": f"c:{secret}"}]})),
@@ -151,7 +157,7 @@ def test_what_has_the_shape_of_a_secret_is_masked_in_any_text(secret: str, befor
     ):
         assert not any(leaks(part, found) for part in parts)
         assert MASK in found
-    assert looks_secret("X", secret)
+    assert is_masked("X", secret)
 
 
 @unhurried
@@ -168,17 +174,17 @@ def test_of_a_url_the_password_is_masked_and_the_rest_stays(user: str, secret: s
         f"postgresql://{user}:***@{rest}",
         f"--database=postgresql://{user}:***@{rest}",
     ]
-    assert masked_environment({"PIP_INDEX_URL": url}) == {"PIP_INDEX_URL": f"postgresql://{user}:***@{rest}"}
+    assert masked_tree({"PIP_INDEX_URL": url}) == {"PIP_INDEX_URL": f"postgresql://{user}:***@{rest}"}
     found = masked(f"cannot reach {url} and so on")
     assert not leaks(secret, found.replace("cannot reach", "").replace("and so on", ""))
-    assert looks_secret("X", url) and masked(found) == found
+    assert is_masked("X", url) and masked(found) == found
 
 
 @unhurried
 @given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
 def test_a_secret_survives_in_no_recorded_environment_command_line_or_profile(name: str, secret: str) -> None:
-    assert looks_secret(name, secret)
-    assert masked_environment({name: secret, "NCCL_DEBUG": "WARN"}) == {name: MASK, "NCCL_DEBUG": "WARN"}
+    assert is_masked(name, secret)
+    assert masked_tree({name: secret, "NCCL_DEBUG": "WARN"}) == {name: MASK, "NCCL_DEBUG": "WARN"}
     assume(not re.match("--|-.$", secret))
     words = ["train", f"--{name}", secret, f"--env={name}={secret}", "-e", f"{name}={secret}", "--lr", "0.1"]
     kept = ["train", f"--{name}", MASK, f"--env={name}={MASK}", "-e", f"{name}={MASK}", "--lr", "0.1"]
@@ -212,8 +218,8 @@ def test_a_value_known_to_be_secret_is_masked_whatever_it_looks_like_and_however
 @pytest.mark.parametrize("name", INNOCENT_NAMES)
 @pytest.mark.parametrize("value", ["abc", "GPT2BPETokenizer", "mlx5_0,mlx5_1", "ssh-ed25519 AAAAC3Nza", "a=b"])
 def test_names_that_only_sound_like_it_are_left_alone(name: str, value: str) -> None:
-    assert not looks_secret(name, value)
-    assert masked_environment({name: value}) == {name: value}
+    assert not is_masked(name, value)
+    assert masked_tree({name: value}) == {name: value}
     for text in (f"export {name}={shlex.quote(value)}\n", f"--{name} {value} --x", f"'{name}': '{value}'"):
         assert masked(text) == text
     assert masked_words([f"--{name}", value]) == [f"--{name}", value]
@@ -222,7 +228,7 @@ def test_names_that_only_sound_like_it_are_left_alone(name: str, value: str) -> 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 @pytest.mark.parametrize("value", [*PLAIN_VALUES, ""])
 def test_a_number_a_switch_a_path_or_a_reference_is_no_secret_under_any_name(name: str, value: str) -> None:
-    assert not looks_secret(name, value)
+    assert not is_masked(name, value)
     text = f"export {name}={value}\n{name}='{value}'\n"
     assert masked(text) == text and masked_tree({name: value}) == {name: value}
 
@@ -236,7 +242,7 @@ def test_a_number_a_switch_a_path_or_a_reference_is_no_secret_under_any_name(nam
     ],
 )
 def test_what_only_begins_like_a_path_or_a_number_is_masked(value: str) -> None:
-    assert masked_environment({"MY_SECRET": value}) == {"MY_SECRET": MASK}
+    assert masked_tree({"MY_SECRET": value}) == {"MY_SECRET": MASK}
 
 
 OURS = [
@@ -290,7 +296,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     assert masked(once) == once
     words = masked_words(text.split("\n"))
     assert masked_words(words) == words
-    assert not looks_secret("X", once)
+    assert not is_masked("X", once)
 
 
 def test_a_reason_out_of_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:

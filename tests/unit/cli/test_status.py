@@ -157,7 +157,7 @@ def test_a_log_that_may_not_be_read_is_said_and_the_others_are_shown(made: MadeJ
     log.unlink()
     log.symlink_to("/etc/hostname")
     rows = shown(made)
-    assert "a link and not a file, so it is not read" in rows["a-id"]["why"]
+    assert "is a link and not a file, so it is not read" in rows["a-id"]["why"]
     assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("0/8", "2/8")
 
 

@@ -516,7 +516,7 @@ def test_what_could_not_be_read_is_said_and_hinders_no_other(tmp_path: Path) -> 
     site.ends(1, 2, 3)
     said = collect(site.ledger)
     assert [text.partition("-id/")[2] for text in said] == [
-        "log.txt: a folder and not a file, so it is not read",
+        "log.txt: is a folder and not a file, so it is not read",
         "log.txt: 1 line of 1,100,001 bytes ignored, as no program writes such a line",
     ]
     assert [site.row(name).verdict for name in "abc"] == [None, "verified", "verified"]

@@ -63,7 +63,7 @@ def test_no_folder_and_an_empty_one_have_no_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["log.txt", "rank-3.log", "log.txt.gz"])
 def test_what_is_no_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ReproError, match=f"{name}: a pipe and not a file, so it is not read$"):
+    with pytest.raises(ReproError, match=f"{name}: is a pipe and not a file, so it is not read$"):
         log_files(tmp_path)
 
 
