@@ -20,6 +20,7 @@ test: .venv/installed-test
 	ruff check .
 	ruff format --check .
 	mypy
+	vulture
 	python -m pytest tests/training tests/mpirun
 	set -m; \
 	  python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
