@@ -213,7 +213,7 @@ def _open_or_unjudged(ledger: Ledger) -> list[JobRow]:
 
 def _ended_well(folders: Folders, row: JobRow) -> bool:
     """Return whether a job is verified, or failed as published."""
-    if row.verdict != FAILED or not ran_out_of_memory(row):
+    if row.verdict != FAILED or not ran_out_of_memory(row.failure):
         return row.verdict == VERIFIED
     try:
         cases = expand(find_experiment(folders, row.experiment), row.scale)

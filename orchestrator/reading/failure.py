@@ -12,32 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.ledger.rows import JobRow
-from orchestrator.ledger.tables import FAILED
+from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
-from orchestrator.megatron.logs.root_cause_kinds import (
-    ARGUMENT_ERROR,
-    ASSERTION,
-    CONTAINER,
-    FAULTS,
-    GPU_FAULT,
-    GPU_IN_USE,
-    GPU_UNUSABLE,
-    KILLED,
-    NCCL_ERROR,
-    NCCL_LOST,
-    NCCL_MISUSED,
-    NCCL_TIMEOUT,
-    NO_GPU_MEMORY,
-    NO_HOST_MEMORY,
-    NODE_FAILURE,
-    NOT_A_NUMBER,
-    NOT_FOUND,
-    NOT_STARTED,
-    OUTSIDE_IMAGE,
-    PREEMPTED,
-    TIME_LIMIT,
-)
 from orchestrator.megatron.logs.scan import Origin, lines_with
 
 if TYPE_CHECKING:
@@ -138,31 +114,40 @@ _BY_STATE = {
 }
 
 _BY_KIND = {
-    NOT_STARTED: Failure.STOPPED,
-    OUTSIDE_IMAGE: Failure.CONFIGURATION,
-    ARGUMENT_ERROR: Failure.CONFIGURATION,
-    ASSERTION: Failure.CONFIGURATION,
-    GPU_FAULT: Failure.GPU_FAULT,
-    GPU_UNUSABLE: Failure.CONFIGURATION,
-    GPU_IN_USE: Failure.GPU_IN_USE,
-    NO_GPU_MEMORY: Failure.GPU_OOM,
-    NO_HOST_MEMORY: Failure.HOST_OOM,
-    NOT_FOUND: Failure.CONFIGURATION,
-    KILLED: Failure.KILLED,
-    NCCL_MISUSED: Failure.CONFIGURATION,
-    NCCL_ERROR: Failure.NCCL_ERROR,
-    NCCL_LOST: Failure.NCCL_ERROR,
-    NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
-    TIME_LIMIT: Failure.TIMEOUT,
-    NODE_FAILURE: Failure.NODE_FAIL,
-    PREEMPTED: Failure.PREEMPTED,
-    CONTAINER: Failure.IMAGE,
+    kinds.NOT_STARTED: Failure.STOPPED,
+    kinds.OUTSIDE_IMAGE: Failure.CONFIGURATION,
+    kinds.ARGUMENT_ERROR: Failure.CONFIGURATION,
+    kinds.ASSERTION: Failure.CONFIGURATION,
+    kinds.GPU_FAULT: Failure.GPU_FAULT,
+    kinds.GPU_UNUSABLE: Failure.CONFIGURATION,
+    kinds.GPU_IN_USE: Failure.GPU_IN_USE,
+    kinds.NO_GPU_MEMORY: Failure.GPU_OOM,
+    kinds.NO_HOST_MEMORY: Failure.HOST_OOM,
+    kinds.NOT_FOUND: Failure.CONFIGURATION,
+    kinds.KILLED: Failure.KILLED,
+    kinds.NCCL_MISUSED: Failure.CONFIGURATION,
+    kinds.NCCL_ERROR: Failure.NCCL_ERROR,
+    kinds.NCCL_LOST: Failure.NCCL_ERROR,
+    kinds.NCCL_TIMEOUT: Failure.NCCL_TIMEOUT,
+    kinds.TIME_LIMIT: Failure.TIMEOUT,
+    kinds.NODE_FAILURE: Failure.NODE_FAIL,
+    kinds.PREEMPTED: Failure.PREEMPTED,
+    kinds.CONTAINER: Failure.IMAGE,
 }
 """Classes by the kind of the line that `megatron.logs.root_cause` finds."""
 
 DECIDES_ANY_END = frozenset(
-    {ARGUMENT_ERROR, ASSERTION, GPU_FAULT, GPU_UNUSABLE, GPU_IN_USE, NO_GPU_MEMORY, NO_HOST_MEMORY}
-    | {NCCL_ERROR, NCCL_TIMEOUT}
+    {
+        kinds.ARGUMENT_ERROR,
+        kinds.ASSERTION,
+        kinds.GPU_FAULT,
+        kinds.GPU_UNUSABLE,
+        kinds.GPU_IN_USE,
+        kinds.NO_GPU_MEMORY,
+        kinds.NO_HOST_MEMORY,
+        kinds.NCCL_ERROR,
+        kinds.NCCL_TIMEOUT,
+    }
 )
 """Kinds of lines that decide even if the scheduler reports a good end, or the time limit for which ranks waited."""
 
@@ -198,24 +183,34 @@ class Ending:
         return self.state == "COMPLETED" and self.exit_code in (0, None)
 
 
-def ran_out_of_memory(row: JobRow) -> bool:
-    """Return whether the job failed because a GPU's memory was too small."""
-    return row.verdict == FAILED and row.failure == Failure.GPU_OOM.value
+def failure_named(name: str | None) -> Failure:
+    """Return the failure class with this name; attempts of older releases have no class."""
+    return Failure(name) if name in {member.value for member in Failure} else Failure.PROGRAM
+
+
+def pause_before(submitted: int, failure: Failure) -> int:
+    """Return the seconds that the next submission waits after so many submissions."""
+    if not POLICIES[failure].again or submitted == 0:
+        return 0
+    return BACK_OFF_S[min(submitted - 1, len(BACK_OFF_S) - 1)]
+
+
+def ran_out_of_memory(failure: str | None) -> bool:
+    """Return whether this is the class of an attempt that failed because a GPU's memory was too small."""
+    return failure == Failure.GPU_OOM.value
 
 
 def fails_as_published(case: Case, failure: str | None) -> bool:
     """Return whether a failed job of this case ended as its source reports: it ran out of GPU memory."""
-    return case.expected is not None and case.expected.outcome == "oom" and failure == Failure.GPU_OOM.value
+    return case.expected is not None and case.expected.outcome == "oom" and ran_out_of_memory(failure)
 
 
 def failing_line(failure: Failure, cause: Cause | None) -> Cause | None:
     """Return the line of a log that decided the class: of the class's kinds, or the best line if it needs no kind."""
     if cause is None or failure is Failure.CANCELLED:
         return None
-    kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
-    if failure is Failure.NUMBERS:
-        kinds = [NOT_A_NUMBER]
-    line = cause.of(*kinds)
+    own_kinds = [kind for kind, of_kind in _BY_KIND.items() if of_kind is failure]
+    line = cause.of(*own_kinds) if failure is not Failure.NUMBERS else cause.of(kinds.NOT_A_NUMBER)
     if line is None and failure in _NEED_NO_KIND and cause.is_fault:
         line = cause
     return line
@@ -246,7 +241,7 @@ def failure_of(
         return by_kind
     if ending.reason == PREEMPTED_IN_GRACE:
         return Failure.PREEMPTED
-    if kind not in FAULTS and ending.exit_code == KILLED_CODE:
+    if kind not in kinds.FAULTS and ending.exit_code == KILLED_CODE:
         return Failure.KILLED
     if _lacks_proof(ending, kind):  # other nodes have the same container runtime
         return Failure.CONFIGURATION
@@ -262,7 +257,7 @@ def _lacks_proof(ending: Ending, kind: str | None) -> bool:
     """
     if not ending.outside_image:
         return False
-    has_no_reason = kind not in FAULTS or (kind not in _BY_KIND and ending.nodes_inside == 0)
+    has_no_reason = kind not in kinds.FAULTS or (kind not in _BY_KIND and ending.nodes_inside == 0)
     return ending.state == "COMPLETED" or has_no_reason
 
 
@@ -364,15 +359,3 @@ class _TaskEnds:
         if task is None:
             return None
         return next((node for low, high, node in reversed(self._spans) if low <= task <= high), None)
-
-
-def failure_named(name: str | None) -> Failure:
-    """Return the failure class with this name; attempts of older releases have no class."""
-    return Failure(name) if name in {one.value for one in Failure} else Failure.PROGRAM
-
-
-def pause_before(submitted: int, failure: Failure) -> int:
-    """Return the seconds that the next submission waits after so many submissions."""
-    if not POLICIES[failure].again or submitted == 0:
-        return 0
-    return BACK_OFF_S[min(submitted - 1, len(BACK_OFF_S) - 1)]

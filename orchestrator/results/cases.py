@@ -169,7 +169,7 @@ class Result:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        return self.row is not None and ran_out_of_memory(self.row)
+        return self.row is not None and ran_out_of_memory(self.row.failure)
 
     @property
     def expects_oom(self) -> bool:

@@ -290,16 +290,11 @@ def continue_timer_block(log: bytes, start: int, end: int, timers: Timers) -> Ti
 
 # ---- Alpa's benchmark of Megatron-LM -------------------------------------------------------------------------
 
+# fmt: off
 _ALPA_FIELDS = (
-    "exp_name",
-    "instance",
-    "num_hosts",
-    "num_devices_per_host",
-    "model_name",
-    "method",
-    "value",
-    "time_stamp",
+    "exp_name", "instance", "num_hosts", "num_devices_per_host", "model_name", "method", "value", "time_stamp",
 )
+# fmt: on
 _ALPA_WORD = b"exp_name: "
 _TFLOPS = re.compile(rf"'tflops': ({NUMBER.decode()})[,}}]")
 _PARAMETER_COUNT = re.compile(rf"'param(?:eter)?_count': ({NUMBER.decode()})[,}}]")

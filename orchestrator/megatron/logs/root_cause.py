@@ -10,26 +10,8 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from orchestrator.megatron.logs import root_cause_kinds as kinds
 from orchestrator.megatron.logs.launcher_reports import ContainerReport, LauncherReport
-from orchestrator.megatron.logs.root_cause_kinds import (
-    ASSERTION,
-    CONSEQUENCE,
-    CONTAINER,
-    ERROR,
-    FAULTS,
-    FOLLOW_AN_END,
-    GPU_IN_USE,
-    KINDS,
-    NAN_ITERATIONS,
-    NCCL_TIMEOUT,
-    NO_GPU_MEMORY,
-    NOT_A_NUMBER,
-    OF_JOB,
-    OF_RANK,
-    SLURM_ENDS,
-    TOKENS,
-    memory_short,
-)
 from orchestrator.megatron.logs.scan import Labelled, Origin, labelled, line_around, lines_with
 
 LONGEST_LINE = 300
@@ -37,10 +19,10 @@ LONGEST_LINE = 300
 
 _MOST_RANKS = 4096
 
-_ORDER = {kind: order for order, (kind, _) in reversed(list(enumerate(KINDS)))}
-_ASSERTION, _ERROR, _NCCL_TIMEOUT = _ORDER[ASSERTION], _ORDER[ERROR], _ORDER[NCCL_TIMEOUT]
-_GPU_IN_USE, _NO_GPU_MEMORY, _CONTAINER = _ORDER[GPU_IN_USE], _ORDER[NO_GPU_MEMORY], _ORDER[CONTAINER]
-_LEAST_ERROR = max(order for order, (kind, _) in enumerate(KINDS) if kind == ERROR)
+_ORDER = {kind: order for order, (kind, _) in reversed(list(enumerate(kinds.KINDS)))}
+_ASSERTION, _ERROR, _NCCL_TIMEOUT = _ORDER[kinds.ASSERTION], _ORDER[kinds.ERROR], _ORDER[kinds.NCCL_TIMEOUT]
+_GPU_IN_USE, _NO_GPU_MEMORY, _CONTAINER = _ORDER[kinds.GPU_IN_USE], _ORDER[kinds.NO_GPU_MEMORY], _ORDER[kinds.CONTAINER]
+_LEAST_ERROR = max(order for order, (kind, _) in enumerate(kinds.KINDS) if kind == kinds.ERROR)
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
 _TRAINED = b"elapsed time per iteration"
@@ -69,7 +51,7 @@ class Cause:
     @property
     def is_fault(self) -> bool:
         """Whether the line is an error: not the world size, nor a NaN."""
-        return self.kind in FAULTS
+        return self.kind in kinds.FAULTS
 
     def of(self, *kinds: str) -> Cause | None:
         """Return the best line of these kinds."""
@@ -147,7 +129,7 @@ class CauseFinder:
 
     def _restart(self) -> None:
         best = self._start.cause()
-        if best is not None and best.is_fault and best.kind not in OF_JOB:  # a restarted job has got over these
+        if best is not None and best.is_fault and best.kind not in kinds.OF_JOB:  # a restarted job has got over these
             self._earlier = best
         self._start = _Start()
 
@@ -169,14 +151,14 @@ class _Start:
         """Read the next part, which begins at this position in the log."""
         if self._trained_at is None and (trained := part.find(_TRAINED)) >= 0:
             self._trained_at = begins + trained
-        if self._ended_at is None and (ended := SLURM_ENDS.search(part)) is not None:
+        if self._ended_at is None and (ended := kinds.SLURM_ENDS.search(part)) is not None:
             self._ended_at = begins + ended.start()
         for start, line in self._report.read(part):
             self._add(begins + start, line)
-        for token in TOKENS:
+        for token in kinds.TOKENS:
             for start, end in lines_with(part, token):
                 self._add(begins + start, labelled(part[start:end]))
-        nan = NAN_ITERATIONS.search(part) if _ORDER[NOT_A_NUMBER] not in self._first_lines else None
+        nan = kinds.NAN_ITERATIONS.search(part) if _ORDER[kinds.NOT_A_NUMBER] not in self._first_lines else None
         if nan is not None:
             start, end = line_around(part, nan.start())
             self._add(begins + start, labelled(part[start:end]))
@@ -189,7 +171,7 @@ class _Start:
                 continue
             if order == _CONTAINER and not self._containers.failed:  # Slurm ended all of them
                 continue
-            best.setdefault(KINDS[order][0], self._best_of(order))
+            best.setdefault(kinds.KINDS[order][0], self._best_of(order))
         if not best:
             return None
         first, *others = best.values()
@@ -199,14 +181,14 @@ class _Start:
         order = _kind_of(line.text)
         if order is None:
             return
-        shown = KINDS[order][1].search(line.text)
+        shown = kinds.KINDS[order][1].search(line.text)
         if shown is not None and shown.groupdict().get("shown"):
             line = replace(line, text=shown["shown"])
         if order == _ASSERTION and self._trained_at is not None and self._trained_at < at:
             order = _ERROR  # before the first iteration an assertion refuses the arguments
-        if self._ended_at is not None and self._ended_at < at and KINDS[order][0] in FOLLOW_AN_END:
+        if self._ended_at is not None and self._ended_at < at and kinds.KINDS[order][0] in kinds.FOLLOW_AN_END:
             order = _LEAST_ERROR
-        if order == _NO_GPU_MEMORY and (short := memory_short(line.text)) is not None:
+        if order == _NO_GPU_MEMORY and (short := kinds.memory_short(line.text)) is not None:
             order = _GPU_IN_USE if short.is_of_others else order
             self._filled_by_job |= not short.is_of_others
         if order == _CONTAINER:
@@ -223,7 +205,7 @@ class _Start:
         self._first_lines.setdefault(order, _FirstLines(hit)).add(hit)
 
     def _best_of(self, order: int) -> Cause:
-        kind, lines = KINDS[order][0], self._first_lines[order]
+        kind, lines = kinds.KINDS[order][0], self._first_lines[order]
         culprit = self._report.rank
         if order == _NCCL_TIMEOUT and self._culprit is not None:
             culprit = self._culprit.line.rank
@@ -235,10 +217,10 @@ class _Start:
         if order == _CONTAINER:
             text, origins = self._containers.text(), self._containers.failed
             rank = origins[0].task
-        elif kind in OF_JOB:
+        elif kind in kinds.OF_JOB:
             rank = None
-        elif self._is_of_node(hit) or (rank is None and kind in OF_RANK):
-            rank = culprit if kind in OF_RANK else None
+        elif self._is_of_node(hit) or (rank is None and kind in kinds.OF_RANK):
+            rank = culprit if kind in kinds.OF_RANK else None
         return Cause(kind, text[:LONGEST_LINE], rank, origins=origins)
 
     def _is_of_node(self, hit: _Hit) -> bool:
@@ -255,7 +237,7 @@ def _kind_of(text: str) -> int | None:
 @lru_cache(maxsize=1024)
 def _kind_of_similar(text: str) -> int | None:
     """Return the kind of all lines that differ only in their digits. Repeated lines are found in the cache."""
-    for order, (_, pattern) in enumerate(KINDS):
-        if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and CONSEQUENCE.search(text)):
+    for order, (_, pattern) in enumerate(kinds.KINDS):
+        if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and kinds.CONSEQUENCE.search(text)):
             return order
     return None

@@ -123,16 +123,18 @@ CONSEQUENCE = re.compile(
 )
 """Exceptions of a rank that lost other ranks or was ended by a signal. The last one is of torch's data loader."""
 
+# fmt: off
 TOKENS = (
-    *(b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event"),
-    *(b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error"),
-    *(b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO "),
-    *(b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: "),
-    *(b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure"),
-    *(b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost"),
-    *(b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML"),
+    b"rror", b"Exception", b"repro: ", b"out of memory", b"_STATUS_ALLOC_FAILED", b"allocate memory", b"kill event",
+    b"can't open file", b"must be exported", b"(SIG", b"exited on signal", b"Segmentation", b"Bus error",
+    b"Floating point exc", b"Illegal instr", b"Watchdog caught", b"NCCL work", b"NCCL operations", b"DUE TO ",
+    b"collective timeout", b"not found", b"No module named", b"srun: ", b"slurmstepd", b"pretrain: ", b"bash: ",
+    b"timeout: ", b"mpirun: ", b"prterun: ", b" nan |", b"inf |", b"using world size: ", b" Killed", b"Cuda failure",
+    b"Call to ibv_", b"socket interface", b"neither AF_INET", b"Duplicate GPU", b"peer access is", b"GPU is lost",
+    b"GPU requires", b"fallen off the bus", b"the device handle", b"NVIDIA-SMI has", b"to initialize NVML",
     b": line ",
 )
+# fmt: on
 """Literals, one of which each line of any kind contains. They are searched first because that is many times faster than
 patterns. Only lines of NaN iterations need a pattern, `NAN_ITERATIONS`."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.catalog.expand import expand
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING
 from orchestrator.megatron.logs.fact_lines import WorldLine
@@ -17,11 +18,11 @@ from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.collect import measure
 from orchestrator.reading.config_check import Expected, expected_of
 from orchestrator.reading.facts import LogFacts
-from orchestrator.reading.failure import Ending, Failure, ran_out_of_memory
+from orchestrator.reading.failure import Ending, Failure, fails_as_published, ran_out_of_memory
 from orchestrator.reading.parse import LogReport, read_log
 from orchestrator.reading.verdict import ENOUGH_INTERVALS, OUT_OF_MEMORY, Judgement, judge
 from tests.unit.ledger.making import job_spec
-from tests.unit.results.making import a_row
+from tests.unit.results.making import a_row, shipped
 
 WELL = Ending(ENDED, "COMPLETED", 0, None)
 LIMIT = Ending(ENDED, "TIMEOUT", 124, "the time limit")
@@ -319,12 +320,12 @@ def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times(
     assert "out of memory" not in reason(log_of((*EIGHT[:7], replace(EIGHT[7], nan=1))), find=NO_MEMORY)
 
 
-def test_only_a_failed_job_of_the_class_gpu_oom_ran_out_of_memory(tmp_path: Path) -> None:
-    row = replace(a_row(tmp_path), verdict="failed", failure="gpu-oom")
-    assert ran_out_of_memory(row)
+def test_only_the_class_gpu_oom_is_the_published_end_of_a_case() -> None:
+    case = next(case for case in expand(shipped("figure-17"), "paper") if case.expected is not None)
+    assert ran_out_of_memory("gpu-oom") and fails_as_published(case, "gpu-oom")
+    assert not fails_as_published(replace(case, expected=None), "gpu-oom")
     for other in ("host-oom", "gpu-in-use", "timeout", None):
-        assert not ran_out_of_memory(replace(row, failure=other, verdict_reason=f"{GPU}; FAILED with exit code 1"))
-    assert not ran_out_of_memory(replace(row, verdict="verified"))
+        assert not ran_out_of_memory(other) and not fails_as_published(case, other)
 
 
 # ---- whole logs, as ranks and Slurm print them -----------------------------------------------------------------------
@@ -407,7 +408,7 @@ def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path
     )
     assert (found.failure, found.deciding_rank) == ("gpu-oom", 1)
     assert found.deciding_line == "torch.OutOfMemoryError: CUDA out of memory."
-    assert ran_out_of_memory(replace(row, verdict=found.verdict, failure=found.failure))
+    assert ran_out_of_memory(found.failure)
 
 
 def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tmp_path: Path) -> None:
