@@ -39,10 +39,12 @@ class PlannedCase:
 
     @property
     def case(self) -> Case:
+        """The case itself."""
         return self.checked.case
 
     @property
     def label(self) -> str:
+        """Experiment and case: `figure-13 pp=8,tp=8,gbs=32`."""
         return _label(self.entry, self.case)
 
 
@@ -99,7 +101,7 @@ def _label(entry: Entry, case: Case) -> str:
 
 
 LEAST_INTERVALS = 3
-"""Log intervals behind the warm-up that every case keeps: the fewest of which the median leaves a stray one out."""
+"""Log intervals after the warm-up that every case keeps: the fewest whose median ignores one outlier."""
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 _MOST_NAMED = 3
@@ -107,7 +109,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job as a budget sees it: how it trains unless it is cut, and how long an iteration is predicted to take."""
+    """A job in a time budget: its training as the experiment has it, and the predicted time of an iteration."""
 
     name: str
     training: Training
@@ -115,9 +117,9 @@ class Run:
     program: str
 
     def iterations(self, measured: int) -> int:
-        """How many leave so many measured ones: whole log intervals, never under the least, never over its own.
+        """Return the iterations of the job for a number of measured ones, in whole log intervals.
 
-        Behind the warm-up, or the first interval where that is longer: it holds the start-up (`reading/statistics`).
+        Not measured are the warm-up and the first interval, which contains the start-up (`reading/statistics`).
         """
         every = self.training.log_interval
         not_measured = max(1, math.ceil(self.training.warmup_iterations / every))
@@ -125,17 +127,17 @@ class Run:
         return min(self.training.iterations, intervals * every)
 
     def run_s(self, measured: int) -> float:
-        """Seconds from start to end with so many measured iterations."""
+        """Return the seconds from start to end with this number of measured iterations."""
         training = replace(self.training, iterations=self.iterations(measured))
         return run_s(training, self.iteration_ms, self.program)
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """Cases with as many iterations as fit; of each, in the same order, those that the experiment asks for (`own`) and
-    the seconds of its job.
+    """Cases with as many iterations as fit a time budget.
 
-    Of cases that are the same job `total_s` counts it once. `uncertainty` is the largest of the predictions', relative.
+    For each case, in order, `own` has the experiment's iterations and `run_s` the seconds of its job. `total_s` counts
+    a shared job once. `uncertainty` is the largest relative uncertainty of the predictions.
     """
 
     cases: tuple[Case, ...]
@@ -148,22 +150,24 @@ class Budgeted:
 
 
 def read_budget(text: str) -> int:
-    """`10m`, `600s`, `1h` or `0:10:00`, as a time limit is written, in seconds; ReproError for anything else."""
+    """Parse `10m`, `600s`, `1h` or `0:10:00` to seconds; ReproError for any other text."""
     if plain := re.fullmatch(r"([0-9]{1,7})([smh])", text):
-        found = int(plain[1]) * _UNITS_S[plain[2]]
+        budget_s = int(plain[1]) * _UNITS_S[plain[2]]
     elif re.fullmatch(r"(?:[0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]", text):
-        found = time_limit_s(text)
+        budget_s = time_limit_s(text)
     else:
-        found = 0
-    if not found:
-        raise ReproError(Problem(f"--time-budget {text}: no time", hint="for example 10m, 600s, 1h or 0:10:00"))
-    return found
+        budget_s = 0
+    if not budget_s:
+        raise ReproError(Problem(f"--time-budget {text}: not a time", hint="for example 10m, 600s, 1h or 0:10:00"))
+    return budget_s
 
 
 def within_budget(cases: Sequence[Case], target: Target, budget_s: int) -> Budgeted:
-    """Cases that the target does not refuse, with iterations that fit.
+    """Return the cases, none of which the target refuses, with as many iterations as fit the budget.
 
-    ReproError where nothing is predicted of a case, or where not even the least iterations of all of them fit.
+    All jobs, one after another, keep the same number of measured iterations, the largest that fits; a case with fewer
+    iterations keeps its own. The result depends only on cases, machine and budget. ReproError if the time of a case is
+    not predicted, or if the smallest number of iterations does not fit.
     """
     runs, uncertainty = _runs(cases, target)
     measured = most_measured(list(runs.values()), budget_s)
@@ -182,34 +186,34 @@ def within_budget(cases: Sequence[Case], target: Target, budget_s: int) -> Budge
 
 
 def most_measured(runs: Sequence[Run], budget_s: float) -> int | None:
-    """The largest number of measured iterations, the same for all, with which they fit; None where none does."""
+    """Return the largest common number of measured iterations that fits the budget; None if none fits."""
     enough = max((run.training.iterations for run in runs), default=0)
     fitting = bisect_right(range(enough + 1), budget_s, key=lambda measured: total_s(runs, measured))
     return fitting - 1 if fitting else None
 
 
 def total_s(runs: Sequence[Run], measured: int) -> float:
-    """Seconds of all of them, one after another."""
+    """Return the seconds of all jobs, one after another."""
     return sum(run.run_s(measured) for run in runs)
 
 
 def trained_for(case: Case, iterations: int) -> Case:
-    """The same case with so many iterations."""
+    """Return the case with another number of iterations."""
     return replace(case, training=replace(case.training, iterations=iterations))
 
 
 def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]:
-    """Every job once, by what it runs, and the largest uncertainty of their times."""
+    """Return every job once, by the part of its identity that the case decides, and the largest uncertainty."""
     hardware = target.hardware
     runs: dict[str, Run] = {}
     uncertainty = 0.0
     for case in cases:
         if case.device == "cpu":
             what = f"{short_name(case.experiment)} at scale {case.scale} runs on CPU cores, whose time is not predicted"
-            raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where takes fewer cases"))
+            raise ReproError(Problem(f"--time-budget: {what}", hint="leave it out; --where selects fewer cases"))
         duration = predict(case.model, case.layout, case.training, hardware, case.workload)
         if duration is None:
-            what = f"no time is predicted on {target.name}, whose GPUs' peak in {case.training.dtype} nobody has said"
+            what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
             raise ReproError(Problem(f"--time-budget: {what}", hint=hint))
         runs.setdefault(what_runs(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
@@ -218,10 +222,10 @@ def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]
 
 
 def _too_short(runs: Sequence[Run], budget_s: int) -> Problem:
-    """What the least would take, in whole seconds that are enough, and which cases take most of it."""
+    """Return the problem with the seconds that would suffice and the longest jobs."""
     longest = sorted(runs, key=lambda run: -run.run_s(0))[:_MOST_NAMED]
     named = ", ".join(f"{run.name} ({run.run_s(0):.0f} s)" for run in longest)
     jobs = "the job takes" if len(runs) == 1 else f"the {len(runs)} jobs take"
     what = f"{jobs} {math.ceil(total_s(runs, 0))} s even with no more than {LEAST_INTERVALS} measured intervals each"
-    hint = "give more time, or choose fewer with --where"
+    hint = "give more time, or select fewer cases with --where"
     return Problem(f"--time-budget {budget_s}s: {what}; longest: {named}", hint=hint)

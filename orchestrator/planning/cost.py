@@ -1,4 +1,4 @@
-"""What a case takes before anything is queued: memory against the GPU's, seconds per iteration, GPU-hours."""
+"""Predicted cost of a case: memory, seconds per iteration, GPU-hours."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Fit = Literal["fits", "OOM expected", "OOM unexpected", "fits, OOM published"]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A prediction. None is what cannot be said: of processes on CPU cores, or of a GPU that the profile leaves open.
+    """Predicted cost of a case. None is unknown: on CPU cores, or if the profile does not describe the GPU.
 
-    `usable_bytes` is what tensors can have of the GPU's memory; `job_s` has start-up in it, and of a job that runs out
-    of memory nothing else. `duration` is then what it would take if it fitted.
+    `usable_bytes` is the GPU memory that tensors can use. `job_s` includes the start-up; for a job that runs out of
+    memory it is the start-up alone, and `duration` is the time that it would take with enough memory.
     """
 
     nodes: int
@@ -33,7 +33,7 @@ class Cost:
 
 
 def cost_of(case: Case, target: Target) -> Cost:
-    """The cost of a case that the target does not refuse."""
+    """Return the cost of a case that the target does not refuse."""
     nodes = target.nodes_of(case)
     if case.device == "cpu":
         return Cost(nodes, None, None, None, None, None, None)
@@ -53,18 +53,18 @@ def cost_of(case: Case, target: Target) -> Cost:
 
 
 def run_s(training: Training, iteration_ms: float, program: str) -> float:
-    """Seconds of a job that comes to its end: its start, its iterations, and its evaluation."""
+    """Return the seconds of a complete job: start-up, iterations and evaluation."""
     runs = training.iterations + training.evaluation_iterations / 3  # forward only: a third of the work
     return find_workload(program).time.start_up_s + runs * iteration_ms / 1e3
 
 
 def memory_of(case: Case) -> MemoryEstimate:
-    """By the closed form of the program that the case runs."""
+    """Return the memory by the closed form for the case's workload."""
     return find_workload(case.workload).estimate_memory(case)
 
 
 def fit_of(case: Case, needed_bytes: float, usable_bytes: float) -> Fit:
-    """Whether it fits, held against what the source says of the case."""
+    """Compare the needed memory with the usable memory and with the outcome that the source reports."""
     published_oom = case.expected is not None and case.expected.outcome == "oom"
     if needed_bytes <= usable_bytes:
         return "fits, OOM published" if published_oom else "fits"

@@ -1,4 +1,4 @@
-"""Exact memory and parameters of any rank without a GPU: the real code on the meta device."""
+"""Exact memory and parameters of any rank without a GPU, from the real code on the meta device."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.workloads import find_workload, pretrain
 
 _COMMAND = [sys.executable, "-m", "orchestrator.planning.meta_memory"]
-_MOST_CHILDREN = 2  # each takes some 0.3 GB of memory and three seconds to start
+_MOST_CHILDREN = 2  # each needs 0.3 GB of memory and three seconds to start
 
 CoreAttention = Literal["flash", "unfused"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExactJob:
-    """A job in the arguments of `python -m orchestrator.pretrain`, which say the optimizer's sharding and the fusions.
+    """A job as arguments of `python -m orchestrator.pretrain`.
 
-    `attention` is `flash` for that program, whose own --attention-backend applies, and `unfused` for Megatron-LM's own
-    attention with its masked-softmax kernel, which keeps the scores: what Megatron-LM of 2021 has. That one also does
-    not let go of what a stage has sent on (`frees_outputs`).
+    `attention` is `flash` for `pretrain`, whose --attention-backend applies, and `unfused` for Megatron-LM's attention
+    of 2021 with its masked-softmax kernel, which keeps the scores. Megatron-LM of 2021 also keeps the outputs that a
+    stage has sent (`frees_outputs`).
     """
 
     arguments: tuple[str, ...]
@@ -47,10 +47,10 @@ class ExactJob:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """What one rank holds. Activations are at their peak over an iteration, which includes buffers of single kernels.
+    """Memory of one rank. Activations are the peak over an iteration, with buffers of single kernels.
 
-    Not included is what is no tensor of the program: the CUDA context, NCCL's buffers, cuBLAS's workspaces (torch takes
-    32 MiB for each of the two threads that call it on Hopper) and the allocator's fragments.
+    Only tensors of the program are counted, not the CUDA context, NCCL's buffers, cuBLAS's workspaces (on Hopper 32 MiB
+    for each of two threads) and fragments of the allocator.
     """
 
     rank: int
@@ -62,15 +62,16 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> int:
+        """Bytes at the peak of an iteration."""
         return self.weights_and_gradients_bytes + self.optimizer_bytes + self.activations_peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ExactMemory:
-    """The first and the last pipeline stage of a job, of each the first tensor- and data-parallel rank.
+    """Memory of the first tensor- and data-parallel rank of the first and of the last pipeline stage.
 
-    No other stage is worse: stages have equally many layers, earlier ones keep more microbatches in flight, and only
-    these two have an embedding or logits. `seconds` is how long planning took.
+    No other stage needs more: all have the same number of layers, earlier stages keep more microbatches in flight, and
+    only these two have an embedding or logits. `seconds` is the time of the planning.
     """
 
     ranks: tuple[RankMemory, ...]
@@ -93,7 +94,7 @@ def install_command() -> str:
 
 
 def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
-    """Plan each job, a second to some ten; in place of one that cannot be planned stands the reason, in one line."""
+    """Plan each job, in one to ten seconds. The result of a job that cannot be planned is the reason, in one line."""
     absent = absent_packages()
     if absent:
         return [f"planning with the real model needs {' and '.join(absent)}, not installed here"] * len(jobs)
@@ -102,7 +103,7 @@ def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
     with ExitStack() as stack:  # stops the children, also when interrupted
         busy: dict[_Child, int] = {}
 
-        def give_next(child: _Child | None) -> None:
+        def assign_next(child: _Child | None) -> None:
             if child is None or not child.alive:
                 child = _Child()
                 stack.callback(child.stop)
@@ -110,17 +111,17 @@ def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
             child.ask(jobs[busy[child]])
 
         for _ in range(min(_MOST_CHILDREN, len(jobs))):
-            give_next(None)
+            assign_next(None)
         while busy:
             for child in cast("list[_Child]", wait(cast(Any, list(busy)))):
                 results[busy.pop(child)] = child.result()
                 if waiting:
-                    give_next(child)
+                    assign_next(child)
     return results
 
 
 class _Child:
-    """A process that plans one job after another until one of them kills it, for example for want of memory."""
+    """A process that plans one job after another until it ends, for example because a job needs too much memory."""
 
     def __init__(self) -> None:
         package = Path(__file__).resolve().parents[2]
@@ -128,29 +129,30 @@ class _Child:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  it lives as long as the process
         self._process = subprocess.Popen(
             _COMMAND,
-            # Planning is for the CPU, also where there is a GPU.
+            # Planning runs on the CPU even if there is a GPU.
             env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,  # an interrupt from the keyboard is the parent's to deal with
+            start_new_session=True,  # the parent handles an interrupt from the keyboard
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._jobs, self._answers = self._process.stdin, self._process.stdout
         self.alive = True
 
     def fileno(self) -> int:
-        """What to wait on for the answer to `ask`."""
+        """Return the file descriptor to wait on for the answer to `ask`."""
         return self._answers.fileno()
 
     def ask(self, job: ExactJob) -> None:
-        with suppress(BrokenPipeError):  # `result` will say what it died of
+        """Start planning a job."""
+        with suppress(BrokenPipeError):  # `result` returns the cause
             self._jobs.write(json.dumps(asdict(job)) + "\n")
             self._jobs.flush()
 
     def result(self) -> ExactMemory | str:
-        """The answer to `ask`, waited for."""
+        """Wait for the answer to `ask` and return it."""
         answer = self._answers.readline()
         if not answer:
             return self._cause_of_death()
@@ -160,7 +162,7 @@ class _Child:
         return ExactMemory(tuple(RankMemory(**rank) for rank in fields["ranks"]), fields["seconds"])
 
     def stop(self) -> None:
-        """End the process, in the middle of a job if need be."""
+        """End the process, also in the middle of a job."""
         self.alive = False
         self._process.kill()
         self._process.wait()
@@ -176,13 +178,13 @@ class _Child:
         self.stop()
         if code < 0:
             return f"the planning process was ended by {signal.Signals(-code).name}"
-        said = [line for line in lines if line.strip()]
-        return f"the planning process ended: {said[-1] if said else f'exit code {code}'}"
+        messages = [line for line in lines if line.strip()]
+        return f"the planning process ended: {messages[-1] if messages else f'exit code {code}'}"
 
 
 @dataclass(frozen=True, slots=True)
 class ExactCase:
-    """What the GPU that needs most of a case holds. `parameters` are its own, of pipeline stage `stage`."""
+    """Memory of the GPU of a case that needs most, in pipeline stage `stage`, with its own `parameters`."""
 
     parameters: int
     stage: int
@@ -190,21 +192,21 @@ class ExactCase:
 
 
 def plan_exactly(cases: Sequence[Case]) -> list[ExactCase | str]:
-    """Each case by the real model; in place of one that cannot be planned stands the reason, in one line."""
-    results: list[ExactCase | str] = [_not_ours(case) or "" for case in cases]
+    """Plan each case with the real model. The result of a case that cannot be planned is the reason, in one line."""
+    results: list[ExactCase | str] = [_unsupported(case) or "" for case in cases]
     planned = [i for i, reason in enumerate(results) if not reason]
-    for i, found in zip(planned, exact_memory([exact_job(cases[i]) for i in planned]), strict=True):
-        if isinstance(found, str):
-            results[i] = found
+    for i, memory in zip(planned, exact_memory([exact_job(cases[i]) for i in planned]), strict=True):
+        if isinstance(memory, str):
+            results[i] = memory
             continue
         facts = find_workload(cases[i].workload).memory_of(cases[i])
-        worst = max(found.ranks, key=lambda rank: _total_bytes(rank, facts))
+        worst = max(memory.ranks, key=lambda rank: _total_bytes(rank, facts))
         results[i] = ExactCase(worst.parameters, worst.pipeline_rank, _total_bytes(worst, facts))
     return results
 
 
 def exact_job(case: Case) -> ExactJob:
-    """The case as our program would run it, less what the case's own program does not do."""
+    """Return the job of `pretrain` for a case, without features that the case's own workload lacks."""
     facts = find_workload(case.workload).memory_of(case)
     arguments = pretrain.model_arguments(case)
     if not facts.shards_optimizer and "--use-distributed-optimizer" in arguments:
@@ -216,7 +218,7 @@ def exact_job(case: Case) -> ExactJob:
     return ExactJob(tuple(arguments), case.layout.gpus, facts.attention, facts.frees_outputs)
 
 
-def _not_ours(case: Case) -> str | None:
+def _unsupported(case: Case) -> str | None:
     if case.model.experts:
         return "the exact planner builds no experts"
     if case.device == "cpu":
@@ -225,8 +227,10 @@ def _not_ours(case: Case) -> str | None:
 
 
 def _total_bytes(rank: RankMemory, facts: MemoryFacts) -> int:
-    """Megatron-Core keeps gradients of four bytes. Where the program's have two, it is that much less, and the
-    optimizer's step makes fp32 copies of them while there are no activations.
+    """Return the bytes of a rank, with the workload's size of gradients.
+
+    Megatron-Core keeps gradients of four bytes. With two bytes the optimizer step makes fp32 copies of them, when there
+    are no activations.
     """
     narrower = (4 - facts.gradient_bytes) * rank.parameters
     states = rank.weights_and_gradients_bytes - narrower + rank.optimizer_bytes

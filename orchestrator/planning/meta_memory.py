@@ -1,8 +1,7 @@
-"""One rank of a job on tensors without data: Megatron-Core's model, gradient buffers and schedule, their bytes counted.
+"""Memory of one rank of a job, counted on tensors without data, with Megatron-Core's model, buffers and schedule.
 
-`python -m orchestrator.planning.meta_memory` reads jobs and writes results, a JSON line each; `exact` starts it. A fake
-process group of the job's whole world stands in for the other ranks. The replacements made here are permanent for the
-process.
+`python -m orchestrator.planning.meta_memory` reads jobs and writes results, one JSON line each; `exact` starts it. A
+fake process group replaces the other ranks. The replacements made here are permanent for the process.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.layout import Layout, refusals
 
 _META = torch.device("meta")
-_GPU = torch.device("cuda")  # only its name is used: the options that a GPU gets
-_BLOCK_BYTES = 512  # what torch's CUDA allocator rounds a tensor up to
+_GPU = torch.device("cuda")  # only its name is used, to select the options for a GPU
+_BLOCK_BYTES = 512  # torch's CUDA allocator rounds the size of a tensor up to this
 
 
 @dataclass
 class Pool:
-    """Bytes of a pool's storages that exist now, and the most that existed at once."""
+    """Bytes of a pool's live storages, and their peak."""
 
     now: int = 0
     peak: int = 0
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages that operations made and that still exist, and the most that existed at once.
+    """Counter of the bytes of all live storages that operations made, and of their peak.
 
-    Storages that are made while a CUDA graph would be recorded count for the pool of that graph, which holds its peak.
+    Storages made while a CUDA graph would be recorded count for the pool of that graph, which keeps its peak.
     """
 
     counting: ClassVar[LiveBytes | None] = None
@@ -61,7 +60,7 @@ class LiveBytes(TorchDispatchMode):
         self._graphs: dict[int | None, Pool] = {}
         self._current = self._ordinary
         self.compiled_depth = 0
-        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> LiveBytes:
         LiveBytes.counting = self
@@ -74,27 +73,27 @@ class LiveBytes(TorchDispatchMode):
 
     @property
     def now(self) -> int:
-        """Bytes that exist now."""
+        """Live bytes."""
         return self._ordinary.now + sum(pool.peak for pool in self._graphs.values())
 
     @property
     def peak(self) -> int:
-        """The most bytes that a GPU needed at once."""
+        """Peak of the live bytes."""
         return max(self._ordinary.peak, self.now)
 
     def restart(self) -> None:
-        """Forget the peak."""
+        """Reset the peak to the live bytes."""
         self._ordinary.peak = self._ordinary.now
 
     def record(self, run: Callable[[], None], *, slot: int | None = None) -> Callable[[], None]:
-        """Run what a GPU would record as a graph, and count its memory as the graph's (`pretrain.graph.Recorder`)."""
+        """Run a function that a GPU would record as a graph, and count its memory for the graph's pool."""
         self._current = self._graphs.setdefault(slot, Pool())
         run()
         self._current = self._ordinary
         return run
 
     def note_peak(self) -> None:
-        """Take the present for the peak if it is higher; inside a compiled function it is not what a GPU holds."""
+        """Raise the peak to the live bytes, except inside a compiled function, whose intermediates a GPU frees."""
         if not self.compiled_depth:
             self._current.peak = max(self._current.peak, self._current.now)
 
@@ -102,7 +101,7 @@ class LiveBytes(TorchDispatchMode):
         if func.namespace == "c10d":
             return _communicated(func, args)
         if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
-            return args[0]  # to the host, which is not planned
+            return args[0]  # a copy to the host, whose memory is not planned
         out = func(*args, **(kwargs or {}))
         for tensor in tree_iter(out):
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
@@ -111,9 +110,9 @@ class LiveBytes(TorchDispatchMode):
         return out
 
     def _count(self, storage: Any) -> None:
-        if storage not in self._known:
+        if storage not in self._sizes:
             size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
-            self._known[storage] = size
+            self._sizes[storage] = size
             self._current.now += size
             weakref.finalize(storage, _free, self._current, size)
 
@@ -123,13 +122,13 @@ def _free(pool: Pool, size: int) -> None:
 
 
 def _communicated(func: Any, args: Any) -> Any:
-    """No collective has a kernel for tensors without data; each returns its first argument, or a handle, or both."""
+    """Return the results of a collective, which has no kernel for meta tensors: first argument, handle or both."""
     results = [FakeWork().boxed() if "Work" in str(result.type) else args[0] for result in func._schema.returns]
     return results[0] if len(results) == 1 else tuple(results)
 
 
 def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMemory:
-    """Build the rank's model and run as much of an iteration as reaches the peak."""
+    """Build the rank's model and run the part of an iteration that reaches the peak."""
     from megatron.core import parallel_state
 
     from orchestrator.pretrain import build
@@ -176,7 +175,7 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
 
 
 def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any], live: LiveBytes) -> None:
-    """Run one iteration in Megatron-Core's schedule, and record the graphs that a GPU would record after it."""
+    """Run one iteration in Megatron-Core's schedule, then record the graphs that a GPU would record."""
     from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope
     from orchestrator.pretrain.train import chunk_graphs, forward_step, graphed_step, schedule
@@ -193,7 +192,7 @@ def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any], live: 
 
 
 def _enough_microbatches(layout: Layout, stage: int) -> int:
-    """As many as it takes until every further one only repeats the steady state.
+    """Return the number of microbatches after which further ones only repeat the steady state.
 
     Stage r of p runs p - r - 1 microbatches ahead of its first backward pass. With v chunks stage 0 runs (v + 1) p - 2
     passes of one chunk ahead, and a chunk's own first backward pass comes up to (v - 1) p later: together the 2 v p
@@ -204,19 +203,19 @@ def _enough_microbatches(layout: Layout, stage: int) -> int:
 
 
 def _optimizer_bytes(arguments: TrainingArguments, chunks: list[Any]) -> int:
-    """Adam's two fp32 moments, and an fp32 copy of the weights where those are 16-bit: 8 or 12 bytes per parameter.
+    """Return the bytes of Adam's two fp32 moments and the fp32 copy of 16-bit weights: 8 or 12 per parameter.
 
-    With the distributed optimizer each data-parallel rank has its part of every gradient buffer, padding included.
+    With the distributed optimizer each data-parallel rank has a share of every gradient buffer, with padding.
     """
-    each = 8 if arguments.precision == "fp32" else 12
+    parameter_bytes = 8 if arguments.precision == "fp32" else 12
     buffers = [buffer for chunk in chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]
     if arguments.use_distributed_optimizer:
-        return sum(each * buffer.numel // buffer.data_parallel_world_size for buffer in buffers)
-    return sum(each * parameter.numel() for chunk in chunks for parameter in chunk.parameters())
+        return sum(parameter_bytes * buffer.numel // buffer.data_parallel_world_size for buffer in buffers)
+    return sum(parameter_bytes * parameter.numel() for chunk in chunks for parameter in chunk.parameters())
 
 
 def prepare() -> None:
-    """Import Megatron-Core, made ready for tensors without data and with what a GPU would run; once for a process."""
+    """Import Megatron-Core, adapted to tensors without data and with the kernels of a GPU. Call it once."""
     warnings.filterwarnings("ignore")
     from orchestrator.pretrain import megatron_patches
 
@@ -226,17 +225,17 @@ def prepare() -> None:
     _skip_other_groups()
     from orchestrator.pretrain import layers, model
 
-    _replace(model, "fill_weights", lambda *_: None)  # there are none to fill
+    _replace(model, "fill_weights", lambda *_: None)  # meta tensors have no data
     # Each is one kernel on a GPU.
     _replace(layers.Fused, "__call__", lambda self, *tensors: _compiled(self.function)(*tensors))
     norm = layers.RootMeanSquare
     _replace(norm, "forward", staticmethod(_compiled(norm.forward)))
     _replace(norm, "backward", staticmethod(_compiled(norm.backward)))
-    # CUDA's dropout keeps a mask of one byte; the one for other devices keeps a mask in the input's type.
+    # Dropout on CUDA keeps a mask of one byte; on other devices the mask has the input's type.
     _DROPOUT.impl("dropout", _dropout, "AutogradMeta")  # type: ignore[no-untyped-call]
 
 
-_DROPOUT = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # it lasts as long as its name
+_DROPOUT = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # the registration lasts as long as the object
 
 
 def _dropout(tensor: torch.Tensor, probability: float, train: bool) -> torch.Tensor:
@@ -258,7 +257,7 @@ def _import_with_compiled() -> None:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Count of a function only what is there when it ends: its results and what is kept for the backward pass."""
+    """Count only a function's results and the tensors kept for the backward pass, not its intermediates."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -277,7 +276,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _skip_other_groups() -> None:
-    """Make the process groups of this rank only: of 3,072 ranks nearly all groups are others'."""
+    """Create only the process groups that contain this rank: with 3,072 ranks nearly all groups do not."""
     from megatron.core import parallel_state
 
     create = parallel_state.create_group
@@ -289,10 +288,10 @@ def _skip_other_groups() -> None:
 
 
 def _add_extensions() -> None:
-    """Stand-ins for CUDA extensions: the memory that each takes is that of its results."""
+    """Replace CUDA extensions by functions that allocate only their results."""
     # The GEMM adds the weight gradient to the fp32 buffer itself.
     _add_extension("fused_weight_gradient_mlp_cuda", wgrad_gemm_accum_fp32=_nothing, wgrad_gemm_accum_fp16=_nothing)
-    # Masked softmax: a result of its own forward, in place of the incoming gradient backward.
+    # Masked softmax: a new result forward, in place of the incoming gradient backward.
     _add_extension(
         "scaled_upper_triang_masked_softmax_cuda",
         forward=lambda scores, _: torch.empty_like(scores),
@@ -316,17 +315,17 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
 
     from orchestrator.pretrain import attention, model
 
-    known = signature(DotProductAttention).parameters
+    accepted = signature(DotProductAttention).parameters
 
     class MegatronAttention(DotProductAttention):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **{name: value for name, value in options.items() if name in known})
+            super().__init__(*args, **{name: value for name, value in options.items() if name in accepted})
 
     unfused = job.attention == "unfused"
     scores = arguments.attention_backend == "unfused"
     kernel = torch.nn.functional.scaled_dot_product_attention if scores else _flash_attention
     _replace(attention, "scaled_dot_product_attention", kernel)
-    # The mask over gathered keys is an object that kernels read as a rule, and it cannot be made without data.
+    # The mask over gathered keys is an object for kernels; it cannot be made without data.
     _replace(attention, "causal_lower_right", lambda *_: None)
     _replace(model, "CausalAttention", MegatronAttention if unfused else attention.CausalAttention)
 
@@ -334,7 +333,7 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
 def _flash_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **options: Any
 ) -> torch.Tensor:
-    """The flash kernel, which keeps its output and a log-sum for each row; without data torch would keep the scores."""
+    """Run the flash kernel, which keeps its output and a log-sum per row. Without data torch would keep the scores."""
     dropout, scale = options.get("dropout_p", 0.0), options.get("scale")
     flash = torch.ops.aten._scaled_dot_product_flash_attention
     output: torch.Tensor = flash(query, key, value, dropout, True, False, scale=scale)[0]
@@ -342,9 +341,9 @@ def _flash_attention(
 
 
 def serve() -> None:
-    """Answer each line of the standard input, a job, with one on the standard output: its ranks, or a reason."""
+    """Read a job from each line of stdin and write a line to stdout: its ranks, or the reason why it has none."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries print to stderr
     prepare()
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
@@ -353,12 +352,12 @@ def serve() -> None:
 def _answer(fields: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     job = ExactJob(**fields)
-    said = io.StringIO()
+    messages = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(messages):
             arguments = parse_arguments(job.arguments)
     except SystemExit:
-        return {"reason": said.getvalue().strip().split("\n")[-1]}
+        return {"reason": messages.getvalue().strip().split("\n")[-1]}
     reasons = refusals(arguments, job.world_size, on_gpu=True)
     if reasons:
         return {"reason": "; ".join(reasons)}
@@ -371,7 +370,7 @@ def _answer(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ranks(arguments: TrainingArguments, world_size: int) -> list[int]:
-    """The first rank of the first and of the last pipeline stage; ranks of a stage stand together."""
+    """Return the first rank of the first and of the last pipeline stage. Ranks of a stage are consecutive."""
     stages = arguments.pipeline_model_parallel_size
     return sorted({0, world_size - world_size // stages})
 

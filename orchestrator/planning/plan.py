@@ -78,7 +78,7 @@ class Plan(CheckedCase):
 
 
 def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
-    """Each plan so many times, as jobs of their own: what is measured once more is another job."""
+    """Return each plan `times` times. Each repeat is a job of its own."""
     return [
         replace(plan, repeat=number, identity=identity(plan.case, plan.program, plan.cluster, number))
         for number in range(1, times + 1)
@@ -87,16 +87,16 @@ def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
 
 
 def run_with(cases: list[Case], workload: str | None) -> list[Case]:
-    """An experiment's cases with this program, if one is asked for; ReproError where it is unknown or cannot be."""
+    """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
     if workload is None:
         return cases
     runs_on_cpu = find_workload(workload).runs_on_cpu
-    found = with_workload(cases, workload)
-    if not runs_on_cpu and any(case.device == "cpu" for case in found):
+    replaced = with_workload(cases, workload)
+    if not runs_on_cpu and any(case.device == "cpu" for case in replaced):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
         what = f"--workload {workload}: {figure} runs on CPU cores, and {workload} on GPUs only"
-        raise ReproError(Problem(what, hint="leave --workload out, or say another --scale"))
-    return found
+        raise ReproError(Problem(what, hint="leave --workload out, or choose another --scale"))
+    return replaced
 
 
 def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload: str | None = None) -> list[Case]:
@@ -204,21 +204,21 @@ def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folde
 
 
 def _require_unlike(entry: Entry, plans: Sequence[Plan]) -> None:
-    """Refuse cases that differ by what their program cannot be told: as two jobs they would compare nothing."""
+    """Refuse cases that differ only in settings that their program ignores: their jobs would compare nothing."""
     first: dict[object, Plan] = {}
     pairs: list[str] = []
     for plan in plans:
         other = first.setdefault((plan.program, plan.case.layout.gpus), plan)
         if other.identity != plan.identity:
-            pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} alike")
+            pairs.append(f"{plan.case.workload} would run {other.case.name} and {plan.case.name} identically")
     if pairs:
         more = f", and {len(pairs) - 1} more such pairs" if len(pairs) > 1 else ""
-        hint = "it cannot be told in what they differ"
+        hint = "it has no option for the difference"
         raise ReproError(Problem(f"{entry.short_name}: {pairs[0]}{more}", hint=hint))
 
 
 def resources_of(case: Case, target: Target) -> Resources:
-    """Whole nodes, with as many tasks on each as it has places."""
+    """Return the resources of a job: whole nodes, one task per GPU or CPU place."""
     per_node = min(case.layout.gpus, target.places_per_node(case))
     return Resources(
         nodes=target.nodes_of(case),
@@ -229,12 +229,12 @@ def resources_of(case: Case, target: Target) -> Resources:
 
 
 def _site_problems(entry: Entry, workload: str, cluster: Cluster) -> list[Problem]:
-    """What the profile, or this machine, lacks for the workload."""
+    """Return what the profile or the local host lacks for the workload."""
     name, path = image_of(workload, entry.paper, cluster)
     problems = cluster.require_filled(workload, name)
     if name is not None and path is None:
         hint = f"add container: images: {name}: PATH.sqsh to {shown(cluster.overlay)}"
-        problems.append(Problem(f"{cluster.name} names no container image for {name}", hint=hint))
+        problems.append(Problem(f"{cluster.name} has no container image for {name}", hint=hint))
     if cluster.profile.scheduler == "local" and find_workload(workload).is_own:
         absent = absent_packages()
         if absent and cluster.profile.workloads.pretrain_python in (None, sys.executable):

@@ -17,18 +17,18 @@ from orchestrator.workloads.base import TimeFacts
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The fitted numbers.
+    """Fitted constants.
 
     `a100_gemm_share`, `h800_gemm_share` and `gh100_gemm_share` are the share of the dense peak that large matrix
     products reach, on GH100 those of `pretrain` at the clocks that 700 W allow. `memory_share` and `network_share` are
     the share of a nominal bandwidth that is reached. `exposed_share` is the part of tensor- and context-parallel
     communication that ATC'24's overlapping does not hide.
 
-    The others are of `pretrain` alone. `overlap_cost` is the part that still costs time of tensor-parallel
-    communication that runs beside a product. `accumulated_share` is the part of the traffic of adding weight gradients
-    to their sum that the product does not hide; it is the least certain, between 0.35 and 0.6 as other halves of the
-    rows are fitted. `step_ms` is the time per iteration that the bytes of an optimizer step
-    do not explain, probably because the host starts its kernels one by one.
+    The others belong to `pretrain`. `overlap_cost` is the part of tensor-parallel communication that costs time
+    although it overlaps with a product. `accumulated_share` is the exposed part of the traffic of adding weight
+    gradients to their sum. It is the least certain constant: between 0.35 and 0.6 if other halves of the rows are
+    fitted. `step_ms` is the time per iteration that the bytes of an optimizer step do not explain, probably because the
+    host starts its kernels one by one.
     """
 
     a100_gemm_share: float
@@ -42,6 +42,7 @@ class Constants:
     step_ms: float
 
     def gemm_share(self, fit: Fit) -> float:
+        """Return the share of the dense peak that large matrix products reach."""
         return {"A100": self.a100_gemm_share, "H800": self.h800_gemm_share, "GH100": self.gh100_gemm_share}[fit]
 
 
@@ -63,16 +64,16 @@ H200 cuDNN's, measured by itself: 535 to 565 and 367 to 383 TFLOP/s at 128, 443 
 and 2.5 times the forward pass's FLOPs backward. Other widths were not measured. With context parallelism, or where a
 case asks for `flash`, `pretrain` uses FlashAttention-2; the three such rows are predicted with cuDNN's shares too."""
 FLASH_IN_TRAINING: dict[Fit, float] = {"A100": 1.0, "H800": 1.0, "GH100": 0.86}
-"""What attention reaches within an iteration, of what it reaches by itself. On H200 the power limit slows a GPU that
+"""Speed of attention within an iteration as a share of its speed alone. On H200 the power limit slows a GPU that
 does nothing but train: a profile of SC21's 1.7B has 110 ms of attention an iteration; the shares above give 94.7."""
 
 NVLINK_SHARE = 235 / 300
-"""What a ring makes of NVLink: NCCL's tuning.cc of 2021 caps A100's 300 GB/s at 235."""
+"""Share of NVLink's bandwidth that a ring reaches: NCCL's tuning.cc of 2021 caps A100's 300 GB/s at 235."""
 COLLECTIVE_MS, NVLINK_STEP_MS, NETWORK_STEP_MS = 8.4e-3, 3.4e-3, 9.6e-3
 """Latency of a ring, protocol Simple: once, and per step inside and between nodes (NCCL's tuning.cc of 2021)."""
 
 ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
-"""Where a profile gives none and the GPU is not in the table: ATC'24's machine, the slower of the two fitted ones."""
+"""Bandwidths if neither profile nor table has one: those of ATC'24's machine, the slower of the two fitted ones."""
 
 FITTED_GPUS = ("A100", "A800", "H800")
 """A800 is A100 with less NVLink."""
@@ -125,7 +126,7 @@ def _is_card(gpu: str | None) -> bool:
 
 
 def flash_share(fit: Fit, head_width: float) -> tuple[float, float]:
-    """Of the narrowest width that was measured and holds a head, else of the widest; forward and backward."""
+    """Return the forward and backward share for the narrowest measured width that fits the head, else the widest."""
     shares = FLASH_SHARE[fit]
     return shares[min((width for width in shares if width >= head_width), default=max(shares))]
 
@@ -139,7 +140,7 @@ def smallest_layer_flops(fit: Fit | None, graphed: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is reached, per GPU: FLOP/ms and bytes/ms; and how many GPUs of a node a job has."""
+    """Rates of a machine per GPU in FLOP/ms and bytes/ms, and the number of GPUs of a node that a job uses."""
 
     gemm: float
     flash_forward: float
@@ -158,7 +159,7 @@ class Rates:
 def rates(
     constants: Constants, hardware: Hardware, gpus: int, peak_tflops: float, fit: Fit | None, head_width: float
 ) -> Rates:
-    """Of a job of so many GPUs; where this kind of GPU and program has no fit, as the GPU it is most like."""
+    """Return the rates for a job of `gpus` GPUs. A GPU and workload without a fit use that of the most similar GPU."""
     facts = gpu_facts(hardware.gpu)
     like = facts or GPUS["H800" if peak_tflops > 600 else "A100"]
     in_training = FLASH_IN_TRAINING[fit or like.fit]
@@ -181,10 +182,10 @@ def rates(
     )
 
 
-def with_half_of_what_is_assumed(hardware: Hardware) -> Hardware:
-    """Return the hardware with half the bandwidth of each link for which neither profile nor data sheet has a number.
+def with_halved_assumptions(hardware: Hardware) -> Hardware:
+    """Return the hardware with half the bandwidth of each link that neither profile nor data sheet describes.
 
-    The data sheet's NVLink is taken as known where the GPU is in the table and no PCI Express card.
+    The NVLink of the data sheet counts as known if the GPU is in the table and is not a PCI Express card.
     """
     facts = gpu_facts(hardware.gpu)
     nvlink = None if facts is None else facts.nvlink_gb_s / (2 if _is_card(hardware.gpu) else 1)
@@ -198,20 +199,20 @@ def with_half_of_what_is_assumed(hardware: Hardware) -> Hardware:
 def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bool) -> float:
     """Return the relative uncertainty of a prediction whose bandwidths are all known.
 
-    `gpu` is None where nothing that was compared is similar: a model with experts.
+    `gpu` is None if no similar case was compared: a model with experts.
     """
     if calibrated:
         return CALIBRATED_UNCERTAINTY
     if fitted_size and fit_of(gpu, program) is not None:
         return SAME_CHIP_UNCERTAINTY
-    megatron_lm = not find_workload(program).is_own  # whose habits are others, and were measured on H200 alone
+    megatron_lm = not find_workload(program).is_own  # pretrain has other habits, and was measured on H200 only
     same_gpu = megatron_lm and any(part in (gpu or "") for part in FITTED_GPUS)
     return SAME_GPU_UNCERTAINTY if same_gpu and fitted_size else OTHER_UNCERTAINTY
 
 
 @dataclass(frozen=True, slots=True)
 class TimedJob:
-    """A job, the habits of its program and the rates of its machine: everything that a formula of its time needs."""
+    """A job, the habits of its workload and the rates of its machine: the inputs of every formula of its time."""
 
     model: ModelShape
     layout: Layout
@@ -236,6 +237,7 @@ class TimedJob:
 
     @property
     def recomputes_all(self) -> bool:
+        """Whether the backward pass computes every layer again."""
         return self.training.recompute == "full"
 
     @property

@@ -16,12 +16,11 @@ from orchestrator.workloads import find_workload
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A prediction. The parts add up to `iteration_ms`; of communication they have only what compute does not hide.
+    """Predicted time of an iteration. The parts add up to `iteration_ms`; hidden communication is not counted.
 
-    `compute_ms` is what the slowest pipeline stage computes, with the wait for offloaded activations and the optimizer
-    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. It grows by what the iteration would take longer with
-    half of each bandwidth that is assumed. `calibrated` says whether the constants were fitted on this kind of GPU and
-    program, and on layers of this size.
+    `compute_ms` is the compute of the slowest pipeline stage, with the wait for offloaded activations and the optimizer
+    step. `uncertainty` is relative: 0.08 is plus or minus 8 %. It includes the additional time with half of each
+    assumed bandwidth. `calibrated` is true if the constants were fitted on this GPU, workload and size of layers.
     """
 
     iteration_ms: float
@@ -41,30 +40,30 @@ DURATION_PARTS = tuple(name for name in Duration.__slots__ if name.endswith("_ms
 
 
 def predict(model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str) -> Duration | None:
-    """The time of one iteration; None where the peak of the dtype is not known. The layout must be a valid one."""
+    """Return the time of one iteration; None if the peak of the dtype is unknown. The layout must be valid."""
     return predict_with(FITTED, model, layout, training, hardware, program)
 
 
 def predict_with(
     constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> Duration | None:
-    """As `predict`, with other constants than the fitted ones."""
-    found = _predicted(constants, model, layout, training, hardware, program)
-    if found is None:
+    """Return the time of one iteration with other constants than the fitted ones."""
+    duration = _predicted(constants, model, layout, training, hardware, program)
+    if duration is None:
         return None
-    slower = time_constants.with_half_of_what_is_assumed(hardware)
+    slower = time_constants.with_halved_assumptions(hardware)
     if slower == hardware:
-        return found
+        return duration
     slow = _predicted(constants, model, layout, training, slower, program)
     assert slow is not None
-    longer = (slow.iteration_ms - found.iteration_ms) / found.iteration_ms
-    return replace(found, uncertainty=found.uncertainty + longer)
+    longer = (slow.iteration_ms - duration.iteration_ms) / duration.iteration_ms
+    return replace(duration, uncertainty=duration.uncertainty + longer)
 
 
 def _predicted(
     constants: Constants, model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> Duration | None:
-    """Return the prediction with the uncertainty that it has where all bandwidths are known."""
+    """Return the prediction with its uncertainty for known bandwidths."""
     peak = hardware.peak(training.dtype)
     if peak is None:
         return None
@@ -103,7 +102,7 @@ def _predicted(
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Compute of one layer for one microbatch; `again` is what the backward pass computes a second time."""
+    """Compute of one layer for one microbatch in ms; `again` is the recomputation of the backward pass."""
 
     forward: float
     backward: float
@@ -126,7 +125,7 @@ def _passes(job: TimedJob) -> _Passes:
 
 
 def _matrix_products(job: TimedJob) -> float:
-    """One layer's weight matrices, forward: two FLOPs a weight and token, and operands and results through memory."""
+    """Return the forward time of one layer's matrices: 2 FLOPs per weight and token, and the memory traffic."""
     model, t = job.model, job.layout.tensor_parallel
     matrices = 3 if model.family == "llama" else 2
     copies = max(1, model.experts_per_token) if model.experts else 1
@@ -138,7 +137,7 @@ def _matrix_products(job: TimedJob) -> float:
 
 
 def _last_product(job: TimedJob) -> float:
-    """That of the feed-forward layer's last matrix, forward."""
+    """Return the forward time of the feed-forward layer's last matrix."""
     model, machine = job.model, job.machine
     ffn = model.ffn_hidden / job.layout.tensor_parallel
     moved = job.word * (model.hidden * ffn + job.tokens * (model.hidden + ffn))
@@ -146,11 +145,11 @@ def _last_product(job: TimedJob) -> float:
 
 
 def _attention(job: TimedJob) -> tuple[float, float]:
-    """Attention proper, forward and backward.
+    """Return the forward and backward time of attention without its projections.
 
-    Unfused as in 2021: all of the s x s scores (SC21's 4 b s^2 h FLOPs), and 13 bytes a score through memory forward -
-    product 2, masked softmax 4, dropout 4 and its mask 1, product 2 - and 17 backward. Flash: the causal half, no
-    scores in memory, and the backward pass is 2.5 times the forward one as it computes the scores again.
+    Unfused as in 2021: all s x s scores (SC21's 4 b s^2 h FLOPs), and the memory traffic of 13 bytes per score forward
+    (product 2, masked softmax 4, dropout 4, its mask 1, product 2) and 17 backward. Flash: the causal half, no scores
+    in memory; the backward pass computes the scores again and takes 2.5 times the FLOPs.
     """
     machine, t = job.machine, job.layout.tensor_parallel
     flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
@@ -163,22 +162,22 @@ def _attention(job: TimedJob) -> tuple[float, float]:
 
 
 def _key_copies(job: TimedJob) -> tuple[float, float]:
-    """Gathered keys and values put into the sequence's order, forward and backward: `pretrain`'s attention.py.
+    """Return the forward and backward time of ordering gathered keys and values (`pretrain`'s attention.py).
 
-    Of all of them read and written 2 forward. Backward each of the two pieces of queries has a gradient in an array of
-    zeros: those written 2, the gradients copied 2, the two added 3, and taken apart 2.
+    Forward all are read and written: 2. Backward each of the two pieces of queries has a gradient in an array of zeros:
+    zeros written 2, gradients copied 2, the two added 3, the sum split 2.
     """
     if not job.habits.keeps_keys or job.layout.context_parallel == 1:
         return 0.0, 0.0
-    one = job.gathered_key_bytes / job.machine.memory
-    return 2 * one, 9 * one
+    pass_ms = job.gathered_key_bytes / job.machine.memory
+    return 2 * pass_ms, 9 * pass_ms
 
 
 def _element_wise(job: TimedJob) -> tuple[float, float, float]:
-    """Norms, activation function and the rest of one layer, forward, by the bytes they move.
+    """Return the forward time of one layer's norms, activation function and other element-wise kernels.
 
-    In 16-bit bytes a token: two norms 2 x 4h; two residual additions with dropout 2 x 7h; queries, keys and values
-    rearranged or rotated 4 bytes each; GELU reads and writes the ffn width, SwiGLU reads it twice and writes it once.
+    Bytes per token in 16 bits: two norms 2 x 4h; two residual additions with dropout 2 x 7h; queries, keys and values
+    rearranged 4 each; GELU reads and writes the ffn width, SwiGLU reads it twice and writes it once.
     """
     model, t = job.model, job.layout.tensor_parallel
     across = t if job.layout.sequence_parallel else 1
@@ -190,7 +189,7 @@ def _element_wise(job: TimedJob) -> tuple[float, float, float]:
 
 
 def _rotation(job: TimedJob) -> tuple[float, float]:
-    """Rotary positions of queries and keys, forward and backward."""
+    """Return the forward and backward time of the rotary positions of queries and keys."""
     model = job.model
     if model.family != "llama":
         return 0.0, 0.0
@@ -201,16 +200,15 @@ def _rotation(job: TimedJob) -> tuple[float, float]:
 
 
 def _accumulated_bytes(job: TimedJob) -> float:
-    """Bytes that adding a weight's gradient to the sum moves, but for what its product hides."""
+    """Return the exposed bytes per weight of adding its gradient to the sum."""
     return job.habits.accumulated_bytes * job.machine.accumulated_share
 
 
 def _offload_wait(job: TimedJob, forward: float) -> float:
-    """What moving a layer's activations to the host takes longer than its forward pass (ATC'24). None of the published
-    layouts waits.
+    """Return the time by which offloading a layer's activations exceeds its forward pass (ATC'24).
 
-    Kept activations in units of b s h / (t c) words: 4 + 2k + 2r with its recomputation, 6 + 2k + 4r without, 1 with
-    all recomputed; k = kv_hidden / h, r = ffn / h.
+    It is 0 for all published layouts. Kept activations in units of b s h / (t c) words: 4 + 2k + 2r with ATC'24's
+    recomputation, 6 + 2k + 4r without, 1 with full recomputation; k = kv_hidden / h, r = ffn / h.
     """
     k, r = job.model.kv_hidden / job.model.hidden, job.model.ffn_hidden / job.model.hidden
     kept = {"full": 1.0, "ours": 4 + 2 * k + 2 * r}.get(job.training.recompute, 6 + 2 * k + 4 * r)
@@ -219,10 +217,10 @@ def _offload_wait(job: TimedJob, forward: float) -> float:
 
 
 def _output_layer(job: TimedJob) -> float:
-    """Logits and loss of one microbatch, on the last stage: 6 T h V FLOPs, and the bytes of a logit and a weight.
+    """Return the time of logits and loss of one microbatch on the last stage: 6 T h V FLOPs and memory traffic.
 
-    Where the embedding is the same weights, its gradient is an array of its own: 2 bytes a weight written, 2 of zeros
-    for the output layer's, both added 6, and the sum added to the fp32 one 10 (megatron-core 0.16.1).
+    If the embedding shares the weights, its gradient is a separate array: 2 bytes per weight written, 2 zeros for the
+    output layer's, both added 6, and the sum added to the fp32 gradient 10 (megatron-core 0.16.1).
     """
     habits, t = job.habits, job.layout.tensor_parallel
     logits, weights = job.tokens * job.model.vocab / t, job.embedding_weights
@@ -233,7 +231,7 @@ def _output_layer(job: TimedJob) -> float:
 
 
 def _optimizer_step(job: TimedJob) -> float:
-    """Mixed-precision Adam, and where the host starts its kernels one by one the time for that."""
+    """Return the time of mixed-precision Adam, with the host's time to start its kernels."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if job.shards_optimizer else 1
     started = job.machine.step_ms if job.habits.starts_step_by_host else 0.0
@@ -241,27 +239,27 @@ def _optimizer_step(job: TimedJob) -> float:
 
 
 def tensor_parallel(job: TimedJob) -> float:
-    """Exposed communication of one layer and microbatch: two all-reduces a pass, each a reduce-scatter and all-gather.
+    """Return the exposed communication of one layer and microbatch.
 
-    With sequence parallelism the backward pass gathers the two inputs once more. Full recomputation repeats those of
-    the forward pass (SC21 3.2), but those of a product that is left out. Four halves of the backward pass may run
-    beside products.
+    Each pass has two all-reduces, each a reduce-scatter and an all-gather (a half). With sequence parallelism the
+    backward pass gathers the two inputs again. Full recomputation repeats the halves of the forward pass (SC21 3.2)
+    except for a skipped product. Four halves of the backward pass may overlap with products.
     """
     t = job.layout.tensor_parallel
     again = 4 if not job.habits.skips_last_product else 3 if job.layout.sequence_parallel else 2
     halves = 4 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
-    one = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
+    half = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
     if not job.habits.overlaps_backward_communication:
-        return (halves + 4) * one * _exposed(job)
-    return halves * one + _beside_products(job, one)
+        return (halves + 4) * half * _exposed(job)
+    return halves * half + _beside_products(job, half)
 
 
 def _beside_products(job: TimedJob, half: float) -> float:
-    """Exposed part of the backward communication of one layer's two split products, queries and keys with values and
-    the first of the feed-forward layer.
+    """Return the exposed backward communication of one layer's two column-parallel products.
 
-    An all-reduce of the input's gradient runs beside the product of the weights' gradient. With sequence parallelism
-    the input is gathered beside the product of its gradient, which is scattered beside that of the weights' gradient.
+    These are queries, keys and values, and the first product of the feed-forward layer. The all-reduce of the input's
+    gradient overlaps with the product of the weights' gradient. With sequence parallelism the input is gathered during
+    the product of its gradient, which is scattered during the product of the weights' gradient.
     """
     model, machine, t = job.model, job.machine, job.layout.tensor_parallel
     first = (2 if model.family == "llama" else 1) * model.ffn_hidden
@@ -274,8 +272,9 @@ def _beside_products(job: TimedJob, half: float) -> float:
 
 
 def context_parallel(job: TimedJob) -> float:
-    """Keys and values of the whole sequence to every GPU, again in the backward pass unless they were kept, and their
-    gradients back.
+    """Return the exposed communication of keys and values of the whole sequence, and of their gradients.
+
+    The backward pass gathers keys and values again unless they were kept.
     """
     layout = job.layout
     t, c = layout.tensor_parallel, layout.context_parallel
@@ -284,7 +283,7 @@ def context_parallel(job: TimedJob) -> float:
 
 
 def expert_parallel(job: TimedJob) -> float:
-    """Tokens to their experts and back, in both passes."""
+    """Return the communication of tokens to their experts and back, in both passes."""
     layout = job.layout
     t, e = layout.tensor_parallel, layout.expert_parallel
     size = job.hidden_bytes * job.model.experts_per_token / t
@@ -297,9 +296,9 @@ def _exposed(job: TimedJob) -> float:
 
 
 def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
-    """Activations to the next stage and gradients back: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
+    """Return the exposed transfers between stages: b s h words, or 1/t of them with scatter/gather (SC21 4.1).
 
-    Filling and draining the pipeline always waits for them; the microbatches between do unless an interleaving program
+    Filling and draining the pipeline always waits for transfers; other microbatches wait unless an interleaved schedule
     sends while it computes.
     """
     layout, machine = job.layout, job.machine
@@ -315,9 +314,9 @@ def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
 
 
 def gradients(job: TimedJob, last_backward_ms: float) -> float:
-    """Gradients summed over the data- and context-parallel GPUs, and with a distributed optimizer the weights back.
+    """Return the exposed sum of gradients over data- and context-parallel GPUs, and the gather of sharded weights.
 
-    `last_backward_ms` is how long the backward pass of one microbatch takes on a stage.
+    `last_backward_ms` is the backward time of one microbatch on a stage.
     """
     layout = job.layout
     group = layout.data_parallel * layout.context_parallel
@@ -333,7 +332,7 @@ def gradients(job: TimedJob, last_backward_ms: float) -> float:
 
 
 def shared_embedding(job: TimedJob) -> float:
-    """The gradients of the embedding that a pipeline's first and last stage share, summed by an all-reduce."""
+    """Return the all-reduce of the gradients of an embedding that the first and last stage share."""
     layout = job.layout
     if not job.habits.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
         return 0.0
@@ -343,16 +342,16 @@ def shared_embedding(job: TimedJob) -> float:
 
 
 def _members(machine: Rates, block: int, tensor_parallel: int) -> int:
-    """How many of a group's GPUs share a node, where they are fewest.
+    """Return the smallest number of GPUs of a group that share a node.
 
-    Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that is no
-    whole number of nodes starts or ends inside one, and the ring is as narrow as there.
+    Ranks count tensor-parallel first, pipeline last, so a stage is a block of consecutive GPUs. A block that does not
+    fill whole nodes starts or ends inside one, and the ring is narrowest there.
     """
     return max(1, math.gcd(block, machine.node) // tensor_parallel)
 
 
 def _collective(machine: Rates, size: float, group: int, members: int) -> float:
-    """An all-gather or reduce-scatter of `size` bytes as a ring; between nodes it has one network card per member."""
+    """Return the time of a ring all-gather or reduce-scatter of `size` bytes, with one network card per member."""
     if group <= 1:
         return 0.0
     nodes = -(-group // members)
