@@ -1,6 +1,6 @@
-"""Rules on switches: recomputation, schedule of the learning rate, arithmetic, data, logging, communication.
+"""Rules for switches: recomputation, learning rate, arithmetic, data, logging, communication.
 
-They look at what a case types besides its model, layout and training, and at where that contradicts these.
+They check the further arguments of a case, also against its model, layout and training.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from orchestrator.megatron.rules.rule_context import RuleContext
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-# Compute capability 10 and above: B100, B200, GB200, B300, GB300, and what carries the architecture's name.
+# Compute capability 10 and above: B100, B200, GB200, B300, GB300, and names with the architecture.
 _BLACKWELL = re.compile(r"\bG?B\d{2,3}\b|blackwell", re.IGNORECASE)
-# What saves a checkpoint whether or not --save says where; today's programs ask first.
+# Arguments that save a checkpoint even without --save; today's programs check it first.
 _SAVING: Mapping[str, tuple[str, ...]] = {
     "2021": ("--exit-interval", "--exit-duration-in-mins"),
     "kwai": ("--exit-duration-in-mins",),
     "2024": ("--exit-duration-in-mins",),
 }
-# NCCL takes these for more than what Megatron-Kwai asks of its two groups for context parallelism.
+# NCCL applies these to all groups; Megatron-Kwai sets them for its two context-parallel groups.
 _CHANNELS = [f"NCCL_{end}_{what}" for what in ("NRINGS", "NCHANNELS", "CTAS") for end in ("MIN", "MAX")]
 _EXEMPT = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--overlap-moe-expert-parallel-comm")
 _SAMPLES = ("--train-samples", "--lr-decay-samples", "--lr-warmup-samples")
@@ -31,7 +31,10 @@ _DATA = (
 
 
 def communication_overlap(context: RuleContext) -> Iterator[str]:
-    """Kwai drops its switches at tensor-parallel 1; January 2024 asks before it switches sequence parallelism off."""
+    """Check overlapped tensor communication, which needs sequence parallelism.
+
+    Kwai drops its switches at tensor-parallel 1; January 2024 checks before it switches sequence parallelism off.
+    """
     if context.dialect == "kwai":
         switches: tuple[str, ...] = ("--overlap-sp-ag", "--overlap-sp-rs")
         broken = context.layout.tensor_parallel > 1 and not context.sequence_parallel
@@ -45,7 +48,7 @@ def communication_overlap(context: RuleContext) -> Iterator[str]:
 
 
 def connections(context: RuleContext) -> Iterator[str]:
-    """Silent where nothing is set, since the scripts and our program set 1, and today on a GPU of unknown name."""
+    """Check CUDA_DEVICE_MAX_CONNECTIONS if it is set. Today's rule needs the name of the GPU."""
     value = context.environment.get(_CONNECTIONS)
     if value in (None, "1") or context.dialect in ("2021", "kwai"):
         return
@@ -63,7 +66,7 @@ def connections(context: RuleContext) -> Iterator[str]:
 
 
 def recomputation(context: RuleContext) -> Iterator[str]:
-    """2021 had other arguments, which cannot contradict each other; Kwai's number of layers is 1 unless given."""
+    """Check the recomputation arguments, which 2021 had not; Kwai's default number of layers is 1."""
     flags, dialect = context.flags, context.dialect
     if dialect == "2021":
         return
@@ -82,6 +85,7 @@ def recomputation(context: RuleContext) -> Iterator[str]:
 
 
 def distributed_activations(context: RuleContext) -> Iterator[str]:
+    """Check the conditions of distributed saved activations."""
     flags = context.flags
     if context.dialect == "2021":
         recomputes = context.training.recompute == "full" or "--activations-checkpoint-method" in flags
@@ -94,7 +98,7 @@ def distributed_activations(context: RuleContext) -> Iterator[str]:
     granularity, _, _ = _recompute(context)
     if context.layout.tensor_parallel == 1:
         needs.append("tensor-parallel 2 or more")
-    if granularity != "full":  # a full one without its method is rule 20's
+    if granularity != "full":  # full recomputation without a method breaks rule 20
         needs.append("full recomputation")
     if context.sequence_parallel and context.dialect != "kwai":  # there it has no effect
         needs.append("no sequence parallelism")
@@ -103,7 +107,7 @@ def distributed_activations(context: RuleContext) -> Iterator[str]:
 
 
 def length(context: RuleContext) -> Iterator[str]:
-    """A case always says its length in iterations."""
+    """Check arguments that contradict the length in iterations, which every case has."""
     for flag in _SAMPLES:
         if context.number(flag):
             yield f"{flag} excludes --train-iters, which every case has"
@@ -117,6 +121,7 @@ def length(context: RuleContext) -> Iterator[str]:
 
 
 def arithmetic(context: RuleContext) -> Iterator[str]:
+    """Check the dtypes and the loss scale."""
     training, flags = context.training, context.flags
     dtypes = {training.dtype} | {dtype for dtype in ("fp16", "bf16") if f"--{dtype}" in flags}
     if {"fp16", "bf16"} <= dtypes:
@@ -130,15 +135,17 @@ def arithmetic(context: RuleContext) -> Iterator[str]:
 
 
 def data(context: RuleContext) -> Iterator[str]:
+    """Check that the data have one source."""
     flags = context.flags
     given = [
         next(flag for flag in source if flag in flags) for source in _DATA if any(flag in flags for flag in source)
     ]
     if len(given) > 1:
-        yield f"{' and '.join(given)}: data come from one source only"
+        yield f"{' and '.join(given)}: data must have one source"
 
 
 def intervals(context: RuleContext) -> Iterator[str]:
+    """Check logging and checkpoint intervals."""
     flags = context.flags
     log = context.number("--log-interval") or context.training.log_interval
     memory = context.number("--log-memory-interval")
@@ -149,11 +156,14 @@ def intervals(context: RuleContext) -> Iterator[str]:
     if "--save" not in flags:
         for flag in _SAVING.get(context.dialect, ()):
             if flag in flags:
-                yield f"{flag} needs --save: at this commit it saves a checkpoint, into nowhere without"
+                yield f"{flag} needs --save: at this commit it saves a checkpoint"
 
 
 def parameter_gather(context: RuleContext) -> Iterator[str]:
-    """January 2024 asks for the distributed optimizer only; today other optimizers and FSDP do as well."""
+    """Check overlapped parameter gathering.
+
+    January 2024 needs the distributed optimizer; today other optimizers and FSDP are allowed too.
+    """
     flags = context.flags
     if "--overlap-param-gather" not in flags:
         return
@@ -167,17 +177,19 @@ def parameter_gather(context: RuleContext) -> Iterator[str]:
 
 
 def offload_stages(context: RuleContext) -> Iterator[str]:
+    """Check the pipeline stages that offloading needs."""
     if context.training.offload and context.layout.pipeline_parallel < 3:
         yield f"offload needs a pipeline-parallel size of 3 or more, not {context.layout.pipeline_parallel}"
 
 
 def offload_share(context: RuleContext) -> Iterator[str]:
+    """Check that the share to offload is between 0 and 1."""
     if not 0 <= context.training.offload <= 1:
         yield f"offload {context.training.offload:g} is not between 0 and 1"
 
 
 def channels(context: RuleContext) -> Iterator[str]:
-    """An empty variable counts as none; in its two other modes of context parallelism nobody looks."""
+    """Check NCCL variables that Kwai's context parallelism does not allow; an empty variable counts as not set."""
     if context.layout.context_parallel < 2 or context.number("--kaimm-cp-offload-mode"):
         return
     given = [name for name in _CHANNELS if context.environment.get(name)]
@@ -186,7 +198,7 @@ def channels(context: RuleContext) -> Iterator[str]:
 
 
 def _recompute(context: RuleContext) -> tuple[str | None, str | None, str | None]:
-    """Granularity, method and number of layers: what is typed, else what full recomputation is given everywhere."""
+    """Return granularity, method and number of layers: typed values, else those of full recomputation."""
     flags, kind = context.flags, context.training.recompute
     typed = {name: (flags.get(f"--recompute-{name}") or (None,))[0] for name in ("granularity", "method", "num-layers")}
     granularity = typed["granularity"] or (kind if kind in ("full", "selective") else None)
@@ -197,7 +209,7 @@ def _recompute(context: RuleContext) -> tuple[str | None, str | None, str | None
 
 
 def _distributed_optimizer(context: RuleContext) -> bool:
-    """Our program and the scripts of ATC'24 turn it on; elsewhere it is off unless asked for."""
+    """Return whether it is on. `pretrain` and ATC'24's scripts turn it on by default."""
     if "--use-distributed-optimizer" in context.flags:
         return True
     asked = context.training.distributed_optimizer

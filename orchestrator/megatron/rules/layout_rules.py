@@ -1,6 +1,6 @@
-"""Rules on sizes: GPUs, batches, layers and stages, and the widths that tensor parallelism divides.
+"""Rules for sizes: GPUs, batches, layers, stages, and widths that tensor parallelism splits.
 
-Each check yields what is wrong. Where an earlier rule is broken and the later has no meaning, the later is silent.
+Each check yields what is wrong. A rule without meaning after an earlier broken rule yields nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _VIRTUAL = (
 
 
 def gpus(context: RuleContext) -> Iterator[str]:
+    """Check that whole replicas fill the GPUs."""
     layout = context.layout
     t, p, c = layout.tensor_parallel, layout.pipeline_parallel, layout.context_parallel
     if not context.fits:
@@ -36,6 +37,7 @@ def gpus(context: RuleContext) -> Iterator[str]:
 
 
 def batches_positive(context: RuleContext) -> Iterator[str]:
+    """Check that batch sizes are positive."""
     if context.layout.micro_batch_size < 1:
         yield f"microbatch {context.layout.micro_batch_size} is not positive"
     if context.layout.global_batch_size < 1:
@@ -43,6 +45,7 @@ def batches_positive(context: RuleContext) -> Iterator[str]:
 
 
 def batch(context: RuleContext) -> Iterator[str]:
+    """Check that the global batch divides into whole microbatches."""
     layout = context.layout
     if context.fits and not any(batches_positive(context)) and not _whole_microbatches(context):
         yield (
@@ -52,11 +55,13 @@ def batch(context: RuleContext) -> Iterator[str]:
 
 
 def layers_per_stage(context: RuleContext) -> Iterator[str]:
+    """Check that layers divide by the pipeline stages."""
     if not _whole_stages(context):
         yield f"{context.model.layers} layers do not divide by pipeline-parallel {context.layout.pipeline_parallel}"
 
 
 def layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
+    """Check that the layers of a stage divide by its virtual stages."""
     if not _whole_stages(context) or _uneven(context):
         return
     stages, layers = context.virtual_stages, context.layers_per_virtual_stage
@@ -72,7 +77,7 @@ def layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
 
 
 def one_virtual_argument(context: RuleContext) -> Iterator[str]:
-    """The layout's own number of virtual stages becomes one such argument."""
+    """Check that one argument sets the virtual stages; those of the layout count as one."""
     given = [flag for flag in _VIRTUAL if flag in context.flags]
     if context.layout.virtual_stages > 1:
         given.insert(0, f"{context.layout.virtual_stages} virtual stages")
@@ -81,7 +86,7 @@ def one_virtual_argument(context: RuleContext) -> Iterator[str]:
 
 
 def interleaved_stages(context: RuleContext) -> Iterator[str]:
-    """2021 and January 2024 ask for 3 stages whatever the number of virtual stages comes to."""
+    """Check the pipeline stages that interleaving needs: at least 3 in 2021 and January 2024."""
     always = context.dialect in _OLD
     if context.virtual_stages == 1 and not (always and context.layers_per_virtual_stage):
         return
@@ -91,7 +96,7 @@ def interleaved_stages(context: RuleContext) -> Iterator[str]:
 
 
 def microbatch_group(context: RuleContext) -> Iterator[str]:
-    """Today's only: until 2024 there was no group, and rule 9 says the rest."""
+    """Check the size of the microbatch group, which exists since 2024."""
     if context.dialect in _OLD or context.virtual_stages == 1 or not _whole_microbatches(context):
         return
     p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _microbatch_group(context)
@@ -102,6 +107,7 @@ def microbatch_group(context: RuleContext) -> Iterator[str]:
 
 
 def interleaved_microbatches(context: RuleContext) -> Iterator[str]:
+    """Check the number of microbatches that interleaving needs."""
     if context.virtual_stages == 1 or not _whole_microbatches(context) or any(microbatch_group(context)):
         return
     p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _microbatch_group(context)
@@ -112,16 +118,18 @@ def interleaved_microbatches(context: RuleContext) -> Iterator[str]:
 
 
 def heads(context: RuleContext) -> Iterator[str]:
+    """Check that attention heads divide by tensor-parallel."""
     yield from _undivided("attention heads", context.model.heads, "tensor-parallel", context.layout.tensor_parallel)
 
 
 def head_width(context: RuleContext) -> Iterator[str]:
+    """Check that the hidden size divides by the heads."""
     if context.model.hidden % context.model.heads and "--kv-channels" not in context.flags:
         yield f"hidden size {context.model.hidden} does not divide by {context.model.heads} attention heads"
 
 
 def key_value_groups(context: RuleContext) -> Iterator[str]:
-    """Silent where every head has keys of its own: rule 10 says that."""
+    """Check that key-value groups divide by tensor-parallel. Rule 10 covers models without shared keys."""
     t, groups = context.layout.tensor_parallel, context.model.kv_groups
     if groups in (None, context.model.heads) or groups % t == 0:
         return
@@ -132,6 +140,7 @@ def key_value_groups(context: RuleContext) -> Iterator[str]:
 
 
 def sharded_widths(context: RuleContext) -> Iterator[str]:
+    """Check that the widths that tensor parallelism splits divide by it."""
     model, t = context.model, context.layout.tensor_parallel
     if "--kv-channels" not in context.flags:
         yield from _undivided("hidden size", model.hidden, "tensor-parallel", t)
@@ -143,12 +152,14 @@ def sharded_widths(context: RuleContext) -> Iterator[str]:
 
 
 def positions(context: RuleContext) -> Iterator[str]:
+    """Check that the sequence fits the positions."""
     longest = context.number("--max-position-embeddings")
     if longest is not None and longest < context.model.seq:
         yield f"sequence length {context.model.seq} is over --max-position-embeddings {longest:.0f}"
 
 
 def context_parallel(context: RuleContext) -> Iterator[str]:
+    """Check that the sequence divides by context-parallel."""
     c = context.layout.context_parallel
     if not _whole_pieces(context):
         yield f"sequence length {context.model.seq} does not divide by 2 x context-parallel {c}"
@@ -159,6 +170,7 @@ def context_parallel(context: RuleContext) -> Iterator[str]:
 
 
 def sequence(context: RuleContext) -> Iterator[str]:
+    """Check that the sequence divides by tensor-parallel with sequence parallelism."""
     t, c = context.layout.tensor_parallel, context.layout.context_parallel
     length = context.model.seq // c
     if context.sequence_parallel and _whole_pieces(context) and length % t:
@@ -167,6 +179,7 @@ def sequence(context: RuleContext) -> Iterator[str]:
 
 
 def experts(context: RuleContext) -> Iterator[str]:
+    """Check that experts divide by expert-parallel, and GPUs by the expert layout."""
     layout, count = context.layout, context.model.experts
     e, p, t = layout.expert_parallel, layout.pipeline_parallel, _expert_tensor(context)
     if e > 1 and not count:
@@ -197,7 +210,7 @@ def _whole_stages(context: RuleContext) -> bool:
 
 
 def _whole_pieces(context: RuleContext) -> bool:
-    """Each context-parallel rank has two pieces, one early and one late."""
+    """Return whether each context-parallel rank gets its two pieces, one early and one late."""
     c = context.layout.context_parallel
     return c == 1 or context.model.seq % (2 * c) == 0
 
@@ -207,7 +220,7 @@ def _uneven(context: RuleContext) -> bool:
 
 
 def _microbatch_group(context: RuleContext) -> int:
-    """Microbatches that a virtual stage takes in a row; until 2024 always as many as there are pipeline stages."""
+    """Return the number of microbatches that a virtual stage takes in a row; until 2024 that of pipeline stages."""
     typed = context.number("--microbatch-group-size-per-virtual-pipeline-stage")
     return context.layout.pipeline_parallel if typed is None or context.dialect in _OLD else int(typed)
 
@@ -217,7 +230,7 @@ def _expert_tensor(context: RuleContext) -> int:
 
 
 def _unpadded_vocabulary(context: RuleContext) -> int:
-    """The rows of the embedding where they are not padded to a multiple of tensor-parallel, else 0."""
+    """Return the rows of an embedding that is not padded to a multiple of tensor-parallel, else 0."""
     if context.dialect == "pretrain":
         return 0 if "--make-vocab-size-divisible-by" in context.flags else context.model.vocab
     return int(context.number("--padded-vocab-size") or 0)

@@ -1,4 +1,4 @@
-"""What the rules of Megatron-LM look at: a model, its layout, how it is trained, and what a case types besides."""
+"""Input of the rules of Megatron-LM: model, layout, training, further arguments, environment, GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator.megatron.model import ModelShape, padded_vocabulary
 from orchestrator.megatron.training import Training
 
 Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
-"""Whose rules: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0), the Megatron-LM
-of January 2024 that ATC'24 compares with (2bc6cd307a), today's, or our own program on megatron-core."""
+"""Version whose rules apply: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0),
+Megatron-LM of January 2024 that ATC'24 compares with (2bc6cd307a), today's, or `pretrain` on megatron-core."""
 
 _PER_VIRTUAL_STAGE = "--num-layers-per-virtual-pipeline-stage"
 _VIRTUAL_STAGES = "--num-virtual-stages-per-pipeline-rank"
@@ -21,11 +21,11 @@ _DIVISOR = "--make-vocab-size-divisible-by"
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """Everything the rules look at.
+    """Input of the rules.
 
-    `arguments` are the further ones that a case adds, as typed, to those that say its model, layout and training.
-    `environment` is what the job's environment sets; `gpu` the name of the GPU, None if unknown. `tokens` is how many
-    entries the vocabulary has that the program pads, None where it takes the model's as it is.
+    `arguments` are those beside the ones that follow from model, layout and training. `environment` has the variables
+    of the job; `gpu` is the name of the GPU, None if unknown. `tokens` is the size of the vocabulary that the program
+    pads, None if it uses the model's vocabulary unchanged.
     """
 
     model: ModelShape
@@ -43,7 +43,7 @@ class RuleContext:
         object.__setattr__(self, "flags", read_flags(self.arguments))
 
     def number(self, flag: str) -> float | None:
-        """The number given with a flag; None where the flag is absent or has none."""
+        """Return the number after a flag; None if the flag is absent or has none."""
         values = self.flags.get(flag, ())
         try:
             return float(values[0])
@@ -68,13 +68,13 @@ class RuleContext:
 
     @property
     def layers_per_virtual_stage(self) -> int | None:
-        """As typed; None where the layout says the number of virtual stages, or nobody does."""
+        """Layers per virtual stage as typed; None if the layout sets the virtual stages or the argument is absent."""
         typed = self.number(_PER_VIRTUAL_STAGE)
         return int(typed) if typed and self.layout.virtual_stages == 1 else None
 
     @property
     def virtual_stages(self) -> int:
-        """The layout's, or those that `arguments` ask for instead."""
+        """Virtual stages of the layout or of the arguments."""
         layers, layout = self.layers_per_virtual_stage, self.layout
         if layers is not None:
             return max(1, self.model.layers // layout.pipeline_parallel // layers)
@@ -82,22 +82,22 @@ class RuleContext:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether it is in effect: without tensor parallelism it is switched off (arguments.py:1433)."""
+        """Whether sequence parallelism is in effect: without tensor parallelism it is off (arguments.py:1433)."""
         return self.layout.sequence_parallel and self.layout.tensor_parallel > 1
 
 
 def read_flags(arguments: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Flag -> its values; of a flag given twice the last, as argparse has it.
+    """Return the values of each flag; the last one if a flag is given twice, as in argparse.
 
     >>> read_flags(["--save", "a b", "--lr=0.1", "--mock-data", "--lr", "0.2"])
     {'--save': ('a b',), '--lr': ('0.2',), '--mock-data': ()}
     """
-    found: dict[str, tuple[str, ...]] = {}
+    flags: dict[str, tuple[str, ...]] = {}
     flag = None
     for word in arguments:
         if word.startswith("--"):
             flag, given, value = word.partition("=")
-            found[flag] = (value,) if given else ()
+            flags[flag] = (value,) if given else ()
         elif flag is not None:
-            found[flag] += (word,)
-    return found
+            flags[flag] += (word,)
+    return flags

@@ -1,4 +1,4 @@
-"""The rules that Megatron-LM holds a job to, checked before it is submitted, each said in the paper's terms.
+"""Rules of Megatron-LM, checked before a job is submitted, with messages in the paper's terms.
 
 Numbers and sources are those of Megatron-LM at d98e8a64dd (2026-08-22); where an older one, Megatron-Kwai or our own
 program asks for something else, a check says so. Rules 8, 9, 13 and 16 surface there only once the job runs.
@@ -17,7 +17,7 @@ __all__ = ["KWAI_RULES", "RULES", "Dialect", "Rule", "RuleContext", "broken_rule
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule; `check` yields a reason for each way in which a context breaks it, `source` is where it is enforced."""
+    """One rule. `check` yields a message for each violation; `source` is the code that enforces the rule."""
 
     number: int
     name: str
@@ -53,25 +53,27 @@ RULES = (
     Rule(25, "intervals", "arguments.py:1361,1370", argument_rules.intervals),
     Rule(26, "overlapped parameter gather", "arguments.py:1024-1029", argument_rules.parameter_gather),
 )
-"""Numbered as they come in a start of Megatron-LM: sizes, then switches."""
+"""Rules in the order of a start of Megatron-LM: sizes, then switches."""
 
 KWAI_RULES = (
     Rule(27, "stages to offload", "Megatron-Kwai", argument_rules.offload_stages),
     Rule(28, "share to offload", "Megatron-Kwai", argument_rules.offload_share),
     Rule(29, "channels of context parallelism", "Megatron-Kwai, parallel_state.py:67-73", argument_rules.channels),
 )
-"""What ATC'24's own implementation asks for besides (arguments.py at b2646e4d9f)."""
+"""Further rules of ATC'24's implementation (arguments.py at b2646e4d9f)."""
 
 
 def broken_rules(context: RuleContext) -> list[tuple[Rule, str]]:
-    """Every reason why this context cannot run, not only the first, with the rule that it breaks."""
+    """Return every violation with its rule."""
     rules = RULES + KWAI_RULES if context.dialect == "kwai" else RULES
     return [(rule, reason) for rule in rules for reason in rule.check(context)]
 
 
 def layout_warnings(context: RuleContext) -> Iterator[str]:
-    """Guidance that nothing enforces: SC21's takeaway 1 (tensor parallelism inside a node), another vocabulary than the
-    case's, and what today's Megatron-LM changes or warns of without stopping (rules 16, 19 and 23).
+    """Yield warnings that nothing enforces.
+
+    They are SC21's takeaway 1 (tensor parallelism inside a node), a vocabulary that differs from the case's, and
+    settings that today's Megatron-LM changes or warns of (rules 16, 19 and 23).
     """
     layout, nodes_of = context.layout, context.gpus_per_node
     if nodes_of and layout.tensor_parallel > nodes_of:
@@ -79,7 +81,7 @@ def layout_warnings(context: RuleContext) -> Iterator[str]:
     if layout.sequence_parallel and not context.sequence_parallel:
         yield "sequence parallelism is switched off with tensor-parallel 1"
     if layout.expert_parallel > 1 and layout.tensor_parallel > 1 and not layout.sequence_parallel:
-        yield "tensor-parallel with expert-parallel wants sequence parallelism"
+        yield "tensor-parallel with expert-parallel should use sequence parallelism"
     if context.vocabulary != context.model.vocab:
         yield f"the program makes the vocabulary {context.vocabulary:,}, the case has {context.model.vocab:,}"
     scaled = context.training.loss_scale or context.number("--loss-scale")

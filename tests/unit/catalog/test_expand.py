@@ -74,7 +74,7 @@ def test_rules_may_use_what_earlier_rules_gave_and_must_not_contradict_the_layou
 
 def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
     lines = said(tmp_path, BASE.replace("fixed: {mbs: 1}\n", ""))
-    assert len(lines) == 6 and lines[0].endswith("mbs is neither in matrix, nor fixed, nor given by a rule")
+    assert len(lines) == 6 and lines[0].endswith("mbs is neither in matrix, nor fixed, nor set by a rule")
 
 
 @pytest.mark.parametrize(
@@ -82,20 +82,20 @@ def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
     [
         (
             BASE.replace("{mbs: 1}", "{mbs: 1, pp: 2}"),
-            "11:17 pp: given by matrix and by fixed at scale paper. Hint: keep one",
+            "11:17 pp: set by matrix and by fixed at scale paper. Hint: keep one",
         ),
         (
             BASE.replace("{mbs: 1}", "{mbs: 1, tp: 2}"),
-            "10:3 tp: given by fixed and by rules at scale paper. Hint: keep one",
+            "10:3 tp: set by fixed and by rules at scale paper. Hint: keep one",
         ),
-        (BASE.replace("  gbs: [8, 16]", "  gbs: [8, 16]\n  tp: [1]"), "11:3 tp: given by matrix and by rules at scale"),
+        (BASE.replace("  gbs: [8, 16]", "  gbs: [8, 16]\n  tp: [1]"), "11:3 tp: set by matrix and by rules at scale"),
         (
             BASE.replace("of: [pp, tp]", "of: [pp, vp]"),
-            "13:26 vp: neither in matrix nor given by a rule. Hint: there are: pp, ",
+            "13:26 vp: neither in matrix nor set by a rule. Hint: there are: pp, ",
         ),
         (
             BASE.replace("of: gbs", "of: mbs"),
-            "15:26 mbs: neither in matrix nor given by a rule. Hint: there are: pp, gbs, tp",
+            "15:26 mbs: neither in matrix nor set by a rule. Hint: there are: pp, gbs, tp",
         ),
         (
             BASE + "claims:\n- {id: a, kind: gain, says: s, source: s, stated: printed, judged_at: [papr], along: gbs, "

@@ -156,8 +156,8 @@ def test_a_wrong_word_is_one_line_and_exit_2(repro: Caller, words: str, expected
     ("old", "new", "expected"),
     [
         ("  tp: gpus / pp", "  tp: gpus / 0", "64 does not divide by 0"),
-        ("  tp: gpus / pp", "  tp: gpus / ppp", "ppp is not known here"),
-        ("  tp: gpus / pp", "  tp: tpx * 1\n  dp: tp", "tpx is not known here"),
+        ("  tp: gpus / pp", "  tp: gpus / ppp", "unknown name ppp"),
+        ("  tp: gpus / pp", "  tp: tpx * 1\n  dp: tp", "unknown name tpx"),
         ("      pp: [1, 2, 4]\n      gbs: [32, 128]", "      {}", "figure-99.yaml:"),
         ("  dtype: fp16", "  dtype: fp61", "figure-99.yaml:"),
         ("  mbs: 1", "  mbs: 08", "fixed.mbs: input should be a valid integer, got '08'"),
@@ -246,7 +246,7 @@ def test_a_paper_without_a_machine_needs_a_cluster(repro: Caller) -> None:
     done = repro("plan", "figure-99")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: own/figure-99: paper.yaml describes no machine to plan for. Hint: say which with --cluster"],
+        ["repro: own/figure-99: paper.yaml describes no machine to plan for. Hint: name a machine with --cluster"],
     )
     assert repro("plan", "figure-99", "--cluster", "selene").returncode == 0
 

@@ -131,8 +131,11 @@ def test_what_does_not_fit_or_is_not_predicted_is_one_line_before_anything_happe
 ) -> None:
     for words, expected in (
         ((*QUAD, "--time-budget", "1m"), "--time-budget 60s: the 6 jobs take "),
-        ((*QUAD, "--time-budget", "soon"), "--time-budget soon: no time; for example 10m, 600s, 1h or 0:10:00"),
-        ((*QUAD, "--time-budget", ""), "--time-budget : no time; "),
+        (
+            (*QUAD, "--time-budget", "soon"),
+            "--time-budget soon: not a time. Hint: for example 10m, 600s, 1h or 0:10:00",
+        ),
+        ((*QUAD, "--time-budget", ""), "--time-budget : not a time. Hint: "),
         ((*QUAD[:4], "cpu", "--time-budget", "1m"), "--time-budget: figure-13 at scale cpu runs on CPU cores"),
     ):
         done = four_gpus(command, *words)

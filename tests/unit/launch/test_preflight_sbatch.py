@@ -158,7 +158,7 @@ def test_of_an_experiment_of_many_sizes_the_largest_that_fits_is_tried_and_the_o
 @pytest.mark.usefixtures("commands")
 def test_what_the_profile_lacks_for_the_experiment_is_a_fault_and_no_crash(tmp_path: Path) -> None:
     (no_image,) = submitted(cluster_of(tmp_path, PROFILE, "container: {runtime: pyxis}\n"), tmp_path)
-    assert (no_image.result, no_image.found) == ("wrong", "site names no container image for pretrain")
+    assert (no_image.result, no_image.found) == ("wrong", "site has no container image for pretrain")
     (no_site,) = submitted(cluster_of(tmp_path, PROFILE, "{}"), tmp_path, scale="paper")
     assert no_site.result == "wrong" and "megatron-2021" in no_site.found
     blank = "container: {runtime: pyxis, images: {pretrain: <file>}}\n"

@@ -192,9 +192,9 @@ ALONE = [
     (
         24,
         setting("--mock-data --train-data-path one two"),
-        "--mock-data and --train-data-path: data come from one source only",
+        "--mock-data and --train-data-path: data must have one source",
     ),
-    (24, setting("--data-path one --mock-data"), "--mock-data and --data-path: data come from one source only"),
+    (24, setting("--data-path one --mock-data"), "--mock-data and --data-path: data must have one source"),
     (
         25,
         setting("--log-memory-interval 12", log_interval=5),
@@ -205,12 +205,12 @@ ALONE = [
     (
         25,
         setting("--exit-interval 20", dialect="2021"),
-        "--exit-interval needs --save: at this commit it saves a checkpoint, into nowhere without",
+        "--exit-interval needs --save: at this commit it saves a checkpoint",
     ),
     (
         25,
         setting("--exit-duration-in-mins 20", dialect="kwai"),
-        "--exit-duration-in-mins needs --save: at this commit it saves a checkpoint, into nowhere without",
+        "--exit-duration-in-mins needs --save: at this commit it saves a checkpoint",
     ),
     (
         26,
@@ -366,7 +366,7 @@ def test_more_model_parallel_than_gpus_is_one_fault_and_divides_by_no_zero() -> 
             setting(tensor_parallel=1, sequence_parallel=True),
             "sequence parallelism is switched off with tensor-parallel 1",
         ),
-        (setting(expert_parallel=2, experts=8), "tensor-parallel with expert-parallel wants sequence parallelism"),
+        (setting(expert_parallel=2, experts=8), "tensor-parallel with expert-parallel should use sequence parallelism"),
         (setting(dtype="fp16"), "a dynamic loss scale switches the check for NaN off"),
         # SC21 with tensor-parallel 2 and 32: the paper's 51,200, GPT-2's 50,257 entries padded by the scripts
         (setting(tokens=50257, tensor_parallel=2), "the program makes the vocabulary 50,432, the case has 51,200"),

@@ -65,8 +65,8 @@ def test_cases_whose_difference_a_program_cannot_be_told_are_refused_and_not_mea
     with pytest.raises(ReproError) as caught:
         plans(tmp_path, "figure-18", "pretrain")
     assert str(caught.value) == (
-        "figure-18: pretrain would run scatter_gather=true,gbs=12 and scatter_gather=false,gbs=12 alike, "
-        "and 4 more such pairs. Hint: it cannot be told in what they differ"
+        "figure-18: pretrain would run scatter_gather=true,gbs=12 and scatter_gather=false,gbs=12 identically, "
+        "and 4 more such pairs. Hint: it has no option for the difference"
     )
 
 
@@ -77,7 +77,7 @@ def test_an_unknown_program_is_refused_with_the_nearest() -> None:
 def test_only_our_own_program_is_planned_without_gpus() -> None:
     assert refused("megatron-2021", scale="cpu") == (
         "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
-        "leave --workload out, or say another --scale"
+        "leave --workload out, or choose another --scale"
     )
     assert run_with(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
 

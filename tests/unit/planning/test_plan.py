@@ -196,7 +196,7 @@ def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add
     cases = select(expand(shipped()), {"pp": 8, "gbs": 32})
     cluster = replace(cluster, hardware=cluster.hardware.model_copy(update={"nodes": 8}))
     (only,) = refusals(cluster, cases=cases)
-    assert only.startswith("site names no container image for nvidia/pytorch:20.12-py3. Hint: add container: images: ")
+    assert only.startswith("site has no container image for nvidia/pytorch:20.12-py3. Hint: add container: images: ")
     assert only.endswith("site.local.yaml")
 
 

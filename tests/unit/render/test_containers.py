@@ -51,7 +51,7 @@ def test_a_runtime_with_a_store_of_its_own_is_given_no_file(runtime: str, tmp_pa
 
 def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
     cluster, plan = sited("pyxis")
-    with pytest.raises(ReproError, match="names no container image for pretrain"):
+    with pytest.raises(ReproError, match="has no container image for pretrain"):
         Stage.at(tmp_path).script(with_image(plan, None), cluster)
 
 
