@@ -107,7 +107,7 @@ def test_a_wrong_field_is_said_with_its_place(tmp_path: Path, change: tuple[str,
 def test_a_ratio_that_nothing_could_fail_is_no_claim(tmp_path: Path) -> None:
     claim = "{id: a, kind: ratio, says: s, source: s, stated: printed, judged_at: [paper], of: {pp: 1}, over: {pp: 2}}"
     (only,) = said(tmp_path, f"{BASE}claims:\n  - {claim}\n")
-    assert only == "figure-1.yaml:17:5 claims.0: neither at_least nor at_most: nothing could fail it"
+    assert only == "figure-1.yaml:17:5 claims.0: neither at_least nor at_most: the claim cannot fail"
 
 
 def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_pat
 
 def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:
     (only,) = said(tmp_path, BASE + "scales:\n  paper: {gpus: 4}\n")
-    assert "the scale `paper` is the file's top level" in only
+    assert "the scale `paper` is the top level of the file" in only
 
 
 def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> None:

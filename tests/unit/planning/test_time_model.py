@@ -235,10 +235,10 @@ def test_only_the_experts_that_a_token_meets_are_computed() -> None:
     dense = ModelShape(32, 4096, 32, 4096, 32000, 14336, 8, "llama")
     layout, training = Layout(8, 1, 1, 1, 64), Training("bf16")
     experts = replace(dense, experts=8, experts_per_token=2)
-    one = duration(dense, layout, training, H800, "megatron-core")
-    two = duration(experts, layout, training, H800, "megatron-core")
+    one = duration(dense, layout, training, H800, "megatron-core-0.14")
+    two = duration(experts, layout, training, H800, "megatron-core-0.14")
     assert 1.3 * one.compute_ms < two.compute_ms < 2 * one.compute_ms
-    apart = duration(experts, replace(layout, expert_parallel=8), training, H800, "megatron-core")
+    apart = duration(experts, replace(layout, expert_parallel=8), training, H800, "megatron-core-0.14")
     assert apart.expert_parallel_ms > 0 == two.expert_parallel_ms
     assert (two.calibrated, two.uncertainty) == (False, OTHER_UNCERTAINTY)
 
@@ -270,7 +270,7 @@ def test_pytorchs_ddp_hides_gradients_that_the_local_one_shows() -> None:
 def test_a_distributed_optimizer_shares_the_step_and_sends_fewer_bytes() -> None:
     layout, training = Layout(64, 8, 1, 1, 32), Training("bf16")
     whole, shared = (
-        duration(GPT_6B, layout, replace(training, distributed_optimizer=distributed), H800, "megatron-core")
+        duration(GPT_6B, layout, replace(training, distributed_optimizer=distributed), H800, "megatron-core-0.14")
         for distributed in (False, True)
     )
     assert shared.compute_ms < whole.compute_ms and shared.data_parallel_ms < whole.data_parallel_ms
@@ -294,10 +294,10 @@ def test_context_parallelism_sends_keys_and_values_and_fewer_with_shared_ones() 
         (H800, "megatron-jan-2024", False, 0.1),
         (H200, "pretrain", True, 0.08),
         (H200.model_copy(update={"gpu": "H200-SXM-141GB"}), "pretrain", True, 0.08),
-        (H200, "megatron-core", False, OTHER_UNCERTAINTY),
+        (H200, "megatron-core-0.14", False, OTHER_UNCERTAINTY),
         (H100, "pretrain", False, SAME_CHIP_UNCERTAINTY),
         (H800, "pretrain", False, SAME_CHIP_UNCERTAINTY),
-        (H100, "megatron-core", False, OTHER_UNCERTAINTY),
+        (H100, "megatron-core-0.14", False, OTHER_UNCERTAINTY),
         (H100.model_copy(update={"gpu": "NVIDIA H100 PCIe"}), "pretrain", False, OTHER_UNCERTAINTY),
         (H100.model_copy(update={"gpu": "NVIDIA H100 NVL"}), "pretrain", False, OTHER_UNCERTAINTY),
         (A100.model_copy(update={"gpu": "NVIDIA A100 80GB PCIe"}), "megatron-2021", False, SAME_GPU_UNCERTAINTY),
@@ -346,18 +346,18 @@ def test_full_recomputation_in_pretrain_leaves_out_the_last_product_and_its_comm
         return full / none
 
     assert ratio("pretrain") == pytest.approx(2871.1 / 2375.8, rel=0.02)
-    assert ratio("megatron-core") > 1.25
+    assert ratio("megatron-core-0.14") > 1.25
 
     def communication(again: Recompute, program: str, sequence_parallel: bool) -> float:
         layout = Layout(2, 2, 1, 1, 16, sequence_parallel=sequence_parallel)
         return duration(GPT_3B, layout, replace(BF16, recompute=again), NO_NAME, program).tensor_parallel_ms
 
-    half = communication("none", "megatron-core", False) / 8
+    half = communication("none", "megatron-core-0.14", False) / 8
     for sequence_parallel, program, repeated in (
         (False, "pretrain", 2),
         (True, "pretrain", 3),
-        (False, "megatron-core", 4),
-        (True, "megatron-core", 4),
+        (False, "megatron-core-0.14", 4),
+        (True, "megatron-core-0.14", 4),
     ):
         full, none = (communication(again, program, sequence_parallel) for again in ("full", "none"))
         assert full - none == pytest.approx(repeated * half)
@@ -370,11 +370,11 @@ def test_pretrain_hides_backward_communication_beside_products_as_far_as_they_la
         return duration(model, layout, BF16, NO_NAME, program).tensor_parallel_ms
 
     # Products last longer than what is sent: of 8 or 10 halves four cost `overlap_cost` of themselves.
-    half = sent(8192, "megatron-core") / 8
+    half = sent(8192, "megatron-core-0.14") / 8
     assert sent(8192, "pretrain") == pytest.approx((4 + 4 * FITTED.overlap_cost) * half)
     assert sent(8192, "pretrain", sequence_parallel=True) == pytest.approx((6 + 4 * FITTED.overlap_cost) * half)
     # Small products hide less.
-    assert sent(512, "pretrain") / sent(512, "megatron-core") > sent(8192, "pretrain") / (8 * half)
+    assert sent(512, "pretrain") / sent(512, "megatron-core-0.14") > sent(8192, "pretrain") / (8 * half)
 
 
 def test_rotary_positions_of_pretrain_cost_what_they_move() -> None:
@@ -393,10 +393,10 @@ def test_rotary_positions_of_pretrain_cost_what_they_move() -> None:
     # The weights of keys and values too cost pretrain other bytes: of the sum of gradients and of the optimizer.
     weights = 16 * 2 * 4096 * (4096 - 1024)
     other = weights * (8 * FITTED.accumulated_share + 42 - 48) / (3350e6 * FITTED.memory_share)
-    more = of_shared_keys("none", "pretrain") - of_shared_keys("none", "megatron-core")
+    more = of_shared_keys("none", "pretrain") - of_shared_keys("none", "megatron-core-0.14")
     assert more == pytest.approx((24 + 28) * rotated + other)
     # Full recomputation rotates once more.
-    again = of_shared_keys("full", "pretrain") - of_shared_keys("full", "megatron-core")
+    again = of_shared_keys("full", "pretrain") - of_shared_keys("full", "megatron-core-0.14")
     assert again == pytest.approx((24 + 28 + 24) * rotated + other)
 
 
@@ -416,9 +416,9 @@ def test_pretrains_loss_moves_fewer_bytes_a_logit_and_one_pass_more_over_a_split
     # what the product does not hide of 8.
     accumulated = 8 * FITTED.accumulated_share
     saved = (56 - 12) * logits + (48 - 42 - accumulated - 20) * weights
-    assert of_vocabulary("megatron-core", 1) - of_vocabulary("pretrain", 1) == pytest.approx(saved / bytes_per_ms)
+    assert of_vocabulary("megatron-core-0.14", 1) - of_vocabulary("pretrain", 1) == pytest.approx(saved / bytes_per_ms)
     split = (56 - 14) * logits / 2 + (48 - 42 - accumulated - 20) * weights / 2
-    assert of_vocabulary("megatron-core", 2) - of_vocabulary("pretrain", 2) == pytest.approx(split / bytes_per_ms)
+    assert of_vocabulary("megatron-core-0.14", 2) - of_vocabulary("pretrain", 2) == pytest.approx(split / bytes_per_ms)
 
 
 def test_pretrain_pays_for_every_microbatch_whose_gradients_it_adds_up() -> None:
@@ -431,7 +431,7 @@ def test_pretrain_pays_for_every_microbatch_whose_gradients_it_adds_up() -> None
     layers, embedding, logits = 16 * 12 * 4096**2, 51200 * 4096, 2048 * 51200
     accumulated = 8 * FITTED.accumulated_share
     more = 3 * (accumulated * layers + (accumulated + 20) * embedding - 44 * logits) / (3350e6 * FITTED.memory_share)
-    assert of_three_microbatches("pretrain") - of_three_microbatches("megatron-core") == pytest.approx(more)
+    assert of_three_microbatches("pretrain") - of_three_microbatches("megatron-core-0.14") == pytest.approx(more)
 
 
 def test_the_ends_of_a_pipeline_sum_the_gradients_of_the_embedding_that_they_share() -> None:
@@ -440,16 +440,16 @@ def test_the_ends_of_a_pipeline_sum_the_gradients_of_the_embedding_that_they_sha
     apart = duration(replace(GPT_3B, family="llama"), layout, BF16, H200, "pretrain").data_parallel_ms
     # Two halves of 4 bytes for each of 51,200 x 4096, at 235/300 of 450 GB/s.
     assert tied == pytest.approx(4 * 51200 * 4096 / (450e6 * 235 / 300), rel=0.02) and apart == 0
-    assert duration(GPT_3B, layout, BF16, H200, "megatron-core").data_parallel_ms == 0
+    assert duration(GPT_3B, layout, BF16, H200, "megatron-core-0.14").data_parallel_ms == 0
 
 
 def test_pretrain_keeps_the_keys_that_it_gathered_and_copies_them() -> None:
     layout = Layout(2, 1, 1, 8, 8, context_parallel=2)
-    kept, again = (duration(GPT_3B, layout, BF16, NO_NAME, program) for program in ("pretrain", "megatron-core"))
+    kept, again = (duration(GPT_3B, layout, BF16, NO_NAME, program) for program in ("pretrain", "megatron-core-0.14"))
     assert kept.context_parallel_ms == pytest.approx(again.context_parallel_ms * 2 / 3)
     alone = [
         duration(GPT_3B, Layout(1, 1, 1, 4, 4), BF16, NO_NAME, program).compute_ms
-        for program in ("pretrain", "megatron-core")
+        for program in ("pretrain", "megatron-core-0.14")
     ]
     assert kept.compute_ms - again.compute_ms > alone[0] - alone[1]
 
@@ -505,7 +505,7 @@ MODELS = st.builds(
     family=st.sampled_from(("gpt", "llama")),
 )
 PROGRAMS = st.sampled_from(
-    ("megatron-2021", "megatron-kwai", "megatron-jan-2024", "megatron-alpa", "megatron-core", "pretrain")
+    ("megatron-2021", "megatron-kwai", "megatron-jan-2024", "megatron-alpa", "megatron-core-0.14", "pretrain")
 )
 HARDWARE = st.sampled_from(
     (
