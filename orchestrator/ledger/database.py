@@ -6,11 +6,11 @@ import errno
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
-from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ownership import user_name, why_not_own_path
 
 SCHEMA = "0007"
@@ -121,6 +120,40 @@ class Ledger:
             raise _damaged(self.url, _one_line(str(said)))
 
 
+class RunFolders:
+    """Current paths of run folders, whose recorded paths are absolute: the home folder may have been moved since."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._runs = runs
+        self._current: dict[PurePath, PurePath] = {}
+
+    def current(self, recorded: str) -> str:
+        """Return where the file or folder of a run is now: as recorded, or below this ledger's own runs.
+
+        A path stays as recorded if its run folder exists there, or nowhere else.
+        """
+        path = PurePath(recorded)
+        run = next((folder for folder in path.parents if folder.parent.name == "runs"), None)
+        if run is None or run.parent in self._runs:
+            return recorded
+        if run not in self._current:
+            self._current[run] = self._find(run)
+        current = self._current[run]
+        return recorded if current == run else str(current / path.relative_to(run))
+
+    def _find(self, run: PurePath) -> PurePath:
+        if _is_folder(Path(run)):
+            return run
+        return next((runs / run.name for runs in self._runs if _is_folder(runs / run.name)), run)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # another user's, and not readable
+        return True
+
+
 def take_write_lock(connection: sa.Connection) -> None:
     """Keep every other writer out until the transaction ends; wait for the one who is in."""
     if connection.dialect.name == "sqlite":
@@ -175,10 +208,25 @@ def open_ledger(
             if file is not None:
                 require_rollback_journal(file, connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
         if version != SCHEMA:
-            from orchestrator.ledger.migrations.migrate import migrate
-
-            migrate(engine)
+            _upgrade(engine)
     return Ledger(url, engine, home, listener)
+
+
+def _upgrade(engine: sa.Engine) -> None:
+    """Create or upgrade the tables, unless another process has just done it."""
+    from orchestrator.ledger.migrations.migrate import upgrade
+
+    with engine.connect() as connection:
+        connection.detach()  # not for later use: it does not check foreign keys
+        if engine.dialect.name == "sqlite":
+            # A table that is made anew, as SQLite's ALTER needs, is dropped first, and rows of others point at it.
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.commit()
+        with connection.begin():
+            take_write_lock(connection)
+            version = checked_version(connection)
+            if version != SCHEMA:
+                upgrade(connection, is_new=version is None, copy_name=f"before-{SCHEMA}")
 
 
 def checked_version(connection: sa.Connection) -> str | None:

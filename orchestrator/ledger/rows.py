@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
 from orchestrator.job_spec import JobSpec
-from orchestrator.ledger.run_folders import RunFolders
+from orchestrator.ledger.database import RunFolders
 from orchestrator.ledger.tables import Attempt, Job, Run, RunJob, SchedulerKind, Table
 
 R = TypeVar("R")

@@ -15,9 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
-from orchestrator.ledger.database import Ledger, now
+from orchestrator.ledger.database import Ledger, RunFolders, now
 from orchestrator.ledger.rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
-from orchestrator.ledger.run_folders import RunFolders
 from orchestrator.ledger.tables import (
     QUEUED,
     WAITING,
@@ -172,7 +171,7 @@ def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[Run
     block raises.
     """
     with ledger.writing() as session:
-        latest = _latest(session, list({job.id: job for job in jobs}), ledger.run_folders())
+        latest = _latest(session, list({job.id: job for job in jobs}), ledger.database())
         yield RunTransaction(session, run, jobs, latest)
 
 
@@ -208,7 +207,7 @@ def _missing(before: LatestAttempt | None) -> Missing:
 def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
     """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
-        return _latest(session, list(job_ids), ledger.run_folders())
+        return _latest(session, list(job_ids), ledger.database())
 
 
 def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:

@@ -1,4 +1,4 @@
-"""Makes the ledger's tables, or brings older ones to today's schema: in one transaction, with a copy kept of a file."""
+"""Upgrade of a ledger to the newest migration by alembic. An older SQLite file is copied first."""
 
 from __future__ import annotations
 
@@ -11,35 +11,18 @@ from alembic import command
 from alembic.config import Config
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.ledger.database import SCHEMA, checked_version, take_write_lock
 from orchestrator.ledger.views import create_views, drop_views
 
 
-def migrate(engine: sa.Engine) -> None:
-    """Make or migrate the ledger unless another process just did.
+def upgrade(connection: sa.Connection, *, is_new: bool, copy_name: str) -> None:
+    """Upgrade the tables to the newest migration, in the transaction that the caller has opened with the write lock.
 
-    Killed in the middle, it leaves the ledger as it was, and can be repeated. Before a SQLite ledger is changed it is
-    copied to `FILE.before-SCHEMA`; a PostgreSQL database has no such copy: its backup is the administrator's.
+    If the process is killed, the ledger stays as it was. Before an existing SQLite ledger is changed it is copied to
+    `FILE.COPY_NAME`; the backup of a PostgreSQL database is the administrator's task.
     """
-    with engine.connect() as connection:
-        connection.detach()  # not for later use: it does not check foreign keys
-        is_sqlite = engine.dialect.name == "sqlite"
-        if is_sqlite:
-            # A table that is made anew, as SQLite's ALTER needs, is dropped first, and rows of others point at it.
-            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-            connection.commit()
-        with connection.begin():
-            take_write_lock(connection)
-            version = checked_version(connection)
-            if version == SCHEMA:
-                return
-            if is_sqlite and version is not None:
-                _refuse_damage(connection)
-                _keep_copy(connection)
-            _upgrade(connection)
-
-
-def _upgrade(connection: sa.Connection) -> None:
+    if connection.dialect.name == "sqlite" and not is_new:
+        _refuse_damage(connection)
+        _keep_copy(connection, copy_name)
     drop_views(connection)
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
@@ -56,7 +39,7 @@ def _refuse_damage(connection: sa.Connection) -> None:
         raise sa.exc.DatabaseError("quick_check", {}, reason)
 
 
-def _keep_copy(locked: sa.Connection) -> None:
+def _keep_copy(locked: sa.Connection, copy_name: str) -> None:
     """Copy the file beside itself, whole or not at all; the write lock that `locked` holds keeps it still.
 
     Through SQLite: to open and close the file ourselves would give up the lock (fcntl(2)).
@@ -64,7 +47,7 @@ def _keep_copy(locked: sa.Connection) -> None:
     (name,) = [row[2] for row in locked.exec_driver_sql("PRAGMA database_list") if row[1] == "main"]
     if not name:
         return  # it is in memory
-    copy = Path(f"{name}.before-{SCHEMA}")
+    copy = Path(f"{name}.{copy_name}")
     unfinished = copy.with_name(f"{copy.name}.unfinished")
     try:
         unfinished.unlink(missing_ok=True)
