@@ -227,7 +227,7 @@ def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElem
         .order_by(Run.created_at, RunJob.position)
     )
     with ledger.reading() as session:
-        rows = reader.rows(session.execute(query), ledger.database())
+        rows = reader.rows(session.execute(query), ledger.run_folders())
         return list({(row.experiment, row.scale, row.case_name, row.job_id): row for row in rows}.values())
 
 
@@ -253,7 +253,7 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
     found: dict[int, JobRow] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
-            rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.database())
+            rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.run_folders())
             found |= {row.attempt_id: row for row in rows}
     return list(found.values())
 

@@ -199,7 +199,7 @@ def open_ledger(
             if not create:
                 return None
             if not file.parent.is_dir():
-                raise ReproError(Problem(f"{file.parent}: no such folder for the ledger", hint="make it first"))
+                raise ReproError(Problem("no such folder for the ledger", f"{file.parent}:", "make it first"))
         require_locks(file, new=not file.exists() or file.stat().st_size == 0)
     engine = _engine(url)
     with explained(url):
@@ -240,10 +240,10 @@ def checked_version(connection: sa.Connection) -> str | None:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if version is None or not re.fullmatch(r"\d{4}", version):
         found = min(tables - {"alembic_version"} or tables)
-        raise ReproError(Problem(f"{name}: holds something else ({found})", hint="give --database one of its own"))
+        raise ReproError(Problem(f"holds something else ({found})", f"{name}:", "give --database one of its own"))
     if version > SCHEMA:
         raise ReproError(
-            Problem(f"{name}: made by a newer repro (schema {version}, this knows {SCHEMA})", hint="upgrade")
+            Problem(f"made by a newer repro (schema {version}, this knows {SCHEMA})", f"{name}:", "upgrade")
         )
     return str(version)
 
@@ -309,15 +309,15 @@ def _of_sqlite(url: sa.URL, said: str) -> ReproError:
     refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
     if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
         why = f" ({refused.strerror})" if refused else ""
-        return DiskFull(Problem(f"{name}: the disk is full{why}", hint="make room and repeat the command"))
+        return DiskFull(Problem(f"the disk is full{why}", f"{name}:", "make room and repeat the command"))
     if "readonly" in low or refused:
         why = str(refused.strerror) if refused else said
-        return ReproError(Problem(f"{name}: cannot be written ({why})", hint="check its owner and permissions"))
+        return ReproError(Problem(f"cannot be written ({why})", f"{name}:", "check its owner and permissions"))
     if "unable to open" in low:
-        return ReproError(Problem(f"{name}: cannot be opened", hint="check the path and its permissions"))
+        return ReproError(Problem("cannot be opened", f"{name}:", "check the path and its permissions"))
     if "disk i/o" in low:
-        return ReproError(Problem(f"{name}: its disk failed ({said})", hint="check the disk and repeat the command"))
-    return ReproError(Problem(f"{name}: {said}"))
+        return ReproError(Problem(f"its disk failed ({said})", f"{name}:", "check the disk and repeat the command"))
+    return ReproError(Problem(said, f"{name}:"))
 
 
 def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
@@ -327,17 +327,17 @@ def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
         return _locked(name)
     if "no space left" in low or "disk full" in low:
         hint = "its administrator must make room; then repeat the command"
-        return DiskFull(Problem(f"{name}: the server's disk is full", hint=hint))
+        return DiskFull(Problem("the server's disk is full", f"{name}:", hint))
     if "read-only" in low or "permission denied" in low:
-        return ReproError(Problem(f"{name}: cannot be written ({said})", hint="ask for the right to write there"))
+        return ReproError(Problem(f"cannot be written ({said})", f"{name}:", "ask for the right to write there"))
     passing = any(word in low for word in _PASSING)
     if "fatal:" in low and not passing:
         reason = said[low.index("fatal:") + len("fatal:") :].strip()
-        return ReproError(Problem(f"{name}: refused ({reason})", hint="check user, password and database in the URL"))
+        return ReproError(Problem(f"refused ({reason})", f"{name}:", "check user, password and database in the URL"))
     unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
     if error.connection_invalidated or passing or unanswered:
-        return Unreachable(Problem(f"{name}: does not answer ({said})", hint="repeat the command once it does"))
-    return ReproError(Problem(f"{name}: {said}"))
+        return Unreachable(Problem(f"does not answer ({said})", f"{name}:", "repeat the command once it does"))
+    return ReproError(Problem(said, f"{name}:"))
 
 
 # What a PostgreSQL server says that is there, and not ready: "FATAL: the database system is starting up".
@@ -346,14 +346,14 @@ _PASSING = ("starting up", "shutting down", "recovery", "too many", "connection 
 
 def _locked(name: str) -> Unreachable:
     hint = "another repro is writing; repeat the command"
-    return Unreachable(Problem(f"{name}: locked for more than {BUSY_TIMEOUT_S:.0f} s", hint=hint))
+    return Unreachable(Problem(f"locked for more than {BUSY_TIMEOUT_S:.0f} s", f"{name}:", hint))
 
 
 def _damaged(url: sa.URL, said: str) -> ReproError:
     name = _shown(url)
     recover = f"sqlite3 {shlex.quote(name)} .recover | sqlite3 recovered.db"
     hint = f"it was left as it is; move it away to start anew, or recover it with: {recover}"
-    return ReproError(Problem(f"{name}: not a readable SQLite database ({said})", hint=hint))
+    return ReproError(Problem(f"not a readable SQLite database ({said})", f"{name}:", hint))
 
 
 def _refusal_of_folder(url: sa.URL) -> OSError | None:

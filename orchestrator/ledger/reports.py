@@ -48,7 +48,7 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
     """Return the attempts of a job, the first one first, each with its events in the order in which they happened."""
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
-        attempts = list(ATTEMPTS.rows(session.execute(query), ledger.database()))
+        attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
         if not attempts:  # each has a wrong value, and is left out
             return []
         ids = [attempt.attempt_id for attempt in attempts]

@@ -171,7 +171,7 @@ def new_run(ledger: Ledger, run: NewRun, jobs: Sequence[NewJob]) -> Iterator[Run
     block raises.
     """
     with ledger.writing() as session:
-        latest = _latest(session, list({job.id: job for job in jobs}), ledger.database())
+        latest = _latest(session, list({job.id: job for job in jobs}), ledger.run_folders())
         yield RunTransaction(session, run, jobs, latest)
 
 
@@ -207,7 +207,7 @@ def _missing(before: LatestAttempt | None) -> Missing:
 def latest_attempts(ledger: Ledger, job_ids: Sequence[str]) -> dict[str, LatestAttempt]:
     """Return the latest attempt of each of these jobs that has one."""
     with ledger.reading() as session:
-        return _latest(session, list(job_ids), ledger.database())
+        return _latest(session, list(job_ids), ledger.run_folders())
 
 
 def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[str, LatestAttempt]:

@@ -150,7 +150,7 @@ def interrupted_submissions(ledger: Ledger) -> list[InterruptedSubmission]:
     query = sa.select(*PENDING_ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
     by_token: dict[str, list[PendingAttempt]] = {}
     with ledger.reading() as session:
-        for attempt in PENDING_ATTEMPTS.rows(session.execute(query), ledger.database()):
+        for attempt in PENDING_ATTEMPTS.rows(session.execute(query), ledger.run_folders()):
             by_token.setdefault(attempt.token, []).append(attempt)
     return [
         InterruptedSubmission(

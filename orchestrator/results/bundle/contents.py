@@ -92,7 +92,7 @@ def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[i
     contents.secrets |= secrets_of(extract, texts.values())
     read = file_offsets(ledger, list(folders))
     paths: dict[int, Row] = {}
-    now_in = ledger.database()
+    now_in = ledger.run_folders()
     for recorded in extract.attempts:
         row = {**recorded, "folder": now_in.current(recorded["folder"])}
         row["file"] = now_in.current(row["file"]) if row["file"] is not None else None

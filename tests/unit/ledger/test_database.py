@@ -122,7 +122,9 @@ def test_a_ledger_of_a_newer_repro_is_refused_and_kept(ledger: Ledger) -> None:
     with ledger.engine.begin() as connection:
         connection.exec_driver_sql("update alembic_version set version_num = '9999'")
     before = everything(ledger)
-    with pytest.raises(ReproError, match=r"made by a newer repro \(schema 9999, this knows \d+\); upgrade$") as caught:
+    with pytest.raises(
+        ReproError, match=r"made by a newer repro \(schema 9999, this knows \d+\). Hint: upgrade$"
+    ) as caught:
         open_ledger(ledger.url)
     assert caught.value.exit_code == 2 and everything(ledger) == before
 
@@ -137,7 +139,7 @@ def test_another_programs_database_is_refused_and_left_as_it_was(database_url: s
         connection.exec_driver_sql(f"insert into {tables[0]} values ('1975ea83b712')")
     before = everything(theirs)
     found = next(name for name in tables if name != "alembic_version")
-    with pytest.raises(ReproError, match=f"holds something else .{found}.; give --database one of its own"):
+    with pytest.raises(ReproError, match=f"holds something else .{found}. Hint: give --database one of its own"):
         open_ledger(database_url)
     assert everything(theirs) == before
     theirs.engine.dispose()
@@ -163,7 +165,7 @@ def test_a_locked_ledger_is_out_of_reach_and_still_readable(
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.2)
     ledger = opened(database_url)
     with locked_by_another_process(database_url):
-        with pytest.raises(Unreachable, match="locked for more than .*; another repro is writing") as caught:
+        with pytest.raises(Unreachable, match="locked for more than .* Hint: another repro is writing") as caught:
             record(ledger, "a")
         assert caught.value.exit_code == 3
         assert job_rows(ledger) == []
@@ -177,18 +179,18 @@ def test_a_read_only_ledger_can_be_read_and_says_why_it_is_not_written(tmp_path:
     read_only = ledger_url(f"sqlite:///file:{tmp_path}/results.db?mode=ro&uri=true", tmp_path)
     ledger = open_ledger(read_only, create=False)
     assert ledger is not None and len(job_rows(ledger)) == 1
-    with pytest.raises(ReproError, match=r"cannot be written \(.*readonly.*\); check its owner and permissions"):
+    with pytest.raises(ReproError, match=r"cannot be written \(.*readonly.*\). Hint: check its owner and permissions"):
         record(ledger, "b")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match="missing: no such folder for the ledger; make it first"):
+    with pytest.raises(ReproError, match="missing: no such folder for the ledger. Hint: make it first"):
         open_ledger(ledger_url(str(tmp_path / "missing" / "results.db"), tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_given_for_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match="cannot be opened; check the path"):
+    with pytest.raises(ReproError, match="cannot be opened. Hint: check the path"):
         open_ledger(ledger_url(str(tmp_path), tmp_path))
 
 
@@ -211,7 +213,9 @@ def test_a_relative_path_is_of_the_working_folder_and_a_url_stays(
 
 @pytest.mark.parametrize("url", ["postgresql://host:port/db", "nosuch://u:secret@host/db", "sqlite://host/x.db", "://"])
 def test_a_url_that_is_none_is_one_line_without_its_password(tmp_path: Path, url: str) -> None:
-    with pytest.raises(ReproError, match=r"^--database.*; for example sqlite:////path/results\.db or [^ ]+$") as caught:
+    with pytest.raises(
+        ReproError, match=r"^--database.* Hint: for example sqlite:////path/results\.db or [^ ]+$"
+    ) as caught:
         open_ledger(ledger_url(url, tmp_path))
     assert caught.value.exit_code == 2 and "secret" not in str(caught.value)
 
@@ -223,7 +227,7 @@ def test_a_url_as_libpq_writes_it_is_taken_for_the_driver_that_is_recommended() 
 
 
 def test_a_database_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReproError, match=r"u:\*\*\*@host/db: needs .*; pip install "):
+    with pytest.raises(ReproError, match=r"u:\*\*\*@host/db: needs .* Hint: pip install "):
         open_ledger(ledger_url("oracle+oracledb://u:secret@host/db", tmp_path))
 
 

@@ -103,7 +103,7 @@ def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_the
     assert done.returncode == 2, done.stderr
     place = file_system_of(tmp_path)
     assert place is not None and done.stdout.startswith(f"{tmp_path}/results.db: {place} has no working locks (")
-    assert done.stdout.endswith("); keep it elsewhere: --database FILE on a local disk, or a PostgreSQL URL\n")
+    assert done.stdout.endswith("). Hint: keep it elsewhere: --database FILE on a local disk, or a PostgreSQL URL\n")
     assert done.stdout.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -187,7 +187,9 @@ def test_a_ledger_that_shares_memory_between_its_users_is_refused_where_they_may
     ledger.engine.dispose()
     assert open_ledger(ledger_url(None, tmp_path)) is not None  # one host's own disk
     mounted_as(tmp_path, "nfs4", "vers=4.2", tmp_path_factory.mktemp("mounts") / "mountinfo", monkeypatch)
-    with pytest.raises(ReproError, match=r"is in WAL mode, which nfs4 at .*; end every repro, then: sqlite3 .*=delete"):
+    with pytest.raises(
+        ReproError, match=r"is in WAL mode, which nfs4 at .* Hint: end every repro, then: sqlite3 .*=delete"
+    ):
         open_ledger(ledger_url(None, tmp_path))
 
 

@@ -214,7 +214,7 @@ def test_an_older_ledger_that_is_damaged_is_named_and_not_migrated(tmp_path: Pat
     content = bytearray(file.read_bytes())
     content[(page - 1) * 4096 : page * 4096] = os.urandom(4096)
     file.write_bytes(content)
-    with pytest.raises(ReproError, match="results.db: not a readable SQLite database .*; it was left as it is"):
+    with pytest.raises(ReproError, match="results.db: not a readable SQLite database .* Hint: it was left as it is"):
         open_ledger(url)
     assert file.read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]

@@ -58,7 +58,7 @@ def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
             lambda: job_rows(on_server),
             lambda: record(on_server, "b"),
         ):
-            with pytest.raises(Unreachable, match="does not answer .*; repeat the command once it does") as caught:
+            with pytest.raises(Unreachable, match="does not answer .* Hint: repeat the command once it does") as caught:
                 attempt()
             assert caught.value.exit_code == EXIT_UNREACHABLE and "\n" not in str(caught.value)
     finally:
@@ -95,7 +95,7 @@ def test_a_database_or_a_user_that_is_not_there_is_yours_to_mend(postgresql: Pos
         (postgresql.url("nowhere"), 'database "nowhere" does not exist'),
         (postgresql.url("postgres", user="nobody"), 'role "nobody" does not exist'),
     ):
-        with pytest.raises(ReproError, match=f"refused .{reason}.; check user, password and database") as caught:
+        with pytest.raises(ReproError, match=f"refused .{reason}. Hint: check user, password and database") as caught:
             open_ledger(url)
         assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
 
@@ -135,7 +135,7 @@ def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: Postgresql
     assert on_server.url.database is not None
     ledger = opened(postgresql.url(on_server.url.database, user="reader"))
     assert [row.case_name for row in job_rows(ledger)] == ["a"]
-    with pytest.raises(ReproError, match=r"cannot be written \(permission denied for table \w+\); ask") as caught:
+    with pytest.raises(ReproError, match=r"cannot be written \(permission denied for table \w+\). Hint: ask") as caught:
         record(ledger, "b")
     assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     ledger.engine.dispose()
@@ -176,7 +176,9 @@ def test_a_full_disk_of_the_server_is_said(
         with admin.connect() as connection:
             connection.exec_driver_sql(f"create tablespace small location '{space}'")
             connection.exec_driver_sql("alter table attempts set tablespace small")
-        with pytest.raises(ReproError, match="the server's disk is full; its administrator must make room") as caught:
+        with pytest.raises(
+            ReproError, match="the server's disk is full. Hint: its administrator must make room"
+        ) as caught:
             record(on_server, *(f"job {number}" for number in range(2000)))
         assert caught.value.exit_code == EXIT_USER_ERROR
         assert job_rows(on_server) == []

@@ -153,10 +153,10 @@ def test_a_server_lets_a_question_out_of_nothing(ledger: Ledger) -> None:
 
 
 NOT_THERE = {
-    "select verdikt from v_results": 'verdikt: no such column; did you mean "verdict"?',
-    "select v.verdikt from v_results v": 'verdikt: no such column; did you mean "verdict"?',
-    "select * from v_result": 'v_result: no such table or view; did you mean "v_results"?',
-    "select * from xyzzy": "xyzzy: no such table or view; `repro sql` without a question lists what there is",
+    "select verdikt from v_results": 'verdikt: no such column. Did you mean "verdict"?',
+    "select v.verdikt from v_results v": 'verdikt: no such column. Did you mean "verdict"?',
+    "select * from v_result": 'v_result: no such table or view. Did you mean "v_results"?',
+    "select * from xyzzy": "xyzzy: no such table or view. Hint: `repro sql` without a question lists what there is",
 }
 
 

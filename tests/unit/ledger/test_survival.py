@@ -265,7 +265,7 @@ def test_a_full_disk_is_said_and_the_same_command_works_once_there_is_room(disk:
     record(ledger, "a")
     before = (disk / "results.db").read_bytes()
     filler = fill(disk, left_kib * 1024)
-    with pytest.raises(ReproError, match=r"results\.db: the disk is full.*; make room and repeat") as caught:
+    with pytest.raises(ReproError, match=r"results\.db: the disk is full.* Hint: make room and repeat") as caught:
         record(ledger, *names(400))
     assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
     assert [row.case_name for row in job_rows(new_ledger(disk))] == ["a"]
@@ -323,7 +323,9 @@ def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
     command = [sys.executable, "-c", RECORDS, str(tmp_path)]
     env = {**os.environ, "LD_PRELOAD": str(library)}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{tmp_path}/results.db: the disk is full (Disk quota exceeded); {MAKE_ROOM}\n", done.stderr
+    assert done.stdout == f"{tmp_path}/results.db: the disk is full (Disk quota exceeded). Hint: {MAKE_ROOM}\n", (
+        done.stderr
+    )
     assert (done.returncode, (tmp_path / "results.db").read_bytes()) == (EXIT_USER_ERROR, before)
     assert len(record(new_ledger(tmp_path), "b").to_submit) == 1
 
@@ -335,7 +337,7 @@ def test_a_read_only_disk_can_be_read_and_says_why_it_is_not_written(disk: Path)
     with read_only(disk):
         ledger = new_ledger(disk)
         assert [row.case_name for row in job_rows(ledger)] == ["a"]
-        with pytest.raises(ReproError, match=r"results\.db: cannot be written .*; check its owner") as caught:
+        with pytest.raises(ReproError, match=r"results\.db: cannot be written .* Hint: check its owner") as caught:
             record(ledger, "b")
         assert caught.value.exit_code == EXIT_USER_ERROR
         ledger.engine.dispose()

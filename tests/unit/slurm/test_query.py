@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.slurm import query
+from orchestrator.slurm import command, query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, keeps_comments
 from orchestrator.slurm.records import ACCOUNTING_FIELDS, QUEUE_FIELDS, JobRecord
 from tests.unit.slurm.test_records import SUBMITTED, accounting_row, queue_row, shown_row
@@ -56,7 +56,8 @@ class FakeSlurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm()
-    monkeypatch.setattr(query, "run_slurm", fake)
+    for module in (command, query):
+        monkeypatch.setattr(module, "run_slurm", fake)
     return fake
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import Problem, Unreachable
-from orchestrator.slurm import site
+from orchestrator.slurm import command, site
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, parse_settings
 from orchestrator.slurm.site import Site, read_site
 from tests.unit.slurm import site_texts as texts
@@ -49,7 +49,8 @@ class LoginNode:
 @pytest.fixture
 def login(monkeypatch: pytest.MonkeyPatch) -> LoginNode:
     fake = LoginNode()
-    monkeypatch.setattr(site, "run_slurm", fake)
+    for module in (command, site):
+        monkeypatch.setattr(module, "run_slurm", fake)
     return fake
 
 

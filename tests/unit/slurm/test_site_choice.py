@@ -45,7 +45,7 @@ def test_without_a_word_it_is_the_default_one_with_gpus_or_the_one_with_most(
 
 
 def test_a_partition_that_is_not_there_or_has_no_nodes_is_refused() -> None:
-    with pytest.raises(ReproError, match=r'batcn: no such partition; did you mean "batch"'):
+    with pytest.raises(ReproError, match=r'batcn: no such partition. Did you mean "batch"'):
         choose(site(partition("batch", H100)), "batcn")
     with pytest.raises(ReproError, match="empty: a partition without nodes"):
         choose(site(partition("empty")), "empty")
