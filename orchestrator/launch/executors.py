@@ -75,10 +75,10 @@ class SlurmScriptExecutor(SlurmExecutor):
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
                 job: core.Job[Any] = self._submit_command("")
         except utils.FailedJobError as error:
-            said = str(error)
-            if is_for_want_of_room(said):
-                raise QueueFull(explain_rejection(said)) from None
-            raise unreachable_from("sbatch", said) or ReproError(explain_rejection(said)) from None
+            message = str(error)
+            if is_for_want_of_room(message):
+                raise QueueFull(explain_rejection(message)) from None
+            raise unreachable_from("sbatch", message) or ReproError(explain_rejection(message)) from None
         except utils.FailedSubmissionError as error:  # exit code 0: the job may be in the queue
             raise Unreachable(Problem(str(error), hint="`repro status` looks for it in the queue")) from None
         return job.job_id

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """Image of a profile. `says` is the value in the profile. `location` is the file or registry name that jobs use;
-    None until the profile is filled in.
+    """Image of a profile.
 
-    `there` is yes or no of a file, "on the nodes" where this machine does not see it, None where jobs use no file.
-    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are those of the record
-    beside the file, None where the site keeps the file itself; `bytes` is the file's size.
+    `says` is the value in the profile. `location` is the file or registry name for jobs, if filled in.
+    `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
+    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside the
+    file; None if the site keeps the file itself. `bytes` is the size of the file.
     """
 
     name: str

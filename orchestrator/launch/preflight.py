@@ -142,14 +142,14 @@ def _mpirun(cluster: Cluster) -> list[Finding]:
     few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
     place = where(("mpirun", "hostfile"))
     if len(hosts) < hardware.nodes:
-        said = f"{counted(len(hosts), 'host')}, hardware: nodes: is {hardware.nodes}"
-        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"add hosts to {mpirun.hostfile}"))
+        message = f"{counted(len(hosts), 'host')}, hardware: nodes: is {hardware.nodes}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", message, place, f"add hosts to {mpirun.hostfile}"))
     if few:
-        said = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
-        found.append(Finding("mpirun.hostfile", "login", "wrong", said, place, f"slots={hardware.gpus_per_node}"))
+        message = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
+        found.append(Finding("mpirun.hostfile", "login", "wrong", message, place, f"slots={hardware.gpus_per_node}"))
     if len(hosts) >= hardware.nodes and not few:
-        said = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
-        found.append(Finding("mpirun.hostfile", "login", "ok", said, place))
+        message = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
+        found.append(Finding("mpirun.hostfile", "login", "ok", message, place))
     return found
 
 

@@ -157,21 +157,21 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
 def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
     """Return why the job failed, with the profile path that its log names; nothing if that path is reported already."""
     found = cause(probed.log.encode())
-    said = str(found) if found else "its log has no reason"
+    message = str(found) if found else "its log has no reason"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
-        said = probed.end.outside_image
+        message = probed.end.outside_image
     ended = f"{probed.state} with exit code {code}" if code else probed.state
-    blamed = sorted((one for one in site_paths(cluster) if one.path in said), key=lambda one: -len(one.path))
+    blamed = sorted((one for one in site_paths(cluster) if one.path in message), key=lambda one: -len(one.path))
     if any(fault.startswith(f"{one.path}: ") for one in blamed for fault in known):
         return []
     hint = f"its output is in {probed.folder}"
     if blamed:
-        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {said}", blamed[0].where, hint)]
+        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {message}", blamed[0].where, hint)]
     name, _ = _probed_image(cluster)
-    is_the_image = code == OUTSIDE_IMAGE or (said.startswith("container") and not _NOT_OF_IMAGE.search(said))
+    is_the_image = code == OUTSIDE_IMAGE or (message.startswith("container") and not _NOT_OF_IMAGE.search(message))
     where = cluster.layered.where(("container", "images", name)) if name is not None and is_the_image else None
-    return [Finding("job", "compute", "wrong", f"{ended}: {said}", where, hint)]
+    return [Finding("job", "compute", "wrong", f"{ended}: {message}", where, hint)]
 
 
 def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
@@ -207,9 +207,9 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     machines = {machine for _, machine, _ in rows}
     if site.architecture and machines:
         right = machines == {site.architecture}
-        said = f"the node is {' and '.join(sorted(machines))}"
+        message = f"the node is {' and '.join(sorted(machines))}"
         place = cluster.layered.where(("site", "architecture"))
-        found.append(Finding("site.architecture", "compute", "ok" if right else "wrong", said, place))
+        found.append(Finding("site.architecture", "compute", "ok" if right else "wrong", message, place))
     return [*found, *_python_findings(cluster, probed)]
 
 

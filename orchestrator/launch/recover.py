@@ -267,15 +267,24 @@ class HasSubmitter(Protocol):
     """An attempt or submission with the process that recorded it."""
 
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        """Host name of the process."""
+
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Process id."""
+
     @property
-    def pid_start_ticks(self) -> int | None: ...
+    def pid_start_ticks(self) -> int | None:
+        """Start of the process in clock ticks since boot."""
+
     @property
-    def machine(self) -> str | None: ...
+    def machine(self) -> str | None:
+        """Machine, boot and PID namespace of the process."""
+
     @property
-    def created_at(self) -> datetime: ...
+    def created_at(self) -> datetime:
+        """Time of the record, UTC."""
 
 
 def sender_is_alive(sent: HasSubmitter) -> bool | None:

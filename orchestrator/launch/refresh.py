@@ -52,22 +52,22 @@ def refresh(ledger: Ledger, at_most_every_s: float = 0.0) -> RefreshResult:
     With `at_most_every_s` the scheduler is not asked if a process with this ledger has asked it within that time.
     """
     rows = _under_way(ledger)
-    cluster, may, asked_at, said = None, False, None, list[str]()
+    cluster, may_poll, asked_at, slurm_complaints = None, False, None, list[str]()
     if any(row.scheduler == "slurm" for row in rows):
         try:
             cluster = cluster_identity()
-            may, asked_at, said = may_ask(ledger, f"slurm {cluster}", at_most_every_s)
-        except Unreachable as away:
-            said = [str(away)]
-    settled = settle(ledger, {"local", "slurm"} if may else {"local"})
+            may_poll, asked_at, slurm_complaints = may_ask(ledger, f"slurm {cluster}", at_most_every_s)
+        except Unreachable as error:
+            slurm_complaints = [str(error)]
+    settled = settle(ledger, {"local", "slurm"} if may_poll else {"local"})
     if settled.has_news:
         rows = _under_way(ledger)
     sent = [row for row in rows if row.scheduler_id is not None]
     complaints = _refresh_here(ledger, [row for row in sent if row.scheduler == "local"])
-    if cluster is not None and may:
-        said = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
-        record_complaints(ledger, f"slurm {cluster}", said)
-    return RefreshResult((*settled.complaints, *complaints, *said), asked_at)
+    if cluster is not None and may_poll:
+        slurm_complaints = _refresh_slurm(ledger, [row for row in sent if row.scheduler == "slurm"], cluster)
+        record_complaints(ledger, f"slurm {cluster}", slurm_complaints)
+    return RefreshResult((*settled.complaints, *complaints, *slurm_complaints), asked_at)
 
 
 def _under_way(ledger: Ledger) -> list[JobSummary]:
@@ -125,20 +125,20 @@ def _observe_local(row: JobSummary) -> Observation:
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
     asked = [row for row in rows if row.slurm_cluster in (None, cluster)]
     others = [row for row in rows if row not in asked]
-    seen, said = _each(others, _from_end_record)
+    seen, slurm_complaints = _each(others, _from_end_record)
     for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
-        said.append(
+        slurm_complaints.append(
             f"jobs of Slurm cluster {other}: states are as last seen. Hint: set SLURM_CONF to ask it, not {cluster}"
         )
     try:
         for group in _with_different_ids(asked):
             observed, complaints = _observe_slurm(ledger, group)
             seen |= observed
-            said += complaints
+            slurm_complaints += complaints
     except Unreachable as error:
-        said.append(str(error))
+        slurm_complaints.append(str(error))
     record_observations(ledger, seen, [row.attempt_id for row in asked])
-    return list(dict.fromkeys(said))
+    return list(dict.fromkeys(slurm_complaints))
 
 
 def _with_different_ids(rows: Sequence[JobSummary]) -> list[list[JobSummary]]:

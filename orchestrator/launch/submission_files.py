@@ -55,7 +55,7 @@ def read_own_script(ledger: Ledger, turns: Sequence[PendingAttempt]) -> OwnScrip
     if file.name == JOB_SCRIPT and len(turns) == 1 and turns[0].array_index is None:
         _require_digest(file, read, turns[0].script_sha256)
         _require_folder(file, str(file.parent), turns[0])
-        # A script that is told its folder knows that it was submitted: a second copy of it does not start.
+        # The folder as an argument marks a submitted script: a second copy of it does not start.
         return OwnScript(file, _text(file, read), (turns[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != "submissions":
