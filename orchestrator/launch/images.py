@@ -44,8 +44,8 @@ class ImageRow:
 
     `says` is the value in the profile. `location` is the file or registry name for jobs, if filled in.
     `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
-    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside the
-    file; None if the site keeps the file itself. `bytes` is the size of the file.
+    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside
+    the file; None if the site keeps the file itself. `bytes` is the size of the file.
     """
 
     name: str

@@ -124,7 +124,7 @@ def test_filled_in_it_is_right_also_for_the_jobs_of_figure_13_and_on_a_node(
     assert {row["result"] for row in mine.findings} <= {"ok", "later"}
     tried = [row["found"] for row in mine.findings if row["check"].startswith("sbatch --test-only")]
     assert len(tried) == 2 and all("on nodes n" in said for said in tried)
-    assert mine.compute["folder for runs"] == "what the job wrote can be seen from here"
+    assert mine.compute["folder for runs"] == "the files of the job are visible here"
     assert mine.compute["job"] == "ran on a node, without a container"
     assert mine.compute["hardware.gpus_per_node"] == f"each task sees {slurm_cluster.shape.gpus_per_node} GPUs"
     assert mine.compute["torch"].startswith("torch ")
@@ -170,10 +170,10 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
         ({"slurm": {"time_limit": "5:00:00"}}, "slurm.time_limit: 5:00:00, but batch allows 4:00:00; "),
         ({"slurm": {"cpus_per_task": 5}}, "slurm.cpus_per_task: 4 tasks of 5, but the nodes have 16 CPUs; "),
         ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun knows no such kind; did you mean "),
-        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; there are: none"),
+        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; its images: none"),
         ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered; did you mean "--unbuffered"?'),
         ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume; take it out"),
-        ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun says: "),
+        ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun reports: "),
         ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty; "),
         ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder; "),
     ],
@@ -332,7 +332,7 @@ echo "$job"
     assert mine.check("--job") == 2
     (said,) = [line for line in mine.stderr if line.startswith("repro: ")]
     assert said.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here; ")
-    assert said.endswith("; set REPRO_HOME to a folder that the nodes see, too")
+    assert said.endswith("; set REPRO_HOME to a folder that the nodes see")
 
 
 # ---- waiting, and a Slurm out of reach -----------------------------------------------------------------------

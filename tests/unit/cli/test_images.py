@@ -99,7 +99,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(repro: Caller)
     done = repro("images", "import", *FOUND, "kept", "pretrian", "blank")
     assert done.returncode == 2 and done.stdout == ""
     assert done.complaints == [
-        f"repro: clusters/site.yaml:10:5 kept is a file already, {repro.site.folder}/kept.sqsh: nothing to import",
+        f"repro: clusters/site.yaml:10:5 kept is already a file, {repro.site.folder}/kept.sqsh: nothing to import",
         'repro: pretrian: site has no such image; did you mean "pretrain"?',
         "repro: clusters/site.yaml:11:5 container.images.blank: still to be filled in, <the image of the other "
         "program>; write it in clusters/site.local.yaml",

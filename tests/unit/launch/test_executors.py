@@ -121,7 +121,7 @@ def test_a_machine_without_sbatch_is_refused_before_anything_is_written(
         (site.folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(site.folder))
     require_scheduler(cluster, site.folders)
-    with pytest.raises(ReproError, match="no folder for Slurm jobs"):
+    with pytest.raises(ReproError, match="Slurm would replace the %"):
         require_scheduler(cluster, type(site.folders)(CHECKOUT, site.folder / "50%a"))
     with pytest.raises(ReproError, match=r"50\\a/runs Slurm cannot write output below a folder with a backslash; set"):
         require_scheduler(cluster, type(site.folders)(CHECKOUT, site.folder / "50\\a"))

@@ -40,7 +40,7 @@ def with_images(images: str) -> str:
 def test_all_that_is_wrong_with_the_names_is_said_at_once(tmp_path: Path) -> None:
     text = with_images("{pretrain: registry.example/a:1, kept: /images/x.sqsh, blank: <the image>}")
     assert refused(profile(tmp_path, text=text), "kept", "blank", "pretrian", "pretrain") == [
-        "site.yaml:7:44 kept is a file already, /images/x.sqsh: nothing to import",
+        "site.yaml:7:44 kept is already a file, /images/x.sqsh: nothing to import",
         "site.yaml:7:66 container.images.blank: still to be filled in, <the image>. Hint: write it in site.local.yaml",
         'pretrian: site has no such image; did you mean "pretrain"?',
     ]
@@ -93,7 +93,7 @@ def test_a_qos_that_takes_no_single_node_is_said_before_sbatch_says_it(tmp_path:
 
 
 def test_a_cluster_without_containers_or_without_a_registrys_image_has_nothing_to_import(tmp_path: Path) -> None:
-    assert refused(cluster_of(tmp_path)) == ["site has no container:, so there are no images to import"]
+    assert refused(cluster_of(tmp_path)) == ["site has no container:, so it has no images to import"]
     assert "nothing to import" in refused(profile(tmp_path, text=with_images("{kept: /images/x.sqsh}")))[0]
 
 

@@ -46,7 +46,7 @@ def test_jobs_are_not_recorded_with_a_commit_that_the_checkout_is_not_at(checkou
     with pytest.raises(ReproError) as error:
         require([job_of(checkout, checkout, "6985e58938d40ad91ac07b0fddcfad8132e1447e")], checkout)
     (only,) = error.value.problems
-    assert only.what == f"{checkout} is at commit {head[:10]}, and the jobs would say 6985e58938"
+    assert only.what == f"{checkout} is at commit {head[:10]}, and the jobs are recorded with 6985e58938"
     assert only.hint == f"git -C {checkout} checkout 6985e58938d40ad91ac07b0fddcfad8132e1447e"
 
 
@@ -94,7 +94,7 @@ def test_a_machine_without_mpirun_or_its_hostfile_starts_nothing(
         require_ready([], cluster, folders)
     (tmp_path / "mpirun").write_text("#!/bin/sh\n")
     (tmp_path / "mpirun").chmod(0o755)
-    with pytest.raises(ReproError, match="hostfile /nowhere/hosts: no such file"):
+    with pytest.raises(ReproError, match="/nowhere/hosts: no such hostfile"):
         require_ready([], cluster, folders)
 
 

@@ -66,7 +66,7 @@ def test_too_few_hosts_and_too_few_slots_are_named_with_the_hosts(tmp_path: Path
     cluster = mpirun_cluster(tmp_path, "n1 slots=4\n")
     _, few_hosts, few_slots = check_this_machine(cluster)
     assert told([few_hosts, few_slots]) == [
-        ("wrong", "mpirun.hostfile: 1 host, hardware: nodes: says 2", f"add hosts to {tmp_path}/hosts"),
+        ("wrong", "mpirun.hostfile: 1 host, hardware: nodes: is 2", f"add hosts to {tmp_path}/hosts"),
         ("wrong", "mpirun.hostfile: n1: fewer slots than hardware: gpus_per_node: 8", "slots=8"),
     ]
     assert few_hosts.where == few_slots.where == cluster.layered.where(("mpirun", "hostfile"))

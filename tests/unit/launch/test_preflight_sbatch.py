@@ -80,11 +80,11 @@ def test_words_that_they_do_not_know_are_named_with_the_nearest_and_their_place(
         ("wrong", "slurm.srun: srun has no --unbufered", 'did you mean "--unbuffered"?'),
         (
             "wrong",
-            "slurm.srun: --mem-bind=zz: srun says: unrecognized --mem-bind argument",
-            "srun --help lists what it takes",
+            "slurm.srun: --mem-bind=zz: srun reports: unrecognized --mem-bind argument",
+            "srun --help lists its options",
         ),
-        ("wrong", "slurm.sbatch: sbatch has no --zzzzzz", "take it out"),
-        ("wrong", "slurm.sbatch: --: no option", "take it out"),
+        ("wrong", "slurm.sbatch: sbatch has no --zzzzzz", "remove it"),
+        ("wrong", "slurm.sbatch: -- is not an option", "remove it"),
     ]
     assert [str(one.where).rpartition("/")[2] for one in found] == [
         f"site.local.yaml:{at}" for at in ("2:10", "2:25", "3:12", "3:24")

@@ -135,7 +135,7 @@ def test_the_script_looks_at_paths_counts_gpus_and_tries_the_python_of_pretrain(
         "workloads.pretrain.python": ("ok", sys.executable),
         "workloads.megatron-2026.checkout": ("wrong", "/no/such: no such file or folder"),
         "slurm.sbatch --chdir": ("ok", f"{tmp_path}/it's $HOME"),
-        "folder for runs": ("ok", "what the job wrote can be seen from here"),
+        "folder for runs": ("ok", "the files of the job are visible here"),
         "job": ("ok", "ran on a node, without a container"),
         "hardware.gpus_per_node": ("ok", "each task sees 4 GPUs"),
     }
@@ -150,7 +150,7 @@ def test_a_python_without_torch_is_named_with_what_it_said(tmp_path: Path) -> No
     cluster = cluster_of(tmp_path, PLAIN, f"workloads: {{pretrain: {{python: '{python}'}}}}\n")
     found = told(probe_findings(cluster, run(cluster, tmp_path)))
     assert found["torch"] == ("wrong", "python on the nodes: ModuleNotFoundError: No module named 'torch'")
-    assert found["hardware.gpus_per_node"] == ("unknown", "nothing on the node counts GPUs")
+    assert found["hardware.gpus_per_node"] == ("unknown", "the node has no means to count GPUs")
 
 
 def test_a_task_outside_its_image_ends_the_script_and_is_named(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_job_of_which_nothing_is_seen_wrote_where_only_the_nodes_see_it(tmp_pa
         *(("container.images.pretrain", "not checked"), ("container.images.other", "not checked")),
         ("folder for runs", "wrong"),
     ]
-    assert found[-1].hint == "set REPRO_HOME to a folder that the nodes see, too"
+    assert found[-1].hint == "set REPRO_HOME to a folder that the nodes see"
 
 
 def test_a_job_that_never_ran_accuses_no_folder(tmp_path: Path) -> None:
