@@ -199,7 +199,7 @@ def state_of(job: str) -> str:
 
 
 def faults(state: str, folder: Path) -> list[str]:
-    """What a good job would have left otherwise."""
+    """Return the differences between the job's files and those of a good job."""
     end, log = read_record(folder / "end"), folder / "log.txt"
     pattern = r"rank=(\d+) of=(\d+) on=(\S+) as=(\d+) gpus=([\d,]+) at=(\S+)$"
     said = re.findall(pattern, log.read_text(), re.MULTILINE) if log.exists() else []

@@ -78,7 +78,7 @@ def measure(named: Mapping[str, Sequence[str]], rounds: int, environment: Mappin
 
 
 def fill(database: Path) -> None:
-    """A ledger in which a campaign of 10,000 jobs has ended."""
+    """Return a ledger in which a campaign of 10,000 jobs has ended."""
     ledger = open_ledger(ledger_url(str(database), database.parent))
     assert ledger is not None
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})

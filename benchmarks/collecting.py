@@ -111,7 +111,7 @@ def log(job: int) -> str:
 
 
 def add_ended(ledger: Ledger, home: Path, number: int) -> None:
-    """Copies of the first job that have ended, each with a folder of its own; the first one goes."""
+    """Copy the first job to ended jobs, each with its own folder, and remove the first one."""
     with ledger.writing() as session:
         job, asked_for, attempt = (
             values(session.scalars(sa.select(kind).limit(1)).one()) for kind in (Job, RunJob, Attempt)

@@ -57,7 +57,7 @@ def _fit(sets: Sequence[Sequence[Row]], names: Sequence[str], start: Constants) 
 
 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: list[float], steps: int = 600) -> list[float]:
-    """The simplex search of Nelder and Mead (1965)."""
+    """Minimize by the simplex search of Nelder and Mead (1965)."""
     corners = [start] + [[x * (1.1 if i == j else 1) for j, x in enumerate(start)] for i in range(len(start))]
     found = sorted((loss(corner), corner) for corner in corners)
     for _ in range(steps):

@@ -196,7 +196,7 @@ def both_of_each_line(log: Path) -> list[tuple[float, float]]:
 
 
 def memory(folder: Path, dense: Path) -> int:
-    """The peak of a process that reads nothing, the dense log, and a log of 5 GB in one line."""
+    """Measure the peak memory of processes that read nothing, the dense log, and a log of 5 GB in one line."""
     (folder / "none").mkdir()
     (folder / "hole").mkdir()
     with (folder / "hole" / "log.txt").open("wb") as hole:

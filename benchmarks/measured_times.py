@@ -80,7 +80,7 @@ def rows() -> dict[str, list[Row]]:
 
 
 def table_1() -> list[Row]:
-    """The time is that of the paper's FLOPs, counted with its vocabulary of 51,200, at the printed aggregate rate."""
+    """Return the rows of Table 1: times of the paper's FLOPs (vocabulary of 51,200) at the printed aggregate rate."""
     entry = find_experiment(find_folders(), "sc21/table-1")
     found = []
     for i, case in enumerate(expand(entry)):
@@ -215,7 +215,7 @@ def _typed() -> Iterator[Measured]:
 
 
 def _row(index: int, entry: Entry, case: Case, tokenizer: int, actual_ms: float) -> Row:
-    """The program trains with its tokenizer's vocabulary, padded."""
+    """Return the row of a case with the padded vocabulary of the program's tokenizer."""
     assert entry.paper.machine is not None
     model = replace(case.model, vocab=padded_vocabulary(tokenizer, case.layout.tensor_parallel))
     machine = entry.paper.machine

@@ -128,8 +128,9 @@ def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program
 
 
 def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
-    """What the profile says of Megatron-LM, on `pretrain`'s tokens. Of fewer than a thousand documents its data sets
-    would have a split without any, and search it for ever.
+    """Return the profile's Megatron-LM settings, with data of `pretrain`'s tokens.
+
+    With fewer than a thousand documents, one split of the data would be empty and Megatron-LM would search it forever.
     """
     from benchmarks.plain_gpt import Sizes
     from benchmarks.token_files import write_token_files
@@ -174,7 +175,7 @@ def plain(case: Case, iterations: int) -> list[Step]:
 def submitted(
     case: Case, home: Path, workload: str, iterations: int, site: Mapping[str, object], words: Sequence[str]
 ) -> list[Step]:
-    """A run by `repro submit`, of an experiment with this one case."""
+    """Run an experiment with this one case by `repro submit`."""
     experiment, cluster = f"peer-{workload}", home / "clusters" / f"{workload}.yaml"
     for file, content in {
         home / "experiments" / "peers" / "paper.yaml": {"title": "Peers of pretrain", "venue": "this machine"},
@@ -218,8 +219,9 @@ def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[st
 
 
 def run_python(*words: str, home: Path | None = None) -> str:
-    """stdout and stderr of a Python program of this checkout; CalledProcessError with them if it fails. Megatron-LM's
-    jobs start `python`: it is this one.
+    """Return stdout and stderr of a Python program of this checkout. Raise CalledProcessError if it fails.
+
+    Megatron-LM's jobs start `python`, which is this interpreter.
     """
     environment = {
         **os.environ,

@@ -104,7 +104,7 @@ class PlainGPT(nn.Module):
 
 
 def build(sizes: Sizes, device: torch.device) -> PlainGPT:
-    """The model with the weights that `pretrain` begins with on this kind of device."""
+    """Return the model with the initial weights of `pretrain` on this kind of device."""
     # Megatron's fused GELU, which a GPU has, is the tanh approximation; without it the function is the exact one.
     with device:
         model = PlainGPT(sizes, "tanh" if device.type == "cuda" else "none")

@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def make(home: Path, jobs: int) -> Path:
-    """The page of a figure with this many cases."""
+    """Return the page of a figure with this many cases."""
     write_experiment(home, FIGURE.format(batches=", ".join(str(number + 1) for number in range(jobs))))
     entry = find_experiment(Folders(CHECKOUT, home), "made/figure-1")
     script = GOLDEN.read_text(encoding="utf-8").replace("{", "{{").replace("}", "}}") + "# {name}\n"

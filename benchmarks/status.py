@@ -88,7 +88,7 @@ def row(words: Sequence[str], taken: Sequence[Taken], note: str = "") -> bool:
 
 
 def asked(home: Path, log: Path, words: Sequence[str]) -> Taken:
-    """The command as a person types it, and then what it called by itself."""
+    """Time the command as a person types it, then its scheduler calls alone."""
     log.write_text("")
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([REPRO, *words], env=environment(home), cwd=home, capture_output=True, check=True)
@@ -106,7 +106,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def cancel(slurm: SlurmCluster, ids: Sequence[str]) -> None:
-    """Some jobs end, and squeue forgets them: only accounting knows."""
+    """Cancel some jobs, so that squeue forgets them and only accounting has them."""
     gone = [f"{one}_{index}" for one in ids for index in range(CANCELLED)]
     slurm.run("scancel", *gone)
     left = JOBS - len(gone)
@@ -155,7 +155,7 @@ def fill(home: Path) -> list[str]:
 
 
 def add_verified(ledger: Ledger) -> None:
-    """Copies of the first job that ended long ago."""
+    """Copy the first job to jobs that ended long ago."""
     with ledger.writing() as session:
         job, asked_for, attempt = (
             values(session.scalars(sa.select(kind).limit(1)).one()) for kind in (Job, RunJob, Attempt)

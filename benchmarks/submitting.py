@@ -156,7 +156,7 @@ def folders_at(home: Path) -> Folders:
 
 @contextlib.contextmanager
 def held_slurm(*, accounting: bool = False, min_job_age_s: int = 300) -> Iterator[tuple[SlurmCluster, Path]]:
-    """A Slurm of four nodes that this process's commands talk to, and a folder for everything else."""
+    """Start a Slurm of four nodes for the commands of this process, with a folder for everything else."""
     with tempfile.TemporaryDirectory(prefix="sf") as name, pytest.MonkeyPatch.context() as patch:
         Path(name).chmod(0o755)  # the database runs as another user
         slurm = SlurmCluster(Path(name) / "slurm", Shape(accounting=accounting, min_job_age_s=min_job_age_s))
@@ -184,7 +184,7 @@ def counted_calls(home: Path, commands: Sequence[str]) -> Iterator[Path]:
 
 
 def called(log: Path) -> list[list[str]]:
-    """The calls that `counted_calls` has written down."""
+    """Return the calls that `counted_calls` has recorded."""
     return [line.split(END_OF_WORD)[:-1] for line in log.read_text().split("\n")[:-1]]
 
 

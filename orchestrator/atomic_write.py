@@ -13,7 +13,7 @@ from orchestrator.errors import Problem, ReproError
 
 @contextlib.contextmanager
 def written_whole(file: Path) -> Iterator[Path]:
-    """A path to write to; it takes the file's place at the end, so that an interrupted command leaves no half of it."""
+    """Yield a path to write to. It replaces the file at the end, so an interrupted command leaves no partial file."""
     part = file.with_name(f".{file.name}.part{file.suffix}")
     try:
         yield part

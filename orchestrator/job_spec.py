@@ -26,6 +26,7 @@ class Resources:
 
     @property
     def tasks(self) -> int:
+        """Return the number of tasks of the job."""
         return self.nodes * self.tasks_per_node
 
 
@@ -63,6 +64,7 @@ class JobSpec:
 
     @property
     def warmup_iterations(self) -> int:
+        """Return the iterations that do not count for metrics; 0 if they are not recorded."""
         return self.training.warmup_iterations if self.training else 0
 
     def value(self, axis: str) -> Setting | None:

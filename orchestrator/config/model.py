@@ -90,7 +90,7 @@ def _problem(
 
 
 def _known_path(value: Any, loc: tuple[str | int, ...]) -> KeyPath:
-    """pydantic's location less the parts that name union members, which no YAML file has."""
+    """Return pydantic's location without the names of union members, which a YAML file does not contain."""
     path: list[str | int] = []
     for part in loc:
         held = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
@@ -120,7 +120,7 @@ def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
-    """The field names of the model that stands at `loc`, followed through lists, mappings and unions."""
+    """Return the field names of the model at `loc`, through lists, mappings and unions."""
     current: list[type[BaseModel]] = [model]
     for part in loc:
         if any(tag == part for candidate in current for tag in _tags(candidate)):
@@ -133,7 +133,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
 
 
 def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """The fields by the names that stand in the file."""
+    """Return the fields by their names in the file."""
     for name, field in model.model_fields.items():
         yield field.alias or name, field
 
@@ -150,7 +150,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """A union reports the same fault once per member: keep the first of each."""
+    """Keep the first error of each kind: a union reports the same error once per member."""
     return list(dict.fromkeys(problems))
 
 

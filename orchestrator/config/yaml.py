@@ -62,7 +62,7 @@ class Document:
     values: Mapping[KeyPath, Location] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> Location:
-        """The nearest known place at or above `path`."""
+        """Return the nearest known location at or above `path`."""
         for end in range(len(path), -1, -1):
             found = self.values.get(path[:end])
             if found is not None:
@@ -70,6 +70,7 @@ class Document:
         return Location(self.file, 1, 1)
 
     def key_place(self, path: KeyPath) -> Location:
+        """Return the location of the key at `path`, or the nearest known location."""
         return self.keys.get(path) or self.place(path)
 
 
@@ -158,7 +159,7 @@ def parse_document(text: str, name: str) -> Document:
 
 
 def _unread_features(text: str, name: str) -> Iterator[Problem]:
-    """What is YAML and not read here, found before a tree is built: the C library builds one by recursion."""
+    """Yield problems of unsupported YAML before the C library builds a tree, which it does by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         where = str(_place(name, event))
