@@ -1,0 +1,79 @@
+"""The Python interface: the documented example runs as written, and the exported names exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import api
+from orchestrator.errors import ReproError
+from tests.unit.launch.stand_in import CHECKOUT, Site
+
+PAGE = CHECKOUT / "docs" / "python-api.md"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A project folder that is the working folder and home."""
+    site = Site.make(tmp_path / "project")
+    monkeypatch.chdir(site.folder)
+    monkeypatch.setenv("REPRO_HOME", str(site.folder))
+    monkeypatch.delenv("REPRO_DATABASE", raising=False)
+    yield site
+    site.clean_up()
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reason="needs pandas")
+def test_the_documented_example_runs_as_written(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for example in examples():
+        if "api.plot" in example and importlib.util.find_spec("matplotlib") is None:
+            continue
+        exec(example, names)
+    printed = capsys.readouterr().out
+    assert "3 jobs, run " in printed and "pp=1,tp=4,gbs=4" in printed
+    assert "3/3 verified" in printed
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert (site.folder / "figure-13.png").stat().st_size > 1000
+
+
+def test_every_exported_name_can_be_imported_and_is_known_to_type_checkers() -> None:
+    tree = ast.parse(Path(str(api.__file__)).read_text())
+    imported = {
+        (node.module, alias.asname)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orchestrator.")
+        for alias in node.names
+    }
+    assert imported == {(f"orchestrator.{module}", name) for name, module in api._MODULES.items()}
+    assert all(getattr(api, name) is not None for name in dir(api))
+
+
+def test_the_table_of_the_page_names_functions_that_exist() -> None:
+    cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    names = [name for cell in cells for name in re.findall(r"`([a-z_]+)", cell)]
+    assert len(names) > 25 and [name for name in names if not hasattr(api, name)] == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute submitt"):
+        api.submitt  # noqa: B018
+
+
+@pytest.mark.usefixtures("site")
+def test_errors_are_repro_errors_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert api.status().jobs == () and not api.status().is_submitted
+    with pytest.raises(ReproError, match="nothing was submitted yet"):
+        api.wait()
+    with pytest.raises(ReproError, match="no such experiment"):
+        api.submit("figure-133", "here")
+    assert capsys.readouterr() == ("", "")
