@@ -5,6 +5,7 @@ A field that must be a number cannot hold such a text: where nobody knows the nu
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -344,12 +345,6 @@ def _yaml(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return f"\\U{ord(character):08x}"
+    """Return the text as a YAML string in quotes; characters that do not print are escaped."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)

@@ -106,16 +106,11 @@ def cluster_names(folders: Folders) -> dict[str, Path]:
 def find_cluster(folders: Folders, name: str) -> Cluster:
     """Read the profile of this name, or at this path; ReproError has every fault of its files."""
     file = _profile_file(folders, name)
-    files = list(_layer_files(folders, file))
-    documents: list[Document] = []
-    problems: list[Problem] = []
-    for path in files:
-        try:
-            documents.append(_read_layer(folders, path))
-        except ReproError as error:
-            problems.extend(error.problems)
+    layers = list(_layers(folders, file))
+    problems = [problem for _, layer in layers if isinstance(layer, ReproError) for problem in layer.problems]
     if problems:
         raise ReproError(*problems)
+    documents = [layer for _, layer in layers if isinstance(layer, Document)]
     layered = lay(documents)
     profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.where)
     machine = this_machine() if profile.scheduler == "local" else None
@@ -131,8 +126,8 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         layered=layered,
         unfilled=blanks,
         overlay=overlay,
-        has_overlay=overlay in files,
-        layers=tuple(Layer(path, tuple(document.value)) for path, document in zip(files, documents, strict=True)),
+        has_overlay=overlay in (path for path, _ in layers),
+        layers=tuple(Layer(path, tuple(document.value)) for (path, _), document in zip(layers, documents, strict=True)),
     )
 
 
@@ -179,9 +174,13 @@ def _is_shipped(folders: Folders, path: Path) -> bool:
     return path.parent == folders.shipped / "clusters" and not _is_overlay(path)
 
 
-def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """The files that make a profile, each with its overlay, what it extends first."""
-    base, where = _extended(folders, file)
+def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Document | ReproError]]:
+    """Yield the files of a profile, each with its overlay and after the profile that it extends.
+
+    Each file is read once. A file that cannot be read comes with its error.
+    """
+    document = _document(folders, file)
+    base, where = _extended(document)
     if base is not None:
         try:
             below = _base_file(folders, file, base)
@@ -189,14 +188,15 @@ def _layer_files(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> 
             raise ReproError(*(Problem(f"extends: {one.what}", where, one.hint) for one in error.problems)) from None
         if _real(below) in (_real(one) for one in (file, *above)):
             raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
-        yield from _layer_files(folders, below, (*above, file))
-    yield file
+        yield from _layers(folders, below, (*above, file))
+    yield file, document
     overlay = _overlay(folders, file)
     if os.path.isfile(overlay):  # noqa: PTH113  False, too, for a name that no file can have
-        stray, where = _extended(folders, overlay)
+        private = _document(folders, overlay)
+        stray, where = _extended(private)
         if stray is not None:
             raise ReproError(Problem("extends: an overlay extends nothing", where, f"write it in {shown(file)}"))
-        yield overlay
+        yield overlay, private
 
 
 def _base_file(folders: Folders, file: Path, base: str) -> Path:
@@ -218,13 +218,18 @@ def _real(path: Path) -> str:
     return os.path.realpath(path)
 
 
-def _extended(folders: Folders, file: Path) -> tuple[str | None, str]:
-    """The profile that this one extends, and where it says so; who reads the file reports what is wrong."""
+def _document(folders: Folders, file: Path) -> Document | ReproError:
     try:
-        document = _read_layer(folders, file)
-    except ReproError:
+        return _read_layer(folders, file)
+    except ReproError as error:
+        return error
+
+
+def _extended(document: Document | ReproError) -> tuple[str | None, str]:
+    """Return the profile that a layer extends and the location of the field; (None, "") if it extends none."""
+    if isinstance(document, ReproError) or not isinstance(document.value, dict):
         return None, ""
-    base = document.value.get("extends") if isinstance(document.value, dict) else None
+    base = document.value.get("extends")
     return (base, str(document.place(("extends",)))) if isinstance(base, str) else (None, "")
 
 

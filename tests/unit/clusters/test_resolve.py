@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
-from orchestrator.errors import ReproError
+from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import Folders
 from tests.unit.clusters.sites import (
     CHECKOUT,
@@ -36,7 +36,7 @@ def said(folder: Path, text: str, overlay: str | None = None) -> list[str]:
 
 def test_selene_without_its_overlay_is_one_clear_message(tmp_path: Path) -> None:
     (only,) = open_ends(selene(tmp_path, overlay=None))
-    assert only.startswith("selene.local.yaml no such file; selene.yaml keeps what is private to a site there: ")
+    assert only.startswith("selene.local.yaml no such file. Hint: selene.yaml keeps what is private to a site there: ")
     for name in ("slurm.account", "slurm.partition", f"container.images.{IMAGE}", "container.mounts.0"):
         assert name in only
     assert "workloads.megatron-2021.checkout" in only
@@ -65,7 +65,7 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     partly = "slurm:\n  account: proj\ncontainer:\n  mounts: [/data, <your scratch>]\n"
     lines = open_ends(selene(tmp_path, partly))
     assert len(lines) == 7
-    assert all(line.endswith("; write it in selene.local.yaml") for line in lines)
+    assert all(line.endswith(". Hint: write it in selene.local.yaml") for line in lines)
     row = 1 + (CHECKOUT / "clusters" / "selene.yaml").read_text().partition("  partition: <")[0].count("\n")
     assert lines[0].startswith(
         f"selene.yaml:{row}:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
@@ -242,7 +242,7 @@ def test_an_unknown_cluster_gets_the_nearest_or_all(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
-    assert str(caught.value) == f"{name}: no such cluster; {hint}".replace("\n", " ")
+    assert caught.value.problems == (Problem(f"{name}: no such cluster", hint=hint),)
 
 
 @pytest.mark.parametrize("name", ["my site", "site+2", "ünïcode", "$(x)", "-x", "a.b"])

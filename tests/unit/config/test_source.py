@@ -183,7 +183,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     for path, expected in (
         (tmp_path / "none.yaml", "no such file"),
         (tmp_path / "folder.yaml", "is a folder, not a YAML file. Hint: remove it, or correct the path"),
-        (tmp_path / "latin.yaml", "not UTF-8 text (byte 4); save it as UTF-8"),
+        (tmp_path / "latin.yaml", "not UTF-8 text (byte 4). Hint: save it as UTF-8"),
         (tmp_path / "latin.yaml" / "x.yaml", "cannot be read: Not a directory"),
         (long_name, "cannot be read: File name too long"),
     ):

@@ -265,6 +265,8 @@ def shipped_cases() -> list[Case]:
 def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(tmp_path: Path) -> None:
     row, seen = a_row(tmp_path), set()
     for case in shipped_cases():
+        if case.workload not in workloads():  # reference values only
+            continue
         tensor, traits = case.layout.tensor_parallel, find_workload(case.workload)
         if traits.unsupported_settings(case):
             continue

@@ -164,7 +164,7 @@ def test_nothing_makes_it_save_a_checkpoint() -> None:
     ("part", "change", "said"),
     [
         ("training", {"recompute": "selective"}, "recomputation selective (only full, ours, none)"),
-        ("training", {"distributed_optimizer": False}, "an an optimizer that is not distributed"),
+        ("training", {"distributed_optimizer": False}, "an optimizer that is not distributed"),
         ("training", {"attention": "unfused"}, "attention other than flash attention"),
         ("training", {"dtype": "fp16", "loss_scale": 8192}, "a static loss scale"),
         ("training", {"scatter_gather": False}, "disabling scatter/gather"),
@@ -210,5 +210,5 @@ def test_all_that_the_script_cannot_be_told_is_said_in_one_line() -> None:
         arguments_of("megatron-kwai", case)
     assert str(caught.value) == (
         "pp=8,tp=8,gbs=32: megatron-kwai does not support models other than dense Llama, "
-        "no tensor parallelism without sequence parallelism, a static loss scale"
+        "tensor parallelism without sequence parallelism, a static loss scale"
     )
