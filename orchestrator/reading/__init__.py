@@ -1,1 +1,1 @@
-"""Logs -> what they say, how an attempt ended, and its numbers; recorded in the ledger."""
+"""Reading of job logs: facts, iterations, metrics, verdicts and failure classes, and their storage in the ledger."""

@@ -1,4 +1,4 @@
-"""What was planned, held against what the log says ran: a clamped layout or a lone rank trains without complaint."""
+"""Comparison of the planned configuration with the one in the log. Megatron-LM changes some settings silently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.reading.parse import LogReport
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import GPT2_TOKENS, AnyWorkload
 
-_USUAL_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
+_DEFAULT_DIVISOR = 128  # of --make-vocab-size-divisible-by, in every version
 _LLAMAS = {"--swiglu", "--normalization", "--position-embedding-type", "--disable-bias-linear"} | {
     "--untie-embeddings-and-output-weights"
 }
@@ -25,16 +25,16 @@ _DTYPES = {
     "torch.float32": "fp32",
     "torch.float": "fp32",
 }
-_ON_CPU = " | device cpu"  # as our own program ends that line
+_ON_CPU = " | device cpu"  # end of the software line of `orchestrator.pretrain`
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the plan says a job runs as; what it cannot say is None, and not judged.
+    """Planned configuration of a job. A value that the plan does not determine is None, and not compared.
 
-    `padded_vocabulary` is rows of the embedding, `parameters` how many a rank of each pipeline stage has, `commit` the
-    checkout's, `device` is gpu or cpu.
+    `padded_vocabulary` is the number of rows of the embedding, `parameters` the number of parameters of a rank by
+    pipeline stage, `commit` the commit of the checkout. `device` is gpu or cpu.
     """
 
     gpus: int
@@ -58,7 +58,7 @@ class Expected:
     device: str | None = None
 
 
-# What it is called in words, its field above, its name in the dump of arguments of every version.
+# Name in messages, field of `Expected`, name in the dump of arguments of every version.
 _SIZES = (
     ("world size", "gpus", "world_size"),
     ("tensor-parallel size", "tensor_parallel", "tensor_model_parallel_size"),
@@ -84,7 +84,7 @@ class Mismatch:
 
 
 def expected_of(row: JobRow) -> Expected:
-    """What was planned, as the ledger has it. What an older repro recorded may lack some of it."""
+    """Return the planned configuration of a job. Jobs of older versions of repro may lack some values."""
     layout, model, training = row.spec.layout, row.spec.model, row.spec.training
     flags = read_flags(row.spec.arguments)
     tensor = layout.tensor_parallel if layout else 1
@@ -117,35 +117,36 @@ def expected_of(row: JobRow) -> Expected:
 
 
 def mismatches(report: LogReport, expected: Expected, commit: str | None = None) -> list[Mismatch]:
-    """Everything that ran otherwise than planned. What a log does not say is none of it; `commit` is what the job's
-    own record says of its checkout.
+    """Return all differences between the plan and the log. Values that the log does not contain are not compared.
+
+    `commit` is the commit of the checkout in the job's own record.
     """
-    found = [*_sizes(report, expected), *_rest(report, expected, commit)]
-    return list({mismatch.reason: mismatch for mismatch in reversed(found)}.values())[::-1]
+    differences = [*_sizes(report, expected), *_others(report, expected, commit)]
+    return list({mismatch.reason: mismatch for mismatch in reversed(differences)}.values())[::-1]
 
 
 def world_size_of(report: LogReport) -> int | None:
-    """What the log says, in the line of its own or among its arguments."""
-    return report.world.world_size if report.world else _whole(report.facts.settings.get("world_size"))
+    """Return the world size from its own line of the log, else from the dump of arguments."""
+    return report.world.world_size if report.world else _count(report.facts.settings.get("world_size"))
 
 
 def _sizes(report: LogReport, expected: Expected) -> Iterator[Mismatch]:
     world, settings = report.world, report.facts.settings
-    told = {field.name: getattr(world, field.name) for field in fields(world)} if world else {}
-    told["gpus"] = told.get("world_size")
+    printed = {field.name: getattr(world, field.name) for field in fields(world)} if world else {}
+    printed["gpus"] = printed.get("world_size")
     for name, planned_as, setting in _SIZES:
         planned = getattr(expected, planned_as)
-        ran = told.get(planned_as)
+        ran = printed.get(planned_as)
         is_of_world = ran is not None
         if ran is None:
-            ran = _whole(settings.get(setting))
+            ran = _count(settings.get(setting))
         if ran is None and planned_as == "virtual_stages" and settings.get(setting) == "None":
             ran = 1
         if planned is not None and ran is not None and ran != planned:
             yield Mismatch(f"ran with {name} {ran}, not {planned}", is_of_world)
 
 
-def _rest(report: LogReport, expected: Expected, commit: str | None) -> Iterator[Mismatch]:
+def _others(report: LogReport, expected: Expected, commit: str | None) -> Iterator[Mismatch]:
     facts = report.facts
     dtype = _dtype(facts.settings)
     if dtype and expected.dtype and dtype != expected.dtype:
@@ -153,32 +154,32 @@ def _rest(report: LogReport, expected: Expected, commit: str | None) -> Iterator
     vocabulary = expected.padded_vocabulary
     if facts.padded_vocab is not None and vocabulary is not None and facts.padded_vocab != vocabulary:
         yield Mismatch(f"ran with padded vocabulary {facts.padded_vocab}, not {vocabulary}")
-    yield from _counts(facts.parameters, expected.parameters)
-    if expected.device == "gpu" and (facts.software or "").endswith(_ON_CPU):  # torch saw none, and went on without
+    yield from _parameter_counts(facts.parameters, expected.parameters)
+    if expected.device == "gpu" and (facts.software or "").endswith(_ON_CPU):  # torch found no GPU, and used the CPU
         yield Mismatch("ran on the CPU, not on GPUs")
     ran = facts.code_commit or commit
     if ran and expected.commit and _COMMIT.fullmatch(ran) and not _same_commit(ran, expected.commit):
         yield Mismatch(f"ran commit {ran[:12]}, not {expected.commit[:12]}")
 
 
-def _counts(ran: Mapping[tuple[int, int], int], planned: Sequence[int | None]) -> Iterator[Mismatch]:
-    """Of the ranks that differ the first; a rank of a stage that was not planned is another matter."""
+def _parameter_counts(ran: Mapping[tuple[int, int], int], planned: Sequence[int | None]) -> Iterator[Mismatch]:
+    """Yield the first rank whose number of parameters differs. Ranks of stages outside the plan are ignored."""
     for (tensor, stage), count in sorted(ran.items()):
-        wanted = planned[stage] if stage < len(planned) else None
-        if wanted is not None and count != wanted:
-            where = f"tensor-parallel rank {tensor} of stage {stage}"
-            yield Mismatch(f"ran with {count} parameters on {where}, not {wanted}")
+        expected = planned[stage] if stage < len(planned) else None
+        if expected is not None and count != expected:
+            rank = f"tensor-parallel rank {tensor} of stage {stage}"
+            yield Mismatch(f"ran with {count} parameters on {rank}, not {expected}")
             return
 
 
 def _vocabulary(flags: Mapping[str, tuple[str, ...]], tensor_parallel: int) -> int | None:
-    """Rows of the embedding that the program makes of its arguments; None where they do not say how many entries it
-    has. NullTokenizer has one more than it is told, until core 0.17, and no argument list of ours tells it one with
-    which that makes a difference later.
+    """Return the rows of the embedding that follow from the arguments; None if they do not determine the vocabulary.
+
+    NullTokenizer adds one entry to its argument, until core 0.17. For no argument list of ours does that matter later.
     """
 
     def number(flag: str) -> int | None:
-        return _whole((flags.get(flag) or ("",))[0])
+        return _count((flags.get(flag) or ("",))[0])
 
     given, divisor = number("--vocab-size"), number("--make-vocab-size-divisible-by")
     if number("--padded-vocab-size") is not None:
@@ -188,13 +189,13 @@ def _vocabulary(flags: Mapping[str, tuple[str, ...]], tensor_parallel: int) -> i
         tokens = given + 1
     elif tokenizer in ("", "GPT2BPETokenizer") and "--vocab-file" in flags:
         tokens = GPT2_TOKENS
-    elif not tokenizer and given is not None:  # our own program, which pads only where it is told to
+    elif not tokenizer and given is not None:  # `orchestrator.pretrain` pads only with the argument for it
         if "--make-vocab-size-divisible-by" not in flags:
             return given
         tokens = given
     else:
         return None
-    return padded_vocabulary(tokens, tensor_parallel, divisor or _USUAL_DIVISOR)
+    return padded_vocabulary(tokens, tensor_parallel, divisor or _DEFAULT_DIVISOR)
 
 
 def _parameters(
@@ -204,8 +205,9 @@ def _parameters(
     flags: Mapping[str, tuple[str, ...]],
     vocabulary: int | None,
 ) -> tuple[int | None, ...]:
-    """By pipeline stage. Of our own program alone: it prints no arguments, and its count is known to the last one,
-    unless a case types itself what shapes its layers.
+    """Return the parameters of a rank by pipeline stage, for `orchestrator.pretrain` only.
+
+    It prints no arguments, but its parameters are known exactly, unless a case sets arguments that shape its layers.
     """
     if model is None or layout is None:
         return ()
@@ -218,17 +220,17 @@ def _parameters(
 
 
 def _dtype(settings: Mapping[str, str]) -> str | None:
-    named = _DTYPES.get(settings.get("params_dtype", ""))
-    if named:
-        return named
-    given = [name for name in ("fp16", "bf16") if settings.get(name) == "True"]
-    return given[0] if len(given) == 1 else None
+    dtype = _DTYPES.get(settings.get("params_dtype", ""))
+    if dtype:
+        return dtype
+    switched_on = [name for name in ("fp16", "bf16") if settings.get(name) == "True"]
+    return switched_on[0] if len(switched_on) == 1 else None
 
 
-def _whole(text: str | None) -> int | None:
+def _count(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
-def _same_commit(one: str, other: str) -> bool:
-    """Either may be abbreviated."""
-    return one.startswith(other) or other.startswith(one)
+def _same_commit(first: str, second: str) -> bool:
+    """Return whether two commits are the same. Either may be abbreviated."""
+    return first.startswith(second) or second.startswith(first)
