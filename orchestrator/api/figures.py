@@ -66,7 +66,7 @@ class Collected:
         if iterations:
             yield from formats.pieces(file_format, ITERATION_COLUMNS, {"iterations": self.iterations()})
         elif file_format in TABLE_FORMATS:
-            lines = formats.candidate_lines(outcome.entry, outcome.scale, outcome.cluster, self.rows)
+            lines = formats.figure_table(outcome.entry, outcome.scale, outcome.cluster, self.rows)
             yield (formats.as_markdown(lines) if file_format == "md" else formats.as_latex(lines)).encode()
         else:
             yield from formats.pieces(file_format, CASE_COLUMNS, {"cases": self.rows, "claims": self.claims})

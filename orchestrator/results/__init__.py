@@ -1,1 +1,1 @@
-"""Logs and the ledger -> metrics and verdicts -> comparison, claims, files and pictures."""
+"""Results of figures: outcomes, comparisons, claims, export files, pictures, reports and bundles."""

@@ -34,9 +34,9 @@ T_975 = (
 
 @dataclass(frozen=True, slots=True)
 class CaseMetric(MeasuredMetric):
-    """A number of a case. Of one job it is the job's; of `repeats` their mean, with its 95 % confidence interval.
+    """A number of a case: the number of its job, or the mean of `repeats` jobs with a 95 % confidence interval.
 
-    `spread` is then the mean of the repeats' own, and `count` how many samples they have together.
+    For repeats, `spread` is the mean of their spreads and `count` the sum of their samples.
     """
 
     interval_low: float | None = None
@@ -45,7 +45,7 @@ class CaseMetric(MeasuredMetric):
 
     @property
     def noise(self) -> float:
-        """Its uncertainty as a share of itself: half the interval; of a single job the spread."""
+        """Return the relative uncertainty: half the confidence interval, or the spread of a single job."""
         if not self.value:
             return 0.0
         if self.interval_low is not None and self.interval_high is not None:
@@ -53,12 +53,12 @@ class CaseMetric(MeasuredMetric):
         return (self.spread or 0.0) / abs(self.value)
 
     def moved(self, way: Literal[-1, 1]) -> CaseMetric:
-        """The same at the lower or the upper end of what is uncertain; never 0, and as far in either ratio."""
+        """Return the metric at the lower or upper end of its uncertainty; never 0, and at the same ratio either way."""
         return replace(self, value=self.value * (1 + self.noise) ** way)
 
     @property
     def too_noisy(self) -> str | None:
-        """Why it cannot be compared: `spread 12 % of the median`; None where it can."""
+        """Return why it cannot be compared, for example `spread 12 % of the median`; None if it can."""
         if self.noise <= MOST_NOISE:
             return None
         if self.repeats > 1:
@@ -67,12 +67,11 @@ class CaseMetric(MeasuredMetric):
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """What stands for a case: of its jobs the last one and its repeats.
+class Combined:
+    """The last job of a case, combined with its repeats.
 
-    `rows` are those that the numbers stand on, the fastest first, `row` the one in the middle; without a number both
-    are the last job. `failed` are the repeats beside them that failed. `noise` and `flag` are those of
-    `compare.Result`.
+    `rows` are the jobs behind the numbers, the fastest first; `row` is the median job. Without a number both are the
+    last job. `failed` are failed repeats. `noise` and `flag` are those of `Result`.
     """
 
     row: JobRow
@@ -83,11 +82,10 @@ class Together:
     flag: str | None = None
 
 
-def together(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Together:
-    """Of jobs of one case, the one asked for last at the end; `metrics` are by attempt.
+def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, MeasuredMetric]]) -> Combined:
+    """Combine the jobs of one case; the last row is the most recent job, `metrics` are by attempt.
 
-    Jobs that ran the same code with the same configuration and image are repeats; those that are not verified do not
-    count beside those that are.
+    Jobs with the same code, configuration and image are repeats. Only verified repeats count if there is one.
     """
     last = rows[-1]
     same = (last.spec, last.code, last.image, last.image_digest)
@@ -95,18 +93,18 @@ def together(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, Measured
     measured = [row for row in alike if row.verdict == VERIFIED and "iteration_ms" in metrics.get(row.attempt_id, {})]
     if not measured:
         own = metrics.get(last.attempt_id, {})
-        return Together(last, (last,), {name: combined([metric]) for name, metric in own.items()})
+        return Combined(last, (last,), {name: mean_metric([metric]) for name, metric in own.items()})
     measured.sort(key=lambda row: metrics[row.attempt_id]["iteration_ms"].value)
     by_job = [metrics[row.attempt_id] for row in measured]
     middle = (len(measured) - 1) // 2
-    found = {name: combined([one[name] for one in by_job if name in one]) for name in by_job[middle]}
+    found = {name: mean_metric([one[name] for one in by_job if name in one]) for name in by_job[middle]}
     failed = tuple(row for row in alike if row.verdict == FAILED)
     noise, flag = found["iteration_ms"].too_noisy, _flag(measured, by_job)
-    return Together(measured[middle], tuple(measured), found, failed, noise, flag)
+    return Combined(measured[middle], tuple(measured), found, failed, noise, flag)
 
 
-def combined(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
-    """The same number of several jobs: the mean of their medians, and Student's t interval around it."""
+def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
+    """Return the mean of the medians of several jobs, with Student's t interval."""
     first = repeats[0]
     if len(repeats) == 1:
         return CaseMetric(first.name, first.value, first.unit, first.spread, first.count)
@@ -127,13 +125,13 @@ def combined(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of their mean; of more than 31 a little wide, with the last quantile."""
+    """Return half of the 95 % confidence interval; above 31 values it is slightly too wide (last quantile)."""
     quantile = T_975[min(len(values) - 1, len(T_975)) - 1]
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]) -> str | None:
-    """Why the numbers can be none: no GPU is faster than its peak, so the times in the log are not what they say."""
+    """Return why the numbers cannot be right: a rate above the GPU's peak means that the times in the log are wrong."""
     for row, metrics in zip(rows, by_job, strict=True):
         share = metrics.get("percent_of_peak")
         if share is not None and share.value > 100:
@@ -143,12 +141,12 @@ def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case: its job and metrics when there are any, and the published number for the figure's own metric.
+    """A case with its job, metrics, and the published number for the figure's own metric.
 
-    `losses` are (iteration, loss) as logged, none unless they were asked for; `gpu` is the name of the cluster's GPU;
-    `instead_of` is the experiment's own program where another ran: what was published is that one's. `rows` are the
-    repeats that the numbers stand on, of which `row` is the one in the middle, `failed` those beside them that failed.
-    `noise` says why its times scatter too much to be compared, `flag` why the numbers cannot be right.
+    `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
+    is the experiment's own program if another program ran (published numbers belong to the own program). `rows` are the
+    repeats behind the numbers, `row` is the median one, `failed` are failed repeats. `noise` is the reason why its
+    times scatter too much to be compared, `flag` the reason why the numbers cannot be right.
     """
 
     case: Case
@@ -165,36 +163,40 @@ class Result:
 
     @property
     def is_verified(self) -> bool:
+        """Return whether its job is verified."""
         return self.row is not None and self.row.verdict == VERIFIED
 
     @property
     def ran_out_of_memory(self) -> bool:
+        """Return whether its job ran out of memory."""
         return self.row is not None and ran_out_of_memory(self.row.failure)
 
     @property
     def expects_oom(self) -> bool:
-        """Whether the source says that the case runs out of memory."""
+        """Return whether the source reports that the case runs out of memory."""
         return self.case.expected is not None and self.case.expected.outcome == "oom"
 
     @property
     def ended_as_published(self) -> bool:
-        """It failed, as the source says it does."""
+        """Return whether it failed as the source reports."""
         return self.ran_out_of_memory and self.row is not None and fails_as_published(self.case, self.row.failure)
 
     def has(self, settings: Settings) -> bool:
+        """Return whether the case has all of these settings."""
         return settings.given().items() <= self.case.settings.items()
 
     def metric(self, name: str) -> CaseMetric | None:
-        """What was measured; None unless the job is verified and its numbers can be right."""
+        """Return a measured metric; None unless the job is verified and its numbers can be right."""
         return self.metrics.get(name) if self.is_verified and self.flag is None else None
 
     def value(self, name: str) -> float | None:
+        """Return the value of a metric, or None."""
         found = self.metric(name)
         return found.value if found else None
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The known execution modes of its jobs: one, or two where repeats ran in different modes."""
+        """Return the known execution modes of its jobs: two if repeats ran in different modes."""
         return modes(self.rows)
 
     @property
@@ -204,7 +206,7 @@ class Result:
 
     @property
     def host_bound(self) -> str | None:
-        """Why it is host-bound; None where it is not, or where nobody knows."""
+        """Return why it is host-bound; None if it is not or if that is unknown."""
         return host_bound_reason(self.metrics) if self.is_host_bound else None
 
 
@@ -215,9 +217,10 @@ def case_results(
     metrics: Mapping[int, Mapping[str, MeasuredMetric]],
     losses: Mapping[int, Sequence[tuple[int, float]]] | None = None,
 ) -> list[Result]:
-    """Every case of the scale, measured or not. One that ran more than once counts as it did last, with its repeats.
+    """Return a result for each case of the scale, measured or not.
 
-    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt.
+    `rows` are of one cluster, oldest first; `metrics` and `losses` are by attempt. A case that ran more than once
+    counts with its last job and its repeats.
     """
     by_name: dict[str, list[JobRow]] = {}
     for one in rows:
@@ -230,7 +233,7 @@ def case_results(
         if case.name not in by_name:
             found.append(Result(case, None, {}, published, gpu=gpu, instead_of=own))
             continue
-        now = together(by_name[case.name], metrics)
+        now = combine_repeats(by_name[case.name], metrics)
         logged = tuple((losses or {}).get(now.row.attempt_id, ()))
         found.append(
             Result(case, now.row, now.metrics, published, logged, gpu, own, now.rows, now.noise, now.flag, now.failed)
@@ -238,8 +241,8 @@ def case_results(
     return found
 
 
-def lines(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:
-    """The figure's lines: results by their value on its series axis, or under None where there is none."""
+def results_by_series(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:
+    """Return the lines of the figure: results by their value on the series axis, or under None without such an axis."""
     series = entry.experiment.axes.series
     by_value: dict[Value | None, list[Result]] = {}
     for result in found:
@@ -248,13 +251,13 @@ def lines(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Resu
 
 
 def published_for(entry: Entry, case: Case, gpu: str | None = None) -> PublishedPoint | None:
-    """The published number of a case for the figure's own metric; None where it was measured on another GPU."""
+    """Return a case's published number for the figure's own metric; None if it is for another GPU."""
     metric = entry.experiment.axes.y.metric
     return next((point for point in published_on(case, gpu) if point.metric == metric), None)
 
 
 def published_on(case: Case, gpu: str | None) -> list[PublishedPoint]:
-    """The source's numbers that this GPU can be held against: its own first, then those that name no GPU."""
+    """Return the published numbers that apply to this GPU: its own first, then those that name no GPU."""
     own = [point for point in case.published if point.gpu and gpu and point.gpu in gpu]
     return own + [point for point in case.published if not point.gpu]
 
@@ -264,5 +267,5 @@ NOT_RATES = frozenset({"max_memory_allocated_bytes", "gpu_memory_used_gb", "para
 
 
 def modes(rows: Iterable[JobRow]) -> tuple[str, ...]:
-    """Return the execution modes that the logs of these jobs contain, each once; none where no log contains one."""
+    """Return the execution modes in the logs of these jobs, each once."""
     return tuple(sorted({row.execution for row in rows if row.execution is not None}))

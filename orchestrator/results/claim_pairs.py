@@ -1,4 +1,4 @@
-"""Claims that compare two settings: cases that differ in nothing else are held against each other, pair by pair."""
+"""Claims that compare two settings, in pairs of cases that differ in nothing else."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`shared` is what the two have in common of what differs within the figure."""
+    """Two cases; `shared` are the values that both have on the other axes of the figure."""
 
     of: Result
     over: Result
     shared: dict[str, Value | None]
 
     def ratio(self, metric: str) -> float:
+        """Return the ratio of their rates."""
         return value_of(self.of, metric) / value_of(self.over, metric)
 
 
 def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
+    """Judge whether the ratio of each pair is within the bounds of the claim."""
     metric = evidence.metric
     if claim.pick == "best":
         sides = [_cases(evidence, side) for side in (claim.of, claim.over)]
@@ -64,7 +66,7 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
 
 
 def _like_pairs(claim: RatioClaim, evidence: Evidence) -> list[Pair]:
-    """Return the pairs whose cases can be compared; NotJudged where the others could change the verdict."""
+    """Return the pairs whose cases can be compared; NotJudged if another pair could change the verdict."""
     least, most = _bounds(claim)
     one_is_enough = False
     if claim.pick == "largest":  # at_least is a bound on this pair alone, at_most on every pair
@@ -80,14 +82,14 @@ def _like_pairs(claim: RatioClaim, evidence: Evidence) -> list[Pair]:
 
 
 def _bounds(claim: RatioClaim) -> tuple[float, float]:
-    """Return the least and the largest ratio that the claim allows with its tolerance."""
+    """Return the smallest and the largest ratio that the claim allows with its tolerance."""
     least = -math.inf if claim.at_least is None else claim.at_least * (1 - claim.tolerance)
     most = math.inf if claim.at_most is None else claim.at_most * (1 + claim.tolerance)
     return least, most
 
 
 def _within(claim: RatioClaim, low: Pair, high: Pair, which: str, metric: str) -> Finding:
-    """Whether the ratios from `low` to `high` are what the claim asks for, less its tolerance."""
+    """Return whether the ratios from `low` to `high` satisfy the claim with its tolerance."""
     least, most = _bounds(claim)
     asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
@@ -99,7 +101,7 @@ def _within(claim: RatioClaim, low: Pair, high: Pair, which: str, metric: str) -
 
 
 def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
-    """A gap is how far a ratio is from 1."""
+    """Judge whether a gap closes; a gap is the distance of a ratio from 1."""
     groups: dict[str, list[Pair]] = {}
     for pair in _measured_pairs(claim, evidence):
         others = {axis: value for axis, value in pair.shared.items() if axis != claim.along}
@@ -133,7 +135,7 @@ def _gap(pair: Pair, metric: str) -> float:
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
-    """Losses that stay alike because neither learns are no evidence: both must fall from their first to their last."""
+    """Judge whether losses agree; both curves must fall, as two models that do not learn prove nothing."""
     farthest, at, pairs = -1.0, "", _pairs(claim, evidence)
     verified(_both(pairs))
     for pair in pairs:
@@ -157,7 +159,7 @@ def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
 
 
 def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float]:
-    """At each logged iteration the mean of the last `over` iterations, of as many as were logged."""
+    """Return the mean of the last `over` iterations (fewer at the start) at each logged iteration."""
     iterations, values = [iteration for iteration, _ in losses], [loss for _, loss in losses]
     return {
         last: statistics.fmean(values[bisect_right(iterations, last - over) : position + 1])
@@ -176,7 +178,7 @@ def _both(pairs: Sequence[Pair]) -> list[Result]:
 
 
 def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
-    """Every pair but those of which a case runs out of memory as published."""
+    """Return all pairs except those in which a case runs out of memory as published."""
     of, over = _cases(evidence, claim.of), _cases(evidence, claim.over)
     axes = _paired_by(evidence, {*claim.of.given(), *claim.over.given()}) if len(of) > 1 or len(over) > 1 else []
     pairs = [
@@ -201,9 +203,9 @@ def _cases(evidence: Evidence, side: Settings) -> list[Result]:
 
 
 def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
-    """The axes that the two cases of a pair must agree on: those that the file sets for them, and no rule derives.
+    """Return the axes on which the two cases of a pair must agree: those that the file sets and no rule derives.
 
-    Rows are told apart by their label where the claim names labels; their settings may then be anything.
+    If the claim names labels, rows are told apart by label and their settings may differ.
     """
     fields = scale_fields(evidence.entry, evidence.scale)
     if fields.cases is None:

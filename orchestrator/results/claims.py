@@ -1,4 +1,4 @@
-"""What the paper says about its figure, held against what was measured. Shape is judged at every scale that has it."""
+"""Verdicts of claims: statements of the paper, judged by measured numbers at each scale that supports them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Verdict = Literal["holds", "fails", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A number that a verdict stands on; of repeats their mean, and the job in the middle."""
+    """A number behind a verdict: the mean of repeats, and the median job."""
 
     case: str
     job: str
@@ -55,7 +55,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVerdict:
-    """`used` are the numbers behind the verdict, or what there is of them where none was possible."""
+    """Verdict of a claim; `used` are the numbers behind it, or the available ones if it could not be judged."""
 
     claim: Claim
     verdict: Verdict
@@ -64,12 +64,11 @@ class ClaimVerdict:
 
 
 def judge_claims(entry: Entry, scale: str, found: Sequence[Result], gpus_per_node: int) -> list[ClaimVerdict]:
-    """One verdict per claim.
+    """Return one verdict per claim.
 
-    A claim over cases that are not all verified is not judged; those that run out of memory as published may be
-    missing. One whose verdict numbers that are too noisy could turn is not judged either. Nor is one whose verdict
-    depends on a host-bound case, or on cases of different execution modes. With another program than the source's its
-    shape is judged, its numbers and what fits in memory are not.
+    A claim is not judged if a case is not verified (cases that run out of memory as published may be missing), if noise
+    could change the verdict, or if the verdict depends on a host-bound case or on different execution modes. If another
+    program ran, claims about numbers and about out-of-memory are not judged; claims about shape are.
     """
     return [_judge(entry, claim, scale, found, gpus_per_node) for claim in entry.experiment.claims]
 
@@ -94,7 +93,7 @@ def _judge(entry: Entry, claim: Claim, scale: str, found: Sequence[Result], gpus
 
 
 def _finding(claim: Claim, evidence: Evidence) -> Finding:
-    """What is seen, where it would be seen with all numbers as far off as noise may put them; else NotJudged."""
+    """Return the verdict if it is the same at both ends of the noise of all numbers; else raise NotJudged."""
     judge = _JUDGES[type(claim)]
     holds, said = judge(claim, evidence)
     metrics = _metrics(claim, evidence)
@@ -113,7 +112,7 @@ def _used(claim: Claim, evidence: Evidence) -> Iterator[Used]:
 
 
 def _metrics(claim: Claim, evidence: Evidence) -> list[str]:
-    """What the claim is judged by; no number where it is about how cases end, or about losses."""
+    """Return the metrics that the claim compares; none for claims about outcomes or losses."""
     if isinstance(claim, (OutcomeClaim, LossCurveClaim)):
         return []
     return list(claim.metrics) if isinstance(claim, PublishedClaim) else [evidence.metric]
@@ -178,7 +177,7 @@ def _judge_gain(claim: GainClaim, evidence: Evidence) -> Finding:
 
 
 def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
-    """The tolerance is what a step may go the wrong way; without one, a step that goes nowhere is wrong too."""
+    """Judge a trend; the tolerance is how far a step may go the wrong way, and without one a flat step is wrong."""
 
     def value(result: Result) -> float:
         return value_of(result, evidence.metric)
@@ -205,7 +204,7 @@ def _judge_trend(claim: TrendClaim, evidence: Evidence) -> Finding:
 
 
 def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
-    """Numbers that nobody confirmed are drawn and not judged."""
+    """Judge numbers against confirmed published ones; unconfirmed numbers are drawn only."""
     points = [
         (result, point)
         for result in evidence.found
@@ -234,7 +233,7 @@ def _judge_published(claim: PublishedClaim, evidence: Evidence) -> Finding:
 
 
 def _judge_outcome(claim: OutcomeClaim, evidence: Evidence) -> Finding:
-    """What fits on a GPU that is not the source's, and has more memory perhaps, says nothing against the source."""
+    """Judge how cases end. If a case fits on another GPU, which may have more memory, the claim is not judged."""
     out_of_memory = [result.case.name for result in evidence.found if result.ran_out_of_memory]
     well = [result.case.name for result in evidence.found if result.is_verified]
     right, wrong = (well, out_of_memory) if claim.outcome == "ok" else (out_of_memory, well)

@@ -1,4 +1,4 @@
-"""What one claim is judged on: the cases that it is about, their numbers, and whether these are all there."""
+"""Evidence for a claim: its cases, their numbers, and whether all of them can be compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from orchestrator.catalog.axes import Settings, Value
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.library import Entry
-from orchestrator.results.cases import NOT_RATES, Result, lines
+from orchestrator.results.cases import NOT_RATES, Result, results_by_series
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 
@@ -23,12 +23,12 @@ Finding = tuple[bool, str]
 
 
 class NotJudged(Exception):
-    """Why a claim can be neither true nor false now."""
+    """Reason why a claim cannot be judged now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """`found` are the cases that the claim is about, run or not; `metric` is what it compares them by."""
+    """Cases of a claim, run or not, and the metric that the claim compares."""
 
     entry: Entry
     scale: str
@@ -37,9 +37,7 @@ class Evidence:
     gpus_per_node: int
 
     def within_noise(self, metrics: Sequence[str]) -> Iterator[Evidence]:
-        """The same where numbers are as far off as they may be: each case that is too noisy at one end of what is
-        uncertain, and all others that are at the other end.
-        """
+        """Yield the evidence at both ends of the noise: each noisy case at one end, all others at the other end."""
         noisy = [result.case.name for result in self.found if noise_of(result, metrics)]
         ends: tuple[Literal[-1, 1], ...] = (-1, 1)
         for name in noisy:
@@ -52,23 +50,23 @@ class Evidence:
                 yield replace(self, found=tuple(found))
 
     def source_gpus(self) -> list[str]:
-        """The GPUs that the source measured on, as far as it names them."""
+        """Return the GPUs that the source names."""
         machine, published_as = self.entry.paper.machine, self.entry.experiment.published_as
         named = [one.gpu for one in (machine, published_as, *self.entry.experiment.published) if one is not None]
         return list(dict.fromkeys(gpu for gpu in named if gpu))
 
     def measured(self) -> list[Result]:
-        """All cases with their number; NotJudged where one is missing."""
+        """Return all cases with their number; NotJudged if one is missing."""
         return measured(self.found, self.metric)
 
     def series(self, found: Sequence[Result]) -> dict[str, list[Result]]:
-        """The figure's lines by name: `gbs=32`."""
+        """Return the lines of the figure by name, as in `gbs=32`."""
         series = self.entry.experiment.axes.series
-        named = lines(self.entry, found).items()
+        named = results_by_series(self.entry, found).items()
         return {assigned({series.of: value}) if series else "the figure": some for value, some in named}
 
     def lines_along(self, axis: str, found: Sequence[Result]) -> dict[str, list[Result]]:
-        """Lines on which every case has its own value of the axis, in its order; those of one case left out."""
+        """Return lines of at least two cases with different values on an axis, in the order of the axis."""
         _require(axis, found)
         axes = self.entry.experiment.axes
         series = [axes.series.of] if axes.series and axes.series.of != axis else []
@@ -79,7 +77,7 @@ class Evidence:
 
 
 def measured(found: Sequence[Result], metric: str) -> list[Result]:
-    """The cases with their number of this metric; NotJudged where one is missing."""
+    """Return the cases that have this metric; NotJudged if one is missing."""
     needed = verified(found)
     for result in needed:
         value_of(result, metric)
@@ -87,7 +85,7 @@ def measured(found: Sequence[Result], metric: str) -> list[Result]:
 
 
 def verified(found: Sequence[Result]) -> list[Result]:
-    """The cases, all of them verified; one that the source says runs out of memory may be missing."""
+    """Return the cases if all are verified; those that the source reports as out of memory may be missing."""
     needed = [result for result in found if not may_be_missing(result)]
     missing = sum(not result.is_verified for result in needed)
     if missing:
@@ -98,11 +96,12 @@ def verified(found: Sequence[Result]) -> list[Result]:
 
 
 def unlike(found: Sequence[Result], metric: str) -> str | None:
-    """Return why these cases cannot be compared by this metric, None where they can.
+    """Return why these cases cannot be compared by this metric, or None.
 
-    A host-bound case has a rate of its host, not of its layout; memory does not depend on the wait. Graphs hold memory
-    of their own, so that modes must be the same for memory too. An unknown mode is compared with any mode of another
-    program; within one program it comes from a version that does not print the mode, and the mode may differ.
+    A host-bound case has the rate of its host, not of its layout; memory does not depend on the wait. CUDA graphs need
+    memory of their own, so execution modes must be the same for memory too. An unknown mode can be compared with any
+    mode of another program; within one program it comes from a version that does not print the mode, and the mode may
+    differ.
     """
     waiting = [result for result in found if result.is_host_bound] if metric not in NOT_RATES else []
     if len(waiting) == 1:
@@ -139,10 +138,10 @@ def comparable(
     *,
     one_is_enough: bool = False,
 ) -> list[T]:
-    """Return the parts of a claim that count: those whose cases can be compared.
+    """Return the parts of a claim whose cases can be compared.
 
-    All parts must hold, or one of them with `one_is_enough`. Raise NotJudged, with the first reason, where a part that
-    does not count could change the verdict.
+    All parts must hold, or one of them with `one_is_enough`. Raise NotJudged, with the first reason, if a part that
+    cannot be compared could change the verdict.
     """
     reasons = [why_not(part) for part in parts]
     counting = [part for part, reason in zip(parts, reasons, strict=True) if reason is None]
@@ -153,16 +152,17 @@ def comparable(
 
 
 def unique(found: Iterable[Result]) -> list[Result]:
-    """Each case once."""
+    """Return each case once."""
     return list({result.case.name: result for result in found}.values())
 
 
 def may_be_missing(result: Result) -> bool:
+    """Return whether the source reports that the case runs out of memory."""
     return result.expects_oom and not result.is_verified
 
 
 def value_of(result: Result, metric: str) -> float:
-    """The number as it was measured; NotJudged where nobody did, or where it cannot be right."""
+    """Return the measured number; NotJudged if there is none or if it cannot be right."""
     value = result.value(metric)
     if value is None:
         raise NotJudged(result.flag or f"{metric} was not measured")
@@ -170,19 +170,19 @@ def value_of(result: Result, metric: str) -> float:
 
 
 def noise_of(result: Result, metrics: Sequence[str]) -> str | None:
-    """Why the first of these numbers that is too noisy is."""
+    """Return why the first noisy metric is too noisy, or None."""
     found = (result.metric(name) for name in metrics)
     return next((metric.too_noisy for metric in found if metric is not None and metric.too_noisy), None)
 
 
 def speed(result: Result, metric: str) -> float:
-    """Larger is better, whatever the metric."""
+    """Return a number that is larger for faster cases, whatever the metric."""
     value = value_of(result, metric)
     return 1 / value if metric in SMALLER_IS_BETTER else value
 
 
 def in_order(axis: str, found: Sequence[Result]) -> list[Result]:
-    """By their value on the axis; where these are words, as the file has them."""
+    """Return the cases in the order of their value on the axis; words stay in the order of the file."""
     _require(axis, found)
     if any(isinstance(result.case.value(axis), str) for result in found):
         return list(found)
@@ -190,13 +190,13 @@ def in_order(axis: str, found: Sequence[Result]) -> list[Result]:
 
 
 def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
-    """As a person types it: `recompute=full,gbs=32`."""
+    """Return settings as typed: `recompute=full,gbs=32`."""
     given = settings.given() if isinstance(settings, Settings) else settings
     return ",".join(f"{axis}={'none' if value is None else shown_value(value)}" for axis, value in given.items())
 
 
 def shown_number(value: float) -> str:
-    """Bytes to the last one, rates as far as they can be trusted."""
+    """Return a number for people: bytes exactly, rates with four digits."""
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""What was measured beside what was published: how far it is off, and whether that is too far."""
+"""Measured numbers beside published ones: ratio, tolerance, and whether the number is within it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRow:
-    """One published number of a case, and what was measured there.
+    """A published number of a case, and the measured one.
 
-    `ratio` is measured over published. `tolerance` is relative, `tolerance_from` says whose it is. `within` is None
-    where nothing is judged, for which `because` has the reason. `missing` is the kind of what is not there: the number
-    that was measured or the published one, or numbers quiet enough to be compared.
+    `ratio` is measured over published. `tolerance` is relative; `tolerance_from` is its origin. `within` is None if the
+    number is not judged, and `because` is the reason. `missing` is the kind of number that is missing: measured,
+    published, or quiet enough to be compared.
     """
 
     case: str
@@ -44,12 +44,12 @@ class ReferenceRow:
 
 
 def beside_published(entry: Entry, found: Sequence[Result]) -> list[ReferenceRow]:
-    """A row per case and published number; one for the figure's own metric where a case has none."""
+    """Return a row per case and published number; one row for the figure's own metric if a case has none."""
     return [row for result in found for row in _rows(entry, result)]
 
 
 def equation(case: Case) -> str:
-    """Which FLOPs the rates of a case are made of: those of `megatron.flops.flops_per_iteration`."""
+    """Return the equation of the FLOPs behind the rates of a case, see `megatron.flops.flops_per_iteration`."""
     return "SC21 eq. 3" if case.training.recompute == "full" else "SC21's appendix, without recomputation"
 
 
@@ -63,7 +63,7 @@ def _rows(entry: Entry, result: Result) -> Iterator[ReferenceRow]:
 
 
 def _points(result: Result) -> list[PublishedPoint]:
-    """Of each metric the number for this GPU, or for any; else those of other GPUs."""
+    """Return the published number of each metric for this GPU or for any GPU, else those of other GPUs."""
     points: list[PublishedPoint] = []
     own = published_on(result.case, result.gpu)
     for metric in dict.fromkeys(point.metric for point in result.case.published):
@@ -94,7 +94,7 @@ def _is_within(value: float, point: PublishedPoint, tolerance: float) -> bool:
 
 
 def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[float, str]:
-    """That of the experiment's claim about this number, else ours."""
+    """Return the tolerance of the experiment's claim about this number, else ours."""
     for claim in entry.experiment.claims:
         if isinstance(claim, PublishedClaim) and point.metric in claim.metrics and result.has(claim.where):
             return claim.tolerance, f"{claim.tolerance_is}, claim {claim.id}"
@@ -102,7 +102,7 @@ def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[flo
 
 
 def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
-    """Why a ratio says nothing about whether the number came out."""
+    """Return why the ratio is not judged, or None."""
     if not point.confirmed:
         return "nobody confirmed the number"
     if result.instead_of is not None:
@@ -122,7 +122,7 @@ def _measured(result: Result, metric: str) -> ReferenceRow:
 
 
 def _missing(result: Result) -> tuple[str, str | None]:
-    """Why a number was not measured: its kind, and what is to be said beside it."""
+    """Return why a number was not measured: its kind, and a detail."""
     row = result.row
     if row is None:
         return NOT_SUBMITTED, None

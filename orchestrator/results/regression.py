@@ -1,4 +1,4 @@
-"""Two sides against one another: clusters, dates, commits or runs, case by case, with what is more than noise."""
+"""Comparison of two sides (clusters, dates, commits or runs), case by case, with changes that exceed the noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
 from orchestrator.ledger.tables import FAILED, VERIFIED, field_values
 from orchestrator.reading.statistics import host_bound_reason
 from orchestrator.results import cases
-from orchestrator.results.cases import CaseMetric, Together, together
+from orchestrator.results.cases import CaseMetric, Combined, combine_repeats
 from orchestrator.results.evidence import SMALLER_IS_BETTER
 
 LEAST_NOISE = 0.02
@@ -37,7 +37,7 @@ _SHORTEST = 4
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one of the two words means; `name` is in full where the word was the start of it."""
+    """One of the two sides; `name` is the full name if the user typed its start."""
 
     kind: Kind
     name: str
@@ -48,9 +48,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class CaseDiff:
-    """A case on both sides. `ratio` is B over A in the metric's own unit; `noise` is the relative difference that says
-    nothing. `because` has what else there is to know: why a side has no number, why numbers are too noisy, or why the
-    sides are not like with like.
+    """A case on both sides.
+
+    `ratio` is B over A in the metric's own unit; `noise` is the relative difference below which nothing has changed.
+    `because` is further information: why a side has no number, why numbers are too noisy, or why the sides are not
+    alike.
     """
 
     experiment: str
@@ -69,13 +71,13 @@ class CaseDiff:
 
 
 def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
-    """Those that the latest run asked for last."""
+    """Return the rows in the order of their runs, the latest run last."""
     order = {run.id: position for position, run in enumerate(runs)}
     return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
 def side_meant(word: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
-    """What a word is; ReproError where it is nothing, or could be several things. `codes` are those of all jobs."""
+    """Return the side that a word means; ReproError if it means none or several. `codes` are those of all jobs."""
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", word):
         try:
             datetime.fromisoformat(word)
@@ -100,10 +102,10 @@ def side_meant(word: str, runs: Sequence[RunSummary], codes: Collection[str]) ->
 
 
 def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
-    """Of these jobs those of the side, each with the attempt that the side means, the one that counts last at the end.
+    """Return the jobs of a side, each with the attempt that the side means, in the order in which they count.
 
-    A cluster's are its latest attempts; a date's the latest that had ended by its end, in UTC; a run's and a commit's
-    those that it submitted, or found to be there already.
+    A cluster means the latest attempts; a date the latest that had ended by the end of that day in UTC; a run or a
+    commit those that it submitted or reused.
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
@@ -133,19 +135,19 @@ def compare_sides(
     metric_of: Callable[[str], str],
     by_cluster: bool,
 ) -> list[CaseDiff]:
-    """A row per case, matched by experiment, scale, case and program, and with `by_cluster` by cluster too.
+    """Return a row per case, matched by experiment, scale, case and program, and with `by_cluster` by cluster.
 
-    `metrics` are by attempt, `metric_of` says which of them an experiment is about.
+    `metrics` are by attempt; `metric_of` returns the metric of an experiment.
     """
     sides = [_grouped(rows, by_cluster) for rows in (a, b)]
     found: list[CaseDiff] = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = (together(side[key], metrics) if key in side else None for side in sides)
+        one, other = (combine_repeats(side[key], metrics) if key in side else None for side in sides)
         found.append(_against(key, one, other, metric_of(key[0])))
     return found
 
 
-def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> CaseDiff:
+def _against(key: Key, a: Combined | None, b: Combined | None, wanted: str) -> CaseDiff:
     numbered = [side for side in (a, b) if _number(side, "iteration_ms")]
     metric = wanted if all(_number(side, wanted) for side in numbered) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
@@ -173,8 +175,8 @@ def _against(key: Key, a: Together | None, b: Together | None, wanted: str) -> C
     return dataclasses.replace(row, ratio=ratio, noise=noise, change=change, because=because)
 
 
-def _unlike(a: Together | None, b: Together | None, metric: str) -> Iterator[str]:
-    """Yield what makes the two sides incomparable: other execution modes, and host-bound sides."""
+def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str]:
+    """Yield why the two sides are not alike: different execution modes, or a host-bound side."""
     if a is None or b is None:
         return
     modes = [" and ".join(cases.modes(side.rows)) or "unknown" for side in (a, b)]
@@ -186,19 +188,19 @@ def _unlike(a: Together | None, b: Together | None, metric: str) -> Iterator[str
             yield f"host-bound in {name}: {reason}"
 
 
-def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Together | None) -> Change:
+def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined | None) -> Change:
     if a is not None:
         return "now fails" if second is not None and second.row.verdict == FAILED else "only in A"
     return "only in B" if b is not None else "no number in either"
 
 
-def _why_none(side: Together | None, number: CaseMetric | None, name: str) -> str | None:
+def _why_none(side: Combined | None, number: CaseMetric | None, name: str) -> str | None:
     if side is None or number is not None:
         return None
     return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
 
 
-def _number(side: Together | None, metric: str) -> CaseMetric | None:
+def _number(side: Combined | None, metric: str) -> CaseMetric | None:
     if side is None or side.row.verdict != VERIFIED or side.flag is not None:
         return None
     return side.metrics.get(metric)

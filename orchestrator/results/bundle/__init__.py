@@ -1,1 +1,1 @@
-"""Everything a reviewer needs in one file, and whether such a file is what it says."""
+"""Bundles: a figure with everything a reviewer needs in one file, and its verification."""

@@ -39,7 +39,7 @@ _SHARE_OF_FREE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file as it stands in the archive."""
+    """A file in the archive."""
 
     path: str
     size_bytes: int
@@ -47,14 +47,14 @@ class Added:
 
 
 class Archive:
-    """Takes files in the order in which they will stand; all belong to nobody and are of one moment (UTC)."""
+    """Writer of an archive; files keep their order, belong to nobody and have one time (UTC)."""
 
     def __init__(self, tar: tarfile.TarFile, top: str, at: datetime, scratch: Path) -> None:
         self._tar, self._top, self._scratch = tar, top, scratch
         self._mtime = calendar.timegm(at.timetuple())
 
     def add(self, path: str, blocks: Iterable[bytes]) -> Added:
-        """A tar file says a member's size before its bytes, so one that is large stands on the disk for a while."""
+        """Add a file; a large one is buffered on disk, because a tar header contains the size."""
         digest, size_bytes = hashlib.sha256(), 0
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES, dir=str(self._scratch)) as spool:
             for block in blocks:
@@ -70,7 +70,7 @@ class Archive:
 
 @contextlib.contextmanager
 def new_archive(file: Path, top: str, at: datetime) -> Iterator[Archive]:
-    """A .tar.zst whose files all stand below `top`."""
+    """Open a .tar.zst for writing; all its files are below the folder `top`."""
     import zstandard
 
     packing = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
@@ -84,9 +84,9 @@ def new_archive(file: Path, top: str, at: datetime) -> Iterator[Archive]:
 
 @contextlib.contextmanager
 def unpacked(file: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The folder that the archive holds, and the paths of its files in it; gone when this ends.
+    """Unpack an archive into a temporary folder; yield the folder and the paths of its files.
 
-    ReproError for what is no such archive, is damaged, or holds anything else than files below one folder.
+    ReproError for a damaged archive, or one with anything but files below one folder.
     """
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as scratch:
         top, paths = _unpack(file, Path(scratch))
@@ -123,10 +123,11 @@ def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
 
 
 class _Member(tarfile.TarInfo):
-    """Refuses headers that say of themselves that they are huge, before they are read into memory."""
+    """Member of an archive that refuses oversized headers before they are read into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        """Return the member that a header describes; ReadError for an oversized header."""
         found = super().frombuf(buf, encoding, errors)
         if found.size < 0 or found.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a sparse file, or none")
@@ -136,7 +137,7 @@ class _Member(tarfile.TarInfo):
 
 
 def _path_of(file: Path, member: tarfile.TarInfo) -> str:
-    """Below the folder it is unpacked in, and a plain file or folder; else ReproError."""
+    """Return the path of a regular file or folder below the top folder; else raise ReproError."""
     kind = "a link" if member.issym() or member.islnk() else "a device, a pipe or a sparse file"
     if not (member.isreg() or member.isdir()) or member.issparse():
         raise ReproError(Problem(f"{file}: {member.name!r} in it is {kind}, which no bundle has"))
@@ -164,7 +165,7 @@ def _write(file: Path, into: Path, path: str, content: IO[bytes] | None) -> None
 
 
 def _require_end(file: Path, stream: _Decompressed) -> None:
-    """The last bytes are read too: behind them stands zstd's own checksum."""
+    """Read to the end of the file, where zstd's checksum is; ReproError for data behind the end."""
     behind_bytes = 0
     while block := stream.read(_BLOCK_BYTES):
         behind_bytes += len(block)
@@ -173,12 +174,13 @@ def _require_end(file: Path, stream: _Decompressed) -> None:
 
 
 class _Decompressed:
-    """What is packed in the file, for whoever reads so many bytes at a time; ValueError where it is damaged or cut."""
+    """File object over compressed data; ValueError if it is damaged or cut off."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._pieces, self._ready = in_pieces(raw, self._refuse), bytearray()
 
     def read(self, size: int) -> bytes:
+        """Return the next bytes."""
         while len(self._ready) < size and (piece := next(self._pieces, None)) is not None:
             self._ready += piece
         taken = bytes(self._ready[:size])
@@ -195,7 +197,7 @@ NAMESPACE = "repro-bundle"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The result of a check: who signed, or why nobody did whom the reader allows."""
+    """Result of a check: the signer, or the problem if no allowed signer signed."""
 
     signer: str | None
     problem: str | None

@@ -48,8 +48,8 @@ def submit_command(outcome: FigureOutcome) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A file that belongs into the bundle, from `place`, and could not be had. `is_fault`: a verdict stands on it."""
+class MissingFile:
+    """A file of the bundle that is missing; `is_fault` if a verdict depends on it."""
 
     path: str
     place: Path
@@ -59,34 +59,35 @@ class Missing:
 
 @dataclass(slots=True)
 class Contents:
-    """`files` are read, without what looks secret, when they are asked for; ReproError where one cannot be."""
+    """Files of a bundle by path; each is read, without secrets, when its bytes are requested."""
 
     files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
     places: dict[str, tuple[Path, bool]] = field(default_factory=dict)
     """Of those that are read from elsewhere: from where, and whether a verdict stands on it."""
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[MissingFile] = field(default_factory=list)
     secrets: frozenset[str] = frozenset()
     """Values that are masked wherever they occur."""
 
     def add(self, path: str, text: bytes) -> None:
-        """A text that has no secrets."""
+        """Add a text without secrets."""
         self.files[path] = lambda: (text,)
 
     def add_file(self, path: str, folder: Path, name: str, is_judged: bool) -> None:
+        """Add a file of a job folder; it is read later."""
         self.files[path] = lambda: _blocks(
             folder, name, self.secrets, lambda what: self.lacks(path, folder / name, what)
         )
         self.places[path] = folder / name, is_judged
 
     def lacks(self, path: str, place: Path, why: str | ReproError, is_fault: bool = False) -> None:
-        """Whoever reads the bundle learns the reason, and not where things lay."""
+        """Record a missing file with the reason, without the path on this machine."""
         if isinstance(why, ReproError):
             why = why.problems[0].what.removeprefix(f"{place}: ").replace(str(place.parent), "its folder")
-        self.missing.append(Missing(path, place, why, is_fault))
+        self.missing.append(MissingFile(path, place, why, is_fault))
 
 
 def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[int, Row]:
-    """Scripts, logs and records of every attempt; attempt -> the paths that stand in its row for what it had."""
+    """Add scripts, logs and records of every attempt; return the paths in the bundle by attempt."""
     folders = attempt_folders(extract)
     texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
     contents.secrets |= secrets_of(extract, texts.values())
@@ -110,7 +111,7 @@ def secrets_of(extract: Extract, scripts: Iterable[str]) -> frozenset[str]:
 
 
 def _add_script(contents: Contents, row: Row, folder: str, texts: Mapping[str, str]) -> str | None:
-    """As the ledger has it, which nobody can have changed since; else what stands beside the log."""
+    """Add the script from the ledger, which nobody can have changed, else from the job folder."""
     path, text = f"{folder}/{SCRIPT}", texts.get(row["script_sha256"])
     if text is not None:
         contents.add(path, masked(text, contents.secrets).encode())
@@ -119,7 +120,7 @@ def _add_script(contents: Contents, row: Row, folder: str, texts: Mapping[str, s
 
 
 def _add_submission(contents: Contents, row: Row, script: str | None) -> str | None:
-    """What the scheduler was given: the script itself, or an array or a queue of several."""
+    """Add the file that the scheduler received: the script, or the script of an array or queue."""
     if row["file"] is None:
         return None
     file = Path(row["file"])
@@ -147,7 +148,7 @@ def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
 
 
 def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) -> None:
-    """Whatever of them there is; `read` are those that were read once. What never ran has none."""
+    """Add the logs and records of an attempt; `read` are the logs that were read when it was judged."""
     if row["state"] == NEVER_SUBMITTED or (row["phase"] in OPEN and row["started_at"] is None):
         return
     folder, is_judged = Path(row["folder"]), row["verdict"] is not None
@@ -173,7 +174,7 @@ def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) ->
 
 
 def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callable[[str], None]) -> Iterator[bytes]:
-    """The file, or what is packed in it, without secrets."""
+    """Yield a file, decompressed and without secrets."""
     file = open_job_file(folder, name)
     if file is None:
         raise ReproError(Problem(f"{folder / name}: is gone"))
@@ -247,7 +248,7 @@ def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str])
         "before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.",
     ]
     if missing:
-        text += ["", "Missing files:", "", *(f"    {path}: {why}" for path, why in missing.items())]
+        text += ["", "MissingFile files:", "", *(f"    {path}: {why}" for path, why in missing.items())]
     return "\n".join(text) + "\n"
 
 

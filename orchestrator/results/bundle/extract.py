@@ -36,10 +36,10 @@ _BESIDE_CUT_BYTES = 1 << 16
 
 
 def masked_blocks(pieces: Iterable[bytes], known: Collection[str] = ()) -> Iterator[bytes]:
-    """A file, in pieces of any size, without what looks secret, block by block: memory does not grow with the file.
+    """Yield a file of any size without secrets, block by block, so that memory does not grow with the file.
 
-    A secret may stand on several lines (a key in PEM), so that a block ends only where masking what is before and
-    behind gives what masking both at once does.
+    A secret may span several lines (a key in PEM). A block ends only where masking both parts separately gives the same
+    result as masking them together.
     """
     kept: list[bytes] = []
     enough = _BLOCK_BYTES
@@ -58,10 +58,10 @@ def masked_blocks(pieces: Iterable[bytes], known: Collection[str] = ()) -> Itera
 
 
 def masked_bytes(text: bytes, known: Collection[str] = ()) -> bytes:
-    """The same of what is there as a whole; what is no UTF-8 stays as it is.
+    """Return the bytes without secrets; bytes that are not UTF-8 stay.
 
-    A name with a quote behind it that nobody closes takes in the lines up to the next quote. Where a verdict stands on
-    one of these, each such line is masked by itself, and what is between them by itself.
+    A secret name with an unclosed quote hides the lines up to the next quote. If a verdict depends on one of these
+    lines, each such line is masked separately.
     """
     found = _masked(text, known)
     if found.count(b"\n") == text.count(b"\n") or _proof(found) == _proof(text):
@@ -82,7 +82,7 @@ def _proof(text: bytes) -> list[bytes]:
 
 
 def _cut(text: bytes, known: Collection[str]) -> int:
-    """How much of it can be masked by itself; 0 where more has to be read."""
+    """Return the length of the part that can be masked separately; 0 if more must be read."""
     cut = text.rfind(b"\n", 0, max(0, len(text) - _BESIDE_CUT_BYTES)) + 1
     if len(text) >= _MOST_BYTES:
         return cut or len(text) - _BESIDE_CUT_BYTES
@@ -92,12 +92,12 @@ def _cut(text: bytes, known: Collection[str]) -> int:
 
 
 def given_out(value: Any, names: Collection[str], known: Collection[str] = ()) -> Any:
-    """A row, or whatever JSON holds: without secrets, and without these users' names in its paths."""
+    """Return a row, or other JSON, without secrets and without the names of these users in paths."""
     return _nameless(masked_tree(value, known=known), _paths_of(names))
 
 
 def _paths_of(names: Collection[str]) -> re.Pattern[str] | None:
-    """What is a whole part of a path: of `/home/me/x` and `/scratch/me` the `me`."""
+    """Return a pattern for user names that are a whole part of a path."""
     written = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)) if name)
     return re.compile(rf"(?<=/)(?:{written})(?![\w.@-])") if written else None
 
@@ -147,10 +147,10 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """Rows by table, but for the iterations, of which there may be very many. In their order in the bundle.
+    """Rows of a figure by table, in the order of the bundle, except iterations (there may be millions).
 
-    Of runs there are those that asked for the jobs and those that made their attempts, of `run_jobs` and events only
-    this figure's.
+    `runs` are the runs that requested the jobs and the runs that made their attempts; `run_jobs` and `events` are those
+    of this figure.
     """
 
     runs: list[Row]
@@ -161,23 +161,24 @@ class Extract:
     events: list[Row]
 
     def of(self, table: str) -> list[Row]:
+        """Return the rows of a table."""
         found: list[Row] = getattr(self, table)
         return found
 
     @property
     def users(self) -> set[str]:
-        """Of the ledger: in a bundle nobody is named."""
+        """Return the user names in the rows; a bundle contains none."""
         return {row["user"] for row in (*self.runs, *self.attempts) if row.get("user")}
 
     @property
     def last_run(self) -> Row:
-        """The latest that asked for jobs of this figure."""
+        """Return the latest run that requested jobs of this figure."""
         asked = {row["run_id"] for row in self.run_jobs}
         return [run for run in self.runs if run["id"] in asked][-1]
 
 
 def extract_of(ledger: Ledger, experiment: str, scale: str, cluster: str, workloads: set[str]) -> Extract:
-    """What the ledger knows of the figure's jobs that run one of these programs; scripts are not read."""
+    """Return the ledger's rows about the jobs of a figure that run one of these programs, without scripts."""
     runs, jobs, asked, attempts, events = (rows_of(table) for table in (Run, Job, RunJob, Attempt, Event))
     its_own = (runs.c.experiment == experiment, runs.c.scale == scale, runs.c.cluster == cluster)
     asking = (
@@ -220,7 +221,7 @@ def extract_of(ledger: Ledger, experiment: str, scale: str, cluster: str, worklo
 
 
 def iterations_of(ledger: Ledger, attempts: list[Row]) -> Iterator[Row]:
-    """The rows of these attempts, which come by id; they are not held in memory at once."""
+    """Yield the iterations of these attempts, in the order of attempt ids."""
     table = rows_of(Iteration)
     with ledger.reading() as session:
         for ids in batched([row["id"] for row in attempts]):
@@ -232,7 +233,7 @@ def iterations_of(ledger: Ledger, attempts: list[Row]) -> Iterator[Row]:
 
 
 def attempt_folders(extract: Extract) -> dict[int, str]:
-    """Attempt -> its folder in the bundle: the case's own name, the job's id, and which attempt it is."""
+    """Return the folder of each attempt in the bundle: case name, job id and number of the attempt."""
     names: dict[str, str] = {}
     found: dict[int, str] = {}
     for row in extract.attempts:
@@ -258,19 +259,19 @@ def _plain(value: Any) -> Any:
 
 
 def columns_of(table: str) -> list[str]:
-    """What a line of this table has, in its order."""
+    """Return the columns of a table's lines, in order."""
     left_out = _LEFT_OUT.get(table, frozenset())
     return [column.name for column in rows_of(TABLES[table]).c if column.name not in left_out]
 
 
 def read_extract(folder: Path) -> Extract:
-    """The rows of an unpacked bundle; ReproError where a line is not what such a line is."""
+    """Return the rows of an unpacked bundle; ReproError for an invalid line."""
     read = {name: list(read_rows(folder, name)) for name in TABLES if name != "iterations"}
     return Extract(**read)
 
 
 def read_rows(folder: Path, table: str) -> Iterator[Row]:
-    """One table's rows; times as datetimes, else as they stand."""
+    """Yield the rows of a table; times are datetimes."""
     name = f"ledger/{table}.jsonl"
     try:
         with (folder / name).open("rb") as file:
@@ -305,7 +306,7 @@ def _refused(word: str) -> Any:
 
 
 def _checked(value: Any, column: Any, is_path: bool) -> Any:
-    """The value where it is of the column's kind, ValueError where it is not."""
+    """Return the value if its type is the column's; else raise ValueError."""
     if value is None:
         if column.nullable or is_path:
             return None

@@ -1,4 +1,4 @@
-"""A bundle's numbers read from its own logs again, and its claims judged from these; held against what it says."""
+"""Second derivation of a bundle's numbers from its own logs, and of its verdicts from these numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FOLDER = re.compile(r"jobs/[A-Za-z0-9][A-Za-z0-9._-]{0,200}/attempt-[0-9]{1,9}"
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a bundle says of itself; `missing` are paths that should be in it, and why they are not."""
+    """Content of bundle.json; `missing` are paths that should be in the bundle, with the reasons."""
 
     made_by: str
     experiment: str
@@ -55,9 +55,9 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked, how much of it, and every difference, one line each.
+    """Result of a check: what was compared, and one line per difference.
 
-    `is_proven` is false where there was nothing to compare with: then the check concludes nothing.
+    `is_proven` is false if there was nothing to compare with; then the check has no result.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Check:
 
 
 def text_of(folder: Path, name: str) -> str:
-    """A file of the bundle that is read as a whole; ValueError for one that is too long, or no UTF-8."""
+    """Return a text file of the bundle; ValueError if it is too long or not UTF-8."""
     with (folder / name).open("rb") as file:
         text = file.read(_LARGEST_TEXT_BYTES + 1)
     if len(text) > _LARGEST_TEXT_BYTES:
@@ -193,14 +193,14 @@ _LATER = (
 
 
 def _is_of_older_repro(attempt: Row, lines: Sequence[Row]) -> bool:
-    """Whether a repro read it that did not keep so much yet: each line has a count now, each failure a class."""
+    """Return whether an older repro read the log: lines without counts, or a failure without a class."""
     if lines:
         return all(line["skipped"] is None for line in lines)
     return attempt["verdict"] == FAILED and attempt["failure"] is None
 
 
 def _as_older_repro(measured: Measurement, attempt: Row, metrics: Mapping[str, Row]) -> Measurement:
-    """What that one would have kept of it."""
+    """Return the part of a measurement that an older repro recorded."""
     nothing: dict[str, Any] = dict.fromkeys(_LATER)
     return dataclasses.replace(
         measured,
@@ -257,7 +257,7 @@ def _shown(value: Any) -> str:
 
 
 def _same(stored: Any, derived: Any) -> bool:
-    """Numbers to within a rounding; a number that is none is kept as nothing."""
+    """Return whether two values are equal; numbers up to rounding, and NaN is stored as nothing."""
     if isinstance(derived, float):
         if not math.isfinite(derived):
             return stored is None

@@ -1,6 +1,6 @@
-"""Whether a bundle is what it says: its files here, its numbers and its claims in `bundle_again`.
+"""Verification of a bundle: its checksums, and the checks of `rederive`.
 
-Needs nothing but the file. It may come from anybody, so nothing in it is believed before it was looked at.
+It needs the file only. The file may come from anybody, so each part is validated before it is used.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Every check, whatever the others found, and the version of repro that made the bundle."""
+    """All checks, and the version of repro that made the bundle."""
 
     made_by: str
     checks: tuple[Check, ...]
 
     @property
     def holds(self) -> bool:
+        """Return whether no check found a difference."""
         return not any(check.differences for check in self.checks)
 
     @property
     def is_proven(self) -> bool:
-        """Whether every check could compare what it is about."""
+        """Return whether every check could compare its files."""
         return all(check.is_proven for check in self.checks)
 
 
@@ -53,11 +54,11 @@ def verify(file: Path, templates: Path) -> Verified:
 
 
 class _OtherFormat(ReproError):
-    """It may well be a bundle."""
+    """Error for a bundle of another format."""
 
 
 def _about(file: Path, folder: Path) -> About:
-    """What it says of itself; names only, for some of them are to be parts of paths."""
+    """Return the content of bundle.json; names that become parts of paths are checked."""
     try:
         about = json.loads(text_of(folder, ABOUT))
         made_by = str(about["repro"])[:20]
@@ -80,12 +81,12 @@ def _about(file: Path, folder: Path) -> About:
 
 
 def _without(folder: Path, said: str) -> str:
-    """The same, without the folder that it is unpacked in."""
+    """Return the text without the temporary folder."""
     return said.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
 
 
 def _changed(folder: Path, paths: Sequence[str]) -> Iterator[str]:
-    """What is not as SHA256SUMS, and MANIFEST, say."""
+    """Yield each file that differs from SHA256SUMS or MANIFEST."""
     try:
         lines = text_of(folder, SUMS).splitlines()
         sums = {found[2]: found[1] for line in lines if (found := _SUM.fullmatch(line))}

@@ -1,6 +1,6 @@
-"""Everything that a reviewer of an artifact needs, in one file; `bundle_verify` holds it to its own logs.
+"""Writer of a bundle.
 
-The same ledger and the same files give the same bytes: nothing in it is about when, where or by whom it was made.
+The same ledger and the same files give the same bytes: a bundle contains no time, place or author of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.results.bundle.contents import (
     README,
     REPORT,
     Contents,
-    Missing,
+    MissingFile,
     add_attempts,
     bundle_name,
     code_sha256,
@@ -53,16 +53,16 @@ ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """What was written; `under_way` counts attempts that may still change."""
+    """Number of files and attempts that were written; `under_way` attempts may still change."""
 
     files: int
     attempts: int
     under_way: int
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingFile, ...]
 
 
 def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: Path) -> Bundled:
-    """The figure's bundle at `file`, whole or not at all. What cannot be read is left out, which the bundle says."""
+    """Write the bundle of a figure, whole or not at all; the bundle lists unreadable files as missing."""
     extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads))
     contents = Contents()
     paths = add_attempts(contents, extract, ledger)  # first: with the scripts the secrets in them are known
@@ -92,7 +92,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
 
 
 def _added(archive: Archive, contents: Contents, path: str) -> Added | None:
-    """What is gone, or cannot be read, is missing from here on; nothing of it is in the archive."""
+    """Add a file to the archive; record it as missing if it cannot be read."""
     try:
         return archive.add(path, contents.files[path]())
     except ReproError as error:
@@ -102,12 +102,12 @@ def _added(archive: Archive, contents: Contents, path: str) -> Added | None:
 
 
 def _manifest(added: Iterable[Added]) -> bytes:
-    """A line per file: bytes, SHA-256, path, with a tab between them."""
+    """Return a line per file: bytes, SHA-256 and path, separated by tabs."""
     return "".join(f"{one.size_bytes}\t{one.sha256}\t{one.path}\n" for one in added).encode()
 
 
 def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> None:
-    """The experiment as it reads today, the profiles as they were, and with what the runs were made."""
+    """Add the experiment as it is now, the profiles as recorded, and the environment of the runs."""
     name = figure.entry.name
     for path, file in ((name, figure.entry.file), (f"{name.rpartition('/')[0]}/paper", None)):
         source = file or figure.entry.file.parent / "paper.yaml"
@@ -129,12 +129,13 @@ def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> 
 
 
 def profile_path(run: Row) -> str:
+    """Return the path of the profile of a run."""
     return f"runs/{run['id']}/profile.json"
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The lines of each table's file. `paths` are, by attempt, the paths that stand in its row."""
+    """Lines of the files of all tables; `paths` are the paths in the rows of attempts."""
 
     ledger: Ledger
     extract: Extract
@@ -142,6 +143,7 @@ class _Lines:
     secrets: Collection[str]
 
     def of(self, table: str) -> Iterator[bytes]:
+        """Yield the lines of a table."""
         rows = iterations_of(self.ledger, self.extract.attempts) if table == "iterations" else self.extract.of(table)
         return (line_of(table, row, self._paths_of(table, row), self.extract.users, self.secrets) for row in rows)
 

@@ -1,1 +1,1 @@
-"""Results as files for others."""
+"""Export of results as files."""

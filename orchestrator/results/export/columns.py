@@ -1,6 +1,6 @@
-"""What an export's columns are called, hold and mean: the one place, for every format and for docs/export.md.
+"""Columns of an export: names, types, units and meanings, for every format and for docs/export.md.
 
-The names, their order and their types are the same for every experiment; a column that has nothing anywhere stands.
+Names, order and types are the same for every experiment. A column without values is still there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = Literal["text", "integer", "number", "boolean", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`unit` is None for what has none, or has it in another column; times are ISO 8601 in UTC."""
+    """A column; `unit` is None for a value without a unit. Times are ISO 8601 in UTC."""
 
     name: str
     kind: Kind

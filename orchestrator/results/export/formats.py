@@ -20,11 +20,11 @@ from orchestrator.errors import Problem, ReproError
 from orchestrator.results.export.columns import CASE_COLUMNS, Column, Row
 
 _AT_ONCE = 10_000
-"""Rows; what is written together, so that a long series needs no more memory than this many of its lines."""
+"""Rows per write of a Parquet file; memory does not grow with the number of rows."""
 
 
 def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Row]]) -> Iterator[bytes]:
-    """A file as `name` has it, in pieces: of `parts` JSON has all, the others the first, which has these columns."""
+    """Yield a file of the format `name`; JSON has all `parts`, other formats only the first, with these columns."""
     rows = next(iter(parts.values()))
     if name == "parquet":
         yield as_parquet(rows, columns)
@@ -39,9 +39,10 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ro
 
 
 def csv_pieces(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> Iterator[str]:
-    """CSV by RFC 4180: lines end with CR LF, an empty field is a value that is not there, numbers are exact.
+    """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
 
-    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
+    tabs and blanks at the ends, which spreadsheets of other languages need.
     """
     names = [column.name for column in columns]
     yield csv_line(names) + "\r\n"
@@ -55,6 +56,7 @@ def csv_line(values: Iterable[Any]) -> str:
 
 
 def as_csv(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> str:
+    """Return a CSV file."""
     return "".join(csv_pieces(rows, columns))
 
 
@@ -77,18 +79,18 @@ def _text_cell(value: str) -> str:
 
 
 def is_formula(text: str) -> bool:
-    """Whether a spreadsheet may run the text: what it begins with counts, behind blanks and in any width of letter."""
+    """Return whether a spreadsheet may run the text, by its first visible character in any width."""
     first = next((c for c in text if c.isprintable() and not c.isspace()), "")
     return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
 
 
 def as_json(rows: Iterable[Row], claims: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> str:
-    """The cases with their claims, and what each column is; a row to a line."""
+    """Return cases, claims and the meaning of each column; one row per line."""
     return "".join(json_pieces({"columns": column_rows(columns), "cases": rows, "claims": claims}))
 
 
 def json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
-    """An object of lists, each element on a line of its own. NaN is no JSON: ValueError."""
+    """Yield an object of lists, one element per line; ValueError for NaN, which JSON does not have."""
     yield "{"
     for number, (name, rows) in enumerate(parts.items()):
         yield f"{',' if number else ''}\n{json.dumps(name)}: ["
@@ -99,25 +101,26 @@ def json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
 
 
 def column_rows(columns: Sequence[Column]) -> list[Row]:
+    """Return name, type, unit and meaning of each column."""
     return [
         {"name": column.name, "type": column.kind, "unit": column.unit, "meaning": column.meaning} for column in columns
     ]
 
 
 def jsonl_pieces(rows: Iterable[Row]) -> Iterator[str]:
-    """One object to a line, and nothing else."""
+    """Yield one object per line."""
     for row in rows:
         yield json.dumps(row, allow_nan=False) + "\n"
 
 
 def require_parquet() -> None:
-    """ReproError where pyarrow is not installed."""
+    """Raise ReproError if pyarrow is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
 
 
 def as_parquet(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> bytes:
-    """Each column with its own type whatever is in it, its unit and its meaning as the field's metadata."""
+    """Return a Parquet file: each column with its own type, its unit and meaning as metadata of the field."""
     require_parquet()
     pyarrow: Any = importlib.import_module("pyarrow")
     parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -158,20 +161,20 @@ _SHARES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """`caption` names figure, cluster and scale; the first `words` columns are text, the others numbers."""
+class FigureTable:
+    """Table of a figure; the first `text_columns` columns are text, the others numbers."""
 
     caption: str
     heading: tuple[str, ...]
     body: tuple[tuple[str, ...], ...]
-    words: int
+    text_columns: int
     label: str
 
 
-def candidate_lines(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> Table:
-    """Return case, verdict, time and the figure's own metric with their spreads, shares of the peak, published numbers.
+def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) -> FigureTable:
+    """Return case, verdict, time, the figure's own metric, shares of the peak, and published numbers as a table.
 
-    The shares stand beside a rate in TFLOP/s, where some case has them.
+    The shares stand beside a rate in TFLOP/s if a case has them.
     """
     y = entry.experiment.axes.y
     shown = {_TIME: "Iteration time (ms)"} | ({y.metric: y.label} if y.metric != _TIME else {})
@@ -189,12 +192,12 @@ def candidate_lines(entry: Entry, scale: str, cluster: str, rows: Sequence[Row])
         ]
     instead = {(row["workload"], row["published_workload"]) for row in rows if row["published_workload"]}
     program = f" with {' and '.join(f'{ours} instead of {theirs}' for ours, theirs in sorted(instead))}"
-    return Table(
+    return FigureTable(
         caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}{program if instead else ''}; "
         "± is the spread over the iterations",
         heading=tuple(heading),
         body=tuple(map(tuple, cells)),
-        words=2,
+        text_columns=2,
         label=re.sub(r"[^A-Za-z0-9-]+", "-", f"{entry.short_name}-{scale}-{cluster}"),
     )
 
@@ -213,7 +216,7 @@ def _measured(row: Row, metric: str) -> str:
 
 
 def _beside(row: Row) -> str:
-    """With what keeps it from being compared: nobody confirmed it, or it is another GPU's."""
+    """Return the published number, with the reason why it is not compared: unconfirmed, or of another GPU."""
     if row["published"] is None:
         return _NONE
     notes = [] if row["published_confirmed"] else ["unconfirmed"]
@@ -228,9 +231,9 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def as_markdown(table: Table) -> str:
-    """A table as GitHub reads it, with its caption above."""
-    rule = ["---"] * table.words + ["---:"] * (len(table.heading) - table.words)
+def as_markdown(table: FigureTable) -> str:
+    """Return a table in GitHub's Markdown, with its caption above."""
+    rule = ["---"] * table.text_columns + ["---:"] * (len(table.heading) - table.text_columns)
     lines = [table.heading, *table.body]
     escaped = [[markdown_escaped(cell) for cell in line] for line in lines]
     rows = [escaped[0], rule, *escaped[1:]]
@@ -242,14 +245,14 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def markdown_escaped(text: str) -> str:
-    """The text as it is, wherever it stands in a table: no column, no emphasis, no link, no HTML."""
+    """Return the text so that Markdown prints it as it is: no column, emphasis, link or HTML."""
     text = _MARKDOWN.sub(r"\\\g<0>", " ".join(text.splitlines()))
     return "".join(_HTML.get(character, character) for character in text)
 
 
-def as_latex(table: Table) -> str:
-    """A floating table of the package booktabs; nothing else is needed."""
-    columns = "l" * table.words + "r" * (len(table.heading) - table.words)
+def as_latex(table: FigureTable) -> str:
+    """Return a floating LaTeX table that needs the package booktabs only."""
+    columns = "l" * table.text_columns + "r" * (len(table.heading) - table.text_columns)
     lines = [" & ".join(map(latex_escaped, line)) + r" \\" for line in (table.heading, *table.body)]
     return "\n".join(
         [
@@ -290,5 +293,5 @@ _SPECIAL = re.compile(r"-(?=-)|'(?=')|[&%$#_{}*\[\]`~^\\<>|\"±]")
 
 
 def latex_escaped(text: str) -> str:
-    """The text as it is, in a cell or a caption."""
+    """Return the text so that LaTeX prints it as it is in a cell or a caption."""
     return _SPECIAL.sub(lambda found: _LATEX[found[0]], " ".join(text.splitlines()))

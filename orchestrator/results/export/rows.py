@@ -32,18 +32,18 @@ _FIELDS = {"case": "case_name", "job": "job_id", "run": "run_id", "attempt": "nu
 
 
 def export_rows(entry: Entry, found: Sequence[Result], runs: Mapping[int, RunRecord] | None = None) -> list[Row]:
-    """Plain values, None where there is nothing; a number of an unverified job is not given out as a result.
+    """Return one row of plain values per case, None for missing values; unverified jobs have no numbers.
 
-    `runs` are those that made the attempts, by the attempt's id. What a log or a scheduler said (a reason is often a
-    line of a log) is given out without what looks secret and without what a terminal would obey.
+    `runs` are the runs that made the attempts, by attempt id. Text from logs and schedulers is without secrets and
+    escape sequences.
     """
     return [ordered(_row(entry, result, runs or {}), [column.name for column in CASE_COLUMNS]) for result in found]
 
 
 def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunRecord]:
-    """Attempt id -> the run that made the attempt: a later run that finds the job done makes none.
+    """Return the run that made each attempt, by attempt id.
 
-    An attempt is missing where the ledger cannot give its run.
+    A later run that reuses a finished job makes no attempt. An attempt is missing if the ledger cannot give its run.
     """
     made_in = {(one.job_id, one.number): one.run_id for one in attempt_origins(ledger, {row.job_id for row in rows})}
     runs = {run.id: run for run in run_records(ledger, set(made_in.values()))}
@@ -52,6 +52,7 @@ def runs_of(ledger: Ledger, rows: Sequence[JobRow]) -> dict[int, RunRecord]:
 
 
 def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
+    """Return one row per claim with its verdict."""
     return [
         {"claim": verdict.claim.id, "says": verdict.claim.says, "source": verdict.claim.source}
         | {"verdict": verdict.verdict, "because": _plain(verdict.because)}
@@ -60,7 +61,7 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> list[dict[str, str]]:
 
 
 def ordered(known: Mapping[str, Any], names: Sequence[str]) -> Row:
-    """Every column in its place, with a value that every format can hold; KeyError for one that has no column."""
+    """Return a row with all columns in order and values that every format supports; KeyError for an unknown column."""
     row: Row = dict.fromkeys(names)
     for name, value in known.items():
         if name not in row:
@@ -92,7 +93,7 @@ def _row(entry: Entry, result: Result, runs: Mapping[int, RunRecord]) -> Row:
 
 
 def _what_ran(result: Result) -> Row:
-    """As recorded with the job, which an experiment that was edited since may no longer say; else as planned."""
+    """Return the recorded settings of the job (the experiment may have been edited since), else the planned ones."""
     case, spec = result.case, result.row.spec if result.row else None
     ran = spec if spec is not None and spec.settings else case
     settings = {**ran.settings, **{axis: case.settings.get(axis) for axis in _OF_THE_FIGURE}}
@@ -103,7 +104,7 @@ def _what_ran(result: Result) -> Row:
 
 
 def of_job(row: JobRow, names: Sequence[str]) -> Row:
-    """What the ledger has of a job, by the names of our columns."""
+    """Return the values of a job by the names of our columns."""
     return {name: getattr(row, _FIELDS.get(name, name)) for name in names}
 
 
@@ -153,9 +154,9 @@ _NAMES = [column.name for column in ITERATION_COLUMNS]
 
 
 def iteration_rows(ledger: Ledger, rows: Sequence[JobRow]) -> Iterator[Row]:
-    """Every line that the ledger has of these jobs, job by job, so that as many as there are need no memory.
+    """Yield every iteration of these jobs, job by job, so that memory does not grow with their number.
 
-    Also of jobs that run or failed: state and verdict stand in each row.
+    Jobs that run or failed are included: state and verdict are in each row.
     """
     for row in rows:
         shared = ordered(of_job(row, OF_JOB), OF_JOB)

@@ -1,1 +1,1 @@
-"""The figure as a picture, on the paper's own axes."""
+"""Pictures of figures on the axes of the paper."""

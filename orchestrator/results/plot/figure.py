@@ -18,37 +18,37 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
-from orchestrator.results.plot.panels import Panel, panels, places, set_x, set_y, ticks
+from orchestrator.results.plot.panels import Panel, panels, positions_of, set_x, set_y, ticks
 from orchestrator.results.plot.style import BACKGROUND, INK, PARAMETERS, SERIES, SERIES_ON_DARK
 
 _ONE_PANEL, _EACH_PANEL, _LINE_ABOVE, _OTHER = 2.9, 2.2, 0.17, 0.6
 """Inches that a panel alone is high, one of several, a line of text above them, and what is around all."""
 
 
-def drawn(entry: Entry, scale: str, cluster: str, found: Sequence[Result]) -> Any:
-    """The matplotlib figure, to be saved within the same `matplotlib_as_shipped`."""
+def drawn(entry: Entry, scale: str, cluster: str, results: Sequence[Result]) -> Any:
+    """Return the matplotlib figure, to be saved within the same `matplotlib_as_shipped`."""
     from matplotlib.figure import Figure
 
     axes_of = entry.experiment.axes
     bars = axes_of.marks == "bars"
-    place = places(axes_of, found)
-    shown = panels(entry, found, place, place.by_number)
-    under = ticks(place, found)
+    position_of = positions_of(axes_of, results)
+    shown = panels(entry, results, position_of, position_of.by_number)
+    under = ticks(position_of, results)
     figure = Figure(figsize=(under.width, 1.0))
     every = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     for axes, panel in zip(every, shown, strict=True):
         axes.set_axisbelow(True)
         axes.grid(axis="y", linewidth=0.5, alpha=0.35)
         (draw_bars if bars else draw_lines)(axes, panel)
-        set_x(axes, place, under, sorted({place(result) for result in found}))
+        set_x(axes, position_of, under, sorted({position_of(result) for result in results}))
         set_y(axes, panel, as_published=scale == PAPER)
         axes.label_outer()
     every[-1].set_xlabel(axes_of.x.label)
     above = wrapped(heading(entry), under.width, bold=True)
-    below = subheading(entry, scale, cluster, found, shown, under.width)
+    below = subheading(entry, scale, cluster, results, shown, under.width)
     figure.suptitle("\n".join(above), x=0.01, ha="left", fontsize=10, fontweight="bold")
     every[0].set_title("\n".join(below), loc="left", fontsize=8)
-    legend_inches = legend(figure, shown, bars, error_bars(found, axes_of.y.metric), under.width)
+    legend_inches = legend(figure, shown, bars, error_bars(results, axes_of.y.metric), under.width)
     panel_inches = _ONE_PANEL if len(shown) == 1 else _EACH_PANEL * len(shown)
     text_inches = _LINE_ABOVE * (len(above) + len(below))
     figure.set_size_inches(under.width, panel_inches + legend_inches + text_inches + _OTHER)
@@ -56,7 +56,7 @@ def drawn(entry: Entry, scale: str, cluster: str, found: Sequence[Result]) -> An
 
 
 def require_matplotlib() -> None:
-    """ReproError where it is not installed."""
+    """Raise ReproError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -65,7 +65,7 @@ def require_matplotlib() -> None:
 
 @contextlib.contextmanager
 def matplotlib_as_shipped() -> Iterator[None]:
-    """Whatever this machine's settings are; what matplotlib warns of (a letter its font lacks) is not the reader's."""
+    """Use matplotlib's own settings, not those of this machine, and ignore its warnings about fonts."""
     require_matplotlib()
     import matplotlib
 
@@ -82,30 +82,30 @@ _NO_DATE: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationD
 _DOTS_PER_INCH = 200
 
 
-def plot(entry: Entry, scale: str, cluster: str, found: Sequence[Result], file: Path) -> None:
-    """Draw the verified results beside the published numbers into `file`; its ending says the format."""
+def plot(entry: Entry, scale: str, cluster: str, results: Sequence[Result], file: Path) -> None:
+    """Draw verified results beside published numbers into `file`; its ending is the format."""
     ending = known_format(file)
     with matplotlib_as_shipped():
-        figure = drawn(entry, scale, cluster, found)
+        figure = drawn(entry, scale, cluster, results)
         with written_whole(file) as part:
             figure.savefig(part, format=ending, dpi=_DOTS_PER_INCH, metadata=_NO_DATE[ending])
 
 
-def picture(entry: Entry, scale: str, cluster: str, found: Sequence[Result], prefix: str = "plot") -> str:
-    """The same as an <svg> element for an HTML page, where nothing is verified as well.
+def picture(entry: Entry, scale: str, cluster: str, results: Sequence[Result], prefix: str = "plot") -> str:
+    """Return the picture as an <svg> element for a page; no case needs to be verified.
 
-    Every id in it begins with `prefix`, so that several can stand in one page. Its background is the page's, its text
-    has the colour of the text around it; on a dark page (by its `color-scheme`) the lines are lighter.
+    Every id begins with `prefix`, so that a page can have several pictures. The background and the text have the
+    colours of the page; on a dark page (by its `color-scheme`) the lines are lighter.
     """
     text = io.StringIO()
     with matplotlib_as_shipped():
-        figure = drawn(entry, scale, cluster, found)
+        figure = drawn(entry, scale, cluster, results)
         figure.savefig(text, format="svg", metadata=_NO_DATE["svg"], transparent=True)
     return for_page(text.getvalue(), prefix, f"{heading(entry)}, scale {scale} on {cluster}")
 
 
 def known_format(file: Path) -> str:
-    """The picture format that the name ends in; ReproError where that is none."""
+    """Return the format that the name of the file ends in; ReproError for an unknown one."""
     ending = file.suffix.lstrip(".").lower()
     if ending not in FORMATS:
         raise ReproError(Problem(f"{file}: no such picture format", hint=f"end it in .{', .'.join(FORMATS)}"))
@@ -117,9 +117,9 @@ _DARK_PAPER = "#16181b"
 
 
 def for_page(svg: str, prefix: str, about: str) -> str:
-    """The <svg> element alone. `about` says what a reader who does not see it misses.
+    """Return the <svg> element alone, with `about` as its text for readers who do not see it.
 
-    matplotlib's style sheet is for every element of a page, so it is bound to this one.
+    The style sheet of matplotlib applies to every element of a page, so it is limited to this one.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"\s*<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -133,7 +133,7 @@ def for_page(svg: str, prefix: str, about: str) -> str:
 
 
 def _colours(prefix: str) -> str:
-    """The light colours, and where the browser knows how to choose, those of the page's `color-scheme`."""
+    """Return the light colours, and for browsers that support it those of the page's `color-scheme`."""
     names = [("--plot-paper", "#ffffff", _DARK_PAPER)]
     names += [
         (f"--plot-{number}", light, dark)
@@ -150,28 +150,28 @@ _LETTER, _BOLD_LETTER = 0.06, 0.085
 
 
 def heading(entry: Entry) -> str:
-    """`SC21 Figure 13: Pipeline- against tensor-parallel size ...`."""
+    """Return `SC21 Figure 13: Pipeline- against tensor-parallel size ...`."""
     return f"{entry.paper.venue} {entry.experiment.figure}: {entry.experiment.title}"
 
 
 def subheading(
-    entry: Entry, scale: str, cluster: str, found: Sequence[Result], panels: Sequence[Panel], width: float
+    entry: Entry, scale: str, cluster: str, results: Sequence[Result], panels: Sequence[Panel], width: float
 ) -> list[str]:
-    """The scale and the cluster; and where numbers of another GPU or program lie beside, whose they are."""
+    """Return scale and cluster, and the GPUs and programs of the numbers if they differ."""
     about = entry.experiment.scales[scale].about if scale in entry.experiment.scales else None
     where = f"scale {scale} on {cluster}{f': {about}' if about else ''}"
-    return [*wrapped(where, width), *wrapped(origins(entry, found, panels), width)]
+    return [*wrapped(where, width), *wrapped(origins(entry, results, panels), width)]
 
 
-def origins(entry: Entry, found: Sequence[Result], panels: Sequence[Panel]) -> str:
-    """`published: A100; measured: H200`: the GPUs, where they are not the same, and likewise the programs."""
-    points = [spot.published for panel in panels for spot in panel.spots if spot.published]
-    is_measured = any(spot.value is not None for panel in panels for spot in panel.spots)
-    own = next((result.instead_of for result in found if result.instead_of), None)
-    ran = found[0].case.workload if own else None
+def origins(entry: Entry, results: Sequence[Result], panels: Sequence[Panel]) -> str:
+    """Return `published: A100; measured: H200` if the GPUs differ, and likewise the programs."""
+    points = [spot.published for panel in panels for spot in panel.points if spot.published]
+    is_measured = any(spot.value is not None for panel in panels for spot in panel.points)
+    own = next((result.instead_of for result in results if result.instead_of), None)
+    ran = results[0].case.workload if own else None
     if not points:
         return f"measured with {ran} instead of {own}" if own and is_measured else ""
-    whose, ours = _gpus(entry, points), found[0].gpu
+    whose, ours = _gpus(entry, points), results[0].gpu
     if not is_measured:
         return f"published: {_on(own, whose)}" if own or whose else ""
     if not own and _same(whose, ours):
@@ -179,11 +179,11 @@ def origins(entry: Entry, found: Sequence[Result], panels: Sequence[Panel]) -> s
     return f"published: {_on(own, whose or 'unknown GPU')}; measured: {_on(ran, ours or 'unknown GPU')}"
 
 
-def error_bars(found: Sequence[Result], metric: str) -> str:
-    """What the error bars span, for the legend; empty where there are none."""
-    known = [measured for result in found if (measured := result.metric(metric)) is not None]
-    several = [measured for measured in known if measured.interval_low is not None]
-    single = [measured for measured in known if measured.interval_low is None and measured.spread]
+def error_bars(results: Sequence[Result], metric: str) -> str:
+    """Return what the error bars span, for the legend; empty without error bars."""
+    metrics = [measured for result in results if (measured := result.metric(metric)) is not None]
+    several = [measured for measured in metrics if measured.interval_low is not None]
+    single = [measured for measured in metrics if measured.interval_low is None and measured.spread]
     if several and single:
         return "95 % interval of repeats, else quartiles"
     if several:
@@ -192,7 +192,7 @@ def error_bars(found: Sequence[Result], metric: str) -> str:
 
 
 def _gpus(entry: Entry, points: Sequence[PublishedPoint]) -> str | None:
-    """Whose numbers are published: as each says, else the machine that the paper measured on."""
+    """Return the GPUs of the published numbers; without a GPU of its own, a number has the paper's."""
     machine = entry.paper.machine.gpu if entry.paper.machine else None
     named = dict.fromkeys(point.gpu or machine for point in points)
     return ", ".join(filter(None, named)) or None
@@ -207,5 +207,5 @@ def _on(program: str | None, gpu: str | None) -> str:
 
 
 def wrapped(text: str, width: float, bold: bool = False) -> list[str]:
-    """In lines that fit a picture of this width, in inches."""
+    """Return the text in lines that fit a picture of this width, in inches."""
     return textwrap.wrap(text, int((width - 0.1) / _BOLD_LETTER if bold else (width - 0.7) / _LETTER))

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.results.plot import style
-from orchestrator.results.plot.panels import Line, Panel, Spot
+from orchestrator.results.plot.panels import CasePoint, Panel, SeriesLine
 
 MARKER, PUBLISHED_MARKER, INNER_MARKER, AXIS_MARKER, RING = 5.5, 9.0, 4.0, 5.5, 9.5
 """Sizes, in points."""
@@ -22,37 +22,40 @@ _LOWEST, _ABOVE = 0.03, 0.05
 
 
 def draw_lines(axes: Any, panel: Panel) -> None:
-    """A marker for each case, a line where it is joined; published numbers in larger open markers behind."""
+    """Draw a marker per case, joined by a line if it has a meaning, and published numbers as open markers."""
     for line in panel.lines:
         _published_markers(axes, line)
         if line.joined:
-            values = [math.nan if spot.value is None else spot.value for spot in line.spots]
-            at = [spot.at for spot in line.spots]
-            axes.plot(at, values, linestyle=line.look.dashes, linewidth=1.5, color=line.look.colour, zorder=3)
-        _error_bars(axes, [(spot.at, spot) for spot in line.spots], line.look.colour)
+            values = [math.nan if spot.value is None else spot.value for spot in line.points]
+            at = [spot.at for spot in line.points]
+            axes.plot(at, values, linestyle=line.style.dashes, linewidth=1.5, color=line.style.colour, zorder=3)
+        _error_bars(axes, [(spot.at, spot) for spot in line.points], line.style.colour)
         for kind, inside in style.MEASURED.items():
-            shown = [spot for spot in line.spots if spot.value is not None and spot.kind == kind]
-            measured_marker(axes, [spot.at for spot in shown], [spot.value for spot in shown], line.look, inside)
-    _axis_marks(axes, ((spot.at, spot, line) for line in panel.lines for spot in line.spots))
+            shown = [spot for spot in line.points if spot.value is not None and spot.kind == kind]
+            measured_marker(axes, [spot.at for spot in shown], [spot.value for spot in shown], line.style, inside)
+    _axis_marks(axes, ((spot.at, spot, line) for line in panel.lines for spot in line.points))
 
 
 def draw_bars(axes: Any, panel: Panel) -> None:
-    """The bars of a case side by side: measured, then published; without a colour inside as far as it is published."""
+    """Draw the bars of each case side by side: measured, then published."""
     bars = list(_bars(panel))
     for bar in bars:
         if bar.published is not None:
-            published_bar(axes, bar.at, bar.published.value, bar.width, bar.published, bar.line.look)
+            published_bar(axes, bar.at, bar.published.value, bar.width, bar.published, bar.line.style)
         elif bar.spot.value is not None:
-            measured_bar(axes, bar.at, bar.spot.value, bar.width, bar.line.look, style.MEASURED[bar.spot.kind])
+            measured_bar(axes, bar.at, bar.spot.value, bar.width, bar.line.style, style.MEASURED[bar.spot.kind])
             _error_bars(axes, [(bar.at, bar.spot)], style.INK)
     _axis_marks(axes, ((bar.at, bar.spot, bar.line) for bar in bars if bar.published is None))
 
 
 def measured_marker(
-    axes: Any, at: Sequence[float], values: Sequence[Any], look: style.LineStyle, inside: style.Inside
+    axes: Any, at: Sequence[float], values: Sequence[Any], line_style: style.LineStyle, inside: style.Inside
 ) -> None:
-    kind = {"linestyle": "none", "marker": look.marker, "markersize": MARKER, "markeredgewidth": 1.4}
-    axes.plot(at, values, markeredgecolor=look.colour, zorder=5, **marker_inside(inside, look.colour), **kind)
+    """Draw markers of measured numbers."""
+    kind = {"linestyle": "none", "marker": line_style.marker, "markersize": MARKER, "markeredgewidth": 1.4}
+    axes.plot(
+        at, values, markeredgecolor=line_style.colour, zorder=5, **marker_inside(inside, line_style.colour), **kind
+    )
 
 
 def marker_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
@@ -68,41 +71,45 @@ def bar_inside(inside: style.Inside, colour: str) -> dict[str, Any]:
     return {"facecolor": style.BACKGROUND if is_open else colour, "hatch": inside.hatch, "edgecolor": colour}
 
 
-def published_marker(axes: Any, at: float, point: PublishedPoint, look: style.LineStyle) -> None:
-    """A marker of the line's own shape whose outline and inside say how the number is known."""
+def published_marker(axes: Any, at: float, point: PublishedPoint, line_style: style.LineStyle) -> None:
+    """Draw a marker in the shape of the line; outline and inside show the source of the number."""
     how = style.HOW[point.how]
     axes.scatter(
         [at],
         [point.value],
         s=PUBLISHED_MARKER**2,
-        marker=look.marker,
-        facecolors=[(look.colour, TINT)] if how.tinted else "none",
-        edgecolors=look.colour,
+        marker=line_style.marker,
+        facecolors=[(line_style.colour, TINT)] if how.tinted else "none",
+        edgecolors=line_style.colour,
         linewidths=1.1,
         linestyles=[style.outline(point)],
         zorder=2.5,
     )
     if how.inner:
         inner = {"markersize": INNER_MARKER, "markeredgewidth": 1.0, "zorder": 2.6}
-        axes.plot([at], [point.value], linestyle="none", marker=how.inner, color=look.colour, **inner)
+        axes.plot([at], [point.value], linestyle="none", marker=how.inner, color=line_style.colour, **inner)
 
 
-def measured_bar(axes: Any, at: float, value: float, width: float, look: style.LineStyle, inside: style.Inside) -> None:
-    axes.bar(at, value, width, linewidth=1.4, zorder=3, **bar_inside(inside, look.colour))
+def measured_bar(
+    axes: Any, at: float, value: float, width: float, line_style: style.LineStyle, inside: style.Inside
+) -> None:
+    """Draw the bar of a measured number."""
+    axes.bar(at, value, width, linewidth=1.4, zorder=3, **bar_inside(inside, line_style.colour))
 
 
 def published_bar(
-    axes: Any, at: float, value: float, width: float, point: PublishedPoint, look: style.LineStyle
+    axes: Any, at: float, value: float, width: float, point: PublishedPoint, line_style: style.LineStyle
 ) -> None:
-    """Open or tinted, with the hatch of how the number is known."""
+    """Draw an open or tinted bar; the hatch shows the source of the number."""
     how = style.HOW[point.how]
-    inside = (look.colour, TINT) if how.tinted else "none"
-    edge = {"edgecolor": look.colour, "linewidth": 1.1, "linestyle": style.outline(point)}
+    inside = (line_style.colour, TINT) if how.tinted else "none"
+    edge = {"edgecolor": line_style.colour, "linewidth": 1.1, "linestyle": style.outline(point)}
     axes.bar(at, value, width, facecolor=inside, hatch=how.hatch, zorder=2.5, **edge)
 
 
 def axis_mark(axes: Any, at: float, height: float, mark: style.AxisMark, colour: str, transform: Any) -> None:
-    faint = 1.0 if mark.words in style.OOM else 0.65
+    """Draw a mark at the axis."""
+    faint = 1.0 if mark.label in style.OOM else 0.65
     kind = {"linestyle": "none", "transform": transform, "zorder": 6, "clip_on": False}
     inside = colour if mark.filled else style.BACKGROUND
     edge = 0.9 if mark.filled else 1.1
@@ -113,58 +120,58 @@ def axis_mark(axes: Any, at: float, height: float, mark: style.AxisMark, colour:
         axes.scatter([at], [height], transform=transform, zorder=6, clip_on=False, **ring)
 
 
-def _published_markers(axes: Any, line: Line) -> None:
-    for spot in line.spots:
+def _published_markers(axes: Any, line: SeriesLine) -> None:
+    for spot in line.points:
         if spot.published is not None:
-            published_marker(axes, spot.at, spot.published, line.look)
+            published_marker(axes, spot.at, spot.published, line.style)
     if line.joined:
-        values = [spot.published.value if spot.published else math.nan for spot in line.spots]
-        at = [spot.at for spot in line.spots]
-        axes.plot(at, values, linestyle=":", linewidth=1.0, color=line.look.colour, zorder=2.4)
+        values = [spot.published.value if spot.published else math.nan for spot in line.points]
+        at = [spot.at for spot in line.points]
+        axes.plot(at, values, linestyle=":", linewidth=1.0, color=line.style.colour, zorder=2.4)
 
 
-def _error_bars(axes: Any, placed: Sequence[tuple[float, Spot]], colour: str) -> None:
-    known = [(at, spot.value, spot) for at, spot in placed if spot.value is not None]
-    if known:
-        below = [max(value - spot.low, 0.0) for _, value, spot in known]
-        above = [max(spot.high - value, 0.0) for _, value, spot in known]
-        at, values = [at for at, _, _ in known], [value for _, value, _ in known]
+def _error_bars(axes: Any, placed: Sequence[tuple[float, CasePoint]], colour: str) -> None:
+    measured = [(at, spot.value, spot) for at, spot in placed if spot.value is not None]
+    if measured:
+        below = [max(value - spot.low, 0.0) for _, value, spot in measured]
+        above = [max(spot.high - value, 0.0) for _, value, spot in measured]
+        at, values = [at for at, _, _ in measured], [value for _, value, _ in measured]
         axes.errorbar(at, values, yerr=[below, above], fmt="none", ecolor=colour, elinewidth=1.1, capsize=3, zorder=4)
 
 
-def _axis_marks(axes: Any, placed: Iterator[tuple[float, Spot, Line]]) -> None:
-    """Each once for a place and a line; those of one place above each other."""
-    once = dict.fromkeys((at, words, line.look.colour) for at, spot, line in placed for words in spot.marks)
-    standing: Counter[float] = Counter()
-    for at, words, colour in once:
-        height = _LOWEST + _ABOVE * standing[at]
-        axis_mark(axes, at, height, style.AXIS_MARKS[words], colour, axes.get_xaxis_transform())
-        standing[at] += 1
+def _axis_marks(axes: Any, placed: Iterator[tuple[float, CasePoint, SeriesLine]]) -> None:
+    """Draw each mark once per position and line; marks at one position are stacked."""
+    marks = dict.fromkeys((at, label, line.style.colour) for at, spot, line in placed for label in spot.marks)
+    groups: Counter[float] = Counter()
+    for at, label, colour in marks:
+        height = _LOWEST + _ABOVE * groups[at]
+        axis_mark(axes, at, height, style.AXIS_MARKS[label], colour, axes.get_xaxis_transform())
+        groups[at] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
     at: float
     width: float
-    spot: Spot
-    line: Line
+    spot: CasePoint
+    line: SeriesLine
     published: PublishedPoint | None
 
 
 def _bars(panel: Panel) -> Iterator[_Bar]:
-    """Every bar in its place: measured ones where anything was measured, published ones where anything is published."""
-    measured = any(spot.value is not None for spot in panel.spots)
-    published = any(spot.published for spot in panel.spots)
-    standing: dict[float, list[tuple[Spot, Line, PublishedPoint | None]]] = {}
+    """Yield every bar with its position."""
+    measured = any(spot.value is not None for spot in panel.points)
+    published = any(spot.published for spot in panel.points)
+    groups: dict[float, list[tuple[CasePoint, SeriesLine, PublishedPoint | None]]] = {}
     for line in panel.lines:
-        for spot in line.spots:
-            group = standing.setdefault(spot.at, [])
+        for spot in line.points:
+            group = groups.setdefault(spot.at, [])
             if measured or not published or spot.marks:
                 group.append((spot, line, None))
             if published and spot.published:
                 group.append((spot, line, spot.published))
-    width = min(_GROUP / max(map(len, standing.values())), _WIDEST)
-    for at, group in standing.items():
+    width = min(_GROUP / max(map(len, groups.values())), _WIDEST)
+    for at, group in groups.items():
         for i, (spot, line, point) in enumerate(group):
             yield _Bar(at + width * (i - (len(group) - 1) / 2), width, spot, line, point)
 
@@ -173,20 +180,20 @@ _LETTER, _HANDLE, _TEXT_LINE = 0.062, 0.5, 0.18
 """Inches."""
 _MOST_COLUMNS = 4
 
-Entry_ = tuple[Any, str]
-"""What is shown, and its words."""
+LegendEntry = tuple[Any, str]
+"""What is shown, and its label."""
 
 
 def legend(figure: Any, panels: Sequence[Panel], bars: bool, error_bars: str, width: float) -> float:
-    """Put it below everything; the inches that it takes."""
+    """Add the legend below the panels; return its height in inches."""
     from matplotlib.legend_handler import HandlerTuple
 
     entries = [*_lines(panels[0].lines, bars), *_kinds(panels, bars, error_bars), *_marks(panels)]
-    longest = max(len(words) for _, words in entries)
+    longest = max(len(label) for _, label in entries)
     columns = max(1, min(_MOST_COLUMNS, len(entries), int((width - 0.2) / (_LETTER * longest + _HANDLE))))
     figure.legend(
         [handle for handle, _ in entries],
-        [words for _, words in entries],
+        [label for _, label in entries],
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -197,57 +204,57 @@ def legend(figure: Any, panels: Sequence[Panel], bars: bool, error_bars: str, wi
     return _TEXT_LINE * -(-len(entries) // columns) + 0.15
 
 
-def _lines(lines: Sequence[Line], bars: bool) -> list[Entry_]:
+def _lines(lines: Sequence[SeriesLine], bars: bool) -> list[LegendEntry]:
     if len(lines) == 1:
         return []
-    return [(_bar(line.look.colour) if bars else _line(line), line.name) for line in lines]
+    return [(_bar(line.style.colour) if bars else _line(line), line.name) for line in lines]
 
 
-def _kinds(panels: Sequence[Panel], bars: bool, error_bars: str) -> list[Entry_]:
+def _kinds(panels: Sequence[Panel], bars: bool, error_bars: str) -> list[LegendEntry]:
     """Return the entries of measured numbers, by how far they can be compared, and of published ones, by source."""
     lines = panels[0].lines
-    marker, colour = (lines[0].look.marker, lines[0].look.colour) if len(lines) == 1 else ("o", style.INK)
-    spots = [spot for panel in panels for spot in panel.spots]
-    found: list[Entry_] = []
-    for words, inside in style.MEASURED.items():
-        if any(spot.value is not None and spot.kind == words for spot in spots):
-            found.append((_measured(inside, marker, colour, bars), words))
+    marker, colour = (lines[0].style.marker, lines[0].style.colour) if len(lines) == 1 else ("o", style.INK)
+    points = [spot for panel in panels for spot in panel.points]
+    entries: list[LegendEntry] = []
+    for label, inside in style.MEASURED.items():
+        if any(spot.value is not None and spot.kind == label for spot in points):
+            entries.append((_measured(inside, marker, colour, bars), label))
     if error_bars:
-        found.append((_error_bar(style.INK if bars else colour), error_bars))
-    points = [spot.published for spot in spots if spot.published]
+        entries.append((_error_bar(style.INK if bars else colour), error_bars))
+    published = [spot.published for spot in points if spot.published]
     for how in style.HOW:
         for confirmed in (True, False):
-            some = next((point for point in points if point.how == how and point.confirmed == confirmed), None)
+            some = next((point for point in published if point.how == how and point.confirmed == confirmed), None)
             if some is not None:
-                words = f"published, {how}{'' if confirmed else ', unconfirmed'}"
-                found.append((_published(some, marker, colour, bars), words))
-    return found
+                label = f"published, {how}{'' if confirmed else ', unconfirmed'}"
+                entries.append((_published(some, marker, colour, bars), label))
+    return entries
 
 
-def _marks(panels: Sequence[Panel]) -> list[Entry_]:
-    present = {words for panel in panels for spot in panel.spots for words in spot.marks}
-    handles: list[Entry_] = []
+def _marks(panels: Sequence[Panel]) -> list[LegendEntry]:
+    present = {label for panel in panels for spot in panel.points for label in spot.marks}
+    handles: list[LegendEntry] = []
     for mark in style.AXIS_MARKS.values():
-        if mark.words in present:
+        if mark.label in present:
             inside = style.INK if mark.filled else style.BACKGROUND
             handle = _marker(mark.marker, style.INK, inside, AXIS_MARKER, 1.0)
             ring = _ring("o", style.INK, "none", RING, mark.ring) if mark.ring else None
-            handles.append(((handle, ring) if ring else handle, mark.words))
+            handles.append(((handle, ring) if ring else handle, mark.label))
     return handles
 
 
-def _line(line: Line) -> Any:
+def _line(line: SeriesLine) -> Any:
     from matplotlib.lines import Line2D
 
-    dashes: Any = line.look.dashes if line.joined else "none"
-    return Line2D([], [], color=line.look.colour, marker=line.look.marker, markersize=MARKER, linestyle=dashes)
+    dashes: Any = line.style.dashes if line.joined else "none"
+    return Line2D([], [], color=line.style.colour, marker=line.style.marker, markersize=MARKER, linestyle=dashes)
 
 
 def _marker(marker: str, colour: str, inside: Any, size: float, edge: float) -> Any:
     from matplotlib.lines import Line2D
 
-    look = {"markerfacecolor": inside, "markeredgecolor": colour, "markersize": size, "markeredgewidth": edge}
-    return Line2D([], [], linestyle="none", marker=marker, **look)
+    options = {"markerfacecolor": inside, "markeredgecolor": colour, "markersize": size, "markeredgewidth": edge}
+    return Line2D([], [], linestyle="none", marker=marker, **options)
 
 
 def _measured(inside: style.Inside, marker: str, colour: str, bars: bool) -> Any:
@@ -255,8 +262,8 @@ def _measured(inside: style.Inside, marker: str, colour: str, bars: bool) -> Any
     from matplotlib.patches import Patch
 
     if bars:
-        look = bar_inside(inside, colour)
-        return Patch(linewidth=1.1, **look | {"hatch": 2 * inside.hatch})
+        options = bar_inside(inside, colour)
+        return Patch(linewidth=1.1, **options | {"hatch": 2 * inside.hatch})
     kind: Any = {"linestyle": "none", "marker": marker, "markersize": MARKER, "markeredgewidth": 1.4}
     return Line2D([], [], markeredgecolor=colour, **marker_inside(inside, colour), **kind)
 
@@ -287,14 +294,14 @@ def _published(point: PublishedPoint, marker: str, colour: str, bars: bool) -> A
 
 
 def _ring(marker: str, colour: str, inside: Any, size: float, dashes: Any) -> Any:
-    """A marker whose outline may be dashed, which those of a line cannot be."""
+    """Return a marker with a dashed outline, which matplotlib's lines do not support."""
     from matplotlib.collections import PathCollection
     from matplotlib.markers import MarkerStyle
     from matplotlib.transforms import IdentityTransform
 
     shape = MarkerStyle(marker)
     path = shape.get_path().transformed(shape.get_transform())
-    look = {"edgecolors": colour, "linewidths": 1.1, "linestyles": [dashes]}
-    ring = PathCollection([path], sizes=[size**2], facecolors=inside if inside == "none" else [inside], **look)
+    options = {"edgecolors": colour, "linewidths": 1.1, "linestyles": [dashes]}
+    ring = PathCollection([path], sizes=[size**2], facecolors=inside if inside == "none" else [inside], **options)
     ring.set_transform(IdentityTransform())  # points, not data
     return ring

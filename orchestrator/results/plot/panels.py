@@ -11,16 +11,16 @@ from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.experiment import Axes, PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.tables import FAILED
-from orchestrator.results.cases import NOT_RATES, Result, lines, published_on
+from orchestrator.results.cases import NOT_RATES, Result, published_on, results_by_series
 from orchestrator.results.plot import style
+from orchestrator.results.plot.style import LineStyle
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A case: where it stands, what was measured with the ends of its error bar, what was published.
+class CasePoint:
+    """A case in a panel: its position, the measured number with its error bar, and the published number.
 
-    `marks` are words of `style.AXIS_MARKS`: why it has no number, or that it is published to have none. `kind` is one
-    of `style.MEASURED`.
+    `marks` are keys of `style.AXIS_MARKS`: the reasons why it has no number. `kind` is a key of `style.MEASURED`.
     """
 
     at: float
@@ -33,53 +33,53 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The cases of one value on the series axis, from left to right; `joined` says whether a line between them means
-    anything.
-    """
+class SeriesLine:
+    """Cases with one value on the series axis, from left to right; `joined` if a line between them has a meaning."""
 
     name: str
-    look: style.LineStyle
-    spots: tuple[Spot, ...]
+    style: LineStyle
+    points: tuple[CasePoint, ...]
     joined: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The same cases by one of their numbers."""
+    """All cases with one of their metrics."""
 
     y: YAxis
-    lines: tuple[Line, ...]
+    lines: tuple[SeriesLine, ...]
 
     @property
-    def spots(self) -> Iterator[Spot]:
-        return (spot for line in self.lines for spot in line.spots)
+    def points(self) -> Iterator[CasePoint]:
+        return (spot for line in self.lines for spot in line.points)
 
     @property
     def values(self) -> list[float]:
-        """Every number in it."""
-        measured = [spot.value for spot in self.spots if spot.value is not None]
-        return measured + [spot.published.value for spot in self.spots if spot.published]
+        """Return all numbers in the panel."""
+        measured = [spot.value for spot in self.points if spot.value is not None]
+        return measured + [spot.published.value for spot in self.points if spot.published]
 
 
-def panels(entry: Entry, found: Sequence[Result], place: Callable[[Result], float], by_number: bool) -> list[Panel]:
-    """The figure's own panel, and those below it that have any number."""
+def panels(
+    entry: Entry, results: Sequence[Result], position_of: Callable[[Result], float], by_number: bool
+) -> list[Panel]:
+    """Return the panel of the figure's own metric, and further panels that have numbers."""
     axes = entry.experiment.axes
-    named = named_lines(entry, found)
+    named = named_lines(entry, results)
     every = [
-        Panel(y, tuple(_line(entry, y, i, one, place, by_number) for i, one in enumerate(named.items())))
+        Panel(y, tuple(_line(entry, y, i, one, position_of, by_number) for i, one in enumerate(named.items())))
         for y in (axes.y, *axes.also)
     ]
     return [every[0], *(panel for panel in every[1:] if panel.values)]
 
 
-def named_lines(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]]:
-    """The lines as the paper calls them, in its order; else by the value that they share, as the file has them."""
+def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the results by line, with the names and the order of the paper, else those of the file."""
     series = entry.experiment.axes.series
     if series is None:
-        return {entry.experiment.figure: list(found)}
+        return {entry.experiment.figure: list(results)}
     shown: dict[str, list[Result]] = {}
-    for value, line in lines(entry, found).items():
+    for value, line in results_by_series(entry, results).items():
         shown.setdefault("none" if value is None else shown_value(value), []).extend(line)
     in_order = [
         *(value for value in series.names if value in shown),
@@ -89,10 +89,7 @@ def named_lines(entry: Entry, found: Sequence[Result]) -> dict[str, list[Result]
 
 
 def published_number(entry: Entry, result: Result, metric: str) -> PublishedPoint | None:
-    """The source's number to draw beside what was measured: of this GPU where it has one, else of its own machine.
-
-    A number of another GPU is drawn as well; the picture says whose it is.
-    """
+    """Return the published number to draw: of this GPU, else of the source's machine, else of another GPU."""
     machine = entry.paper.machine.gpu if entry.paper.machine else None
     nearest = [*published_on(result.case, result.gpu), *published_on(result.case, machine), *result.case.published]
     return next((point for point in nearest if point.metric == metric), None)
@@ -103,27 +100,29 @@ def _line(
     y: YAxis,
     index: int,
     named: tuple[str, list[Result]],
-    place: Callable[[Result], float],
+    position_of: Callable[[Result], float],
     by_number: bool,
-) -> Line:
-    name, found = named
-    spots = sorted((_spot(entry, y.metric, result, place(result)) for result in found), key=lambda spot: spot.at)
-    once = len({spot.at for spot in spots}) == len(spots)
+) -> SeriesLine:
+    name, results = named
+    points = sorted(
+        (_case_point(entry, y.metric, result, position_of(result)) for result in results), key=lambda spot: spot.at
+    )
+    once = len({spot.at for spot in points}) == len(points)
     joined = by_number and once and entry.experiment.axes.marks == "lines"
-    return Line(name, style.look(index), tuple(spots), joined)
+    return SeriesLine(name, style.line_style(index), tuple(points), joined)
 
 
-def _spot(entry: Entry, metric: str, result: Result, at: float) -> Spot:
+def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoint:
     measured = result.metric(metric)
     published = published_number(entry, result, metric)
     marks = tuple(_marks(result, measured is not None))
     if measured is None:
-        return Spot(at, None, math.nan, math.nan, published, marks)
+        return CasePoint(at, None, math.nan, math.nan, published, marks)
     spread = measured.spread or 0.0
     low, high = measured.value - spread, measured.value + spread
     if measured.interval_low is not None and measured.interval_high is not None:
         low, high = measured.interval_low, measured.interval_high
-    return Spot(at, measured.value, low, high, published, marks, _kind(result, metric))
+    return CasePoint(at, measured.value, low, high, published, marks, _kind(result, metric))
 
 
 def _kind(result: Result, metric: str) -> str:
@@ -169,7 +168,7 @@ _STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """`labels` at `positions`; `turned` where they would touch side by side. `width` is that of the whole picture."""
+    """Labels at positions; `turned` if they would touch side by side. `width` is that of the picture in inches."""
 
     positions: tuple[float, ...]
     labels: tuple[str, ...]
@@ -178,11 +177,11 @@ class Ticks:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where a case stands on the x axis: at its place among the labels, or at its number on a numeric axis.
+class Positions:
+    """Positions of cases on the x axis: the index of the label, or the number on a numeric axis.
 
-    Numbers stand in their order, words in that of the file; `by_number` says which. `under` each label stand the
-    values of further axes, one below the other.
+    Numbers are sorted, words keep the order of the file; `by_number` tells which. `under` are the values of further
+    axes below each label.
     """
 
     of: Sequence[str]
@@ -197,39 +196,39 @@ class Places:
         return result.case.number(self.of[0])
 
 
-def places(axes: Axes, found: Sequence[Result]) -> Places:
+def positions_of(axes: Axes, results: Sequence[Result]) -> Positions:
     x = axes.x
-    numbers = all(_is_number(result, axis) for result in found for axis in x.of)
-    ordered = sorted(found, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else found
+    numbers = all(_is_number(result, axis) for result in results for axis in x.of)
+    ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
     numeric = numbers and len(x.of) == 1 and axes.marks != "bars"
-    numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in found))
+    numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in results))
     labels = tuple(dict.fromkeys(_label(result, x.of) for result in ordered))
-    known = [axis for axis in x.under if any(axis in result.case.settings for result in found)]
+    shown_axes = [axis for axis in x.under if any(axis in result.case.settings for result in results)]
     under: dict[tuple[str, str], dict[str, None]] = {}
     for result in ordered:
-        for axis in known:
+        for axis in shown_axes:
             under.setdefault((_label(result, x.of), axis), {})[_shown(result, axis)] = None
-    return Places(
+    return Positions(
         of=x.of,
         scale=x.scale if numeric else "even",
         labels=labels,
-        under={label: tuple("/".join(under[label, axis]) for axis in known) for label in labels},
+        under={label: tuple("/".join(under[label, axis]) for axis in shown_axes) for label in labels},
         by_number=numbers,
     )
 
 
-def ticks(place: Places, found: Sequence[Result]) -> Ticks:
-    """A tick for every case where they fit; on a numeric axis fewer, at round numbers, where they do not."""
-    positions = tuple(sorted({place(result) for result in found}))
-    labels = tuple("\n".join((label, *place.under[label])) for label in place.labels)
-    if place.scale != "even" and not any(place.under.values()):
+def ticks(position_of: Positions, results: Sequence[Result]) -> Ticks:
+    """Return a tick per case if they fit; a numeric axis may have fewer, at round numbers."""
+    positions = tuple(sorted({position_of(result) for result in results}))
+    labels = tuple("\n".join((label, *position_of.under[label])) for label in position_of.labels)
+    if position_of.scale != "even" and not any(position_of.under.values()):
         shown = tuple(f"{at:g}" for at in positions)
-        fits = _width(positions, shown, place.scale) <= WIDTH
+        fits = _width(positions, shown, position_of.scale) <= WIDTH
         if not fits or len(positions) > 2 * _FEW:
-            positions = _round_numbers(positions[0], positions[-1], place.scale)
+            positions = _round_numbers(positions[0], positions[-1], position_of.scale)
             shown = tuple(f"{at:g}" for at in positions)
         return Ticks(positions, shown, WIDTH, turned=False)
-    width = _width(positions, labels, place.scale)
+    width = _width(positions, labels, position_of.scale)
     if width <= _WIDEST:
         return Ticks(positions, labels, max(WIDTH, width), turned=False)
     lines = 1 + max(label.count("\n") for label in labels)
@@ -237,23 +236,24 @@ def ticks(place: Places, found: Sequence[Result]) -> Ticks:
     return Ticks(positions, labels, min(max(WIDTH, turned), _WIDEST_TURNED), turned=True)
 
 
-def set_x(axes: Any, place: Places, shown: Ticks, cases: Sequence[float]) -> None:
-    if place.scale == "log2":
+def set_x(axes: Any, position_of: Positions, shown: Ticks, cases: Sequence[float]) -> None:
+    """Set scale, limits and ticks of the x axis."""
+    if position_of.scale == "log2":
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
         margin = max(cases[-1] / cases[0], 2) ** _MARGIN
         axes.set_xlim(cases[0] / margin, cases[-1] * margin)
-    elif place.scale == "linear":
+    elif position_of.scale == "linear":
         margin = (cases[-1] - cases[0]) * _MARGIN or 0.5
         axes.set_xlim(cases[0] - margin, cases[-1] + margin)
     else:
-        axes.set_xlim(-0.5, len(place.labels) - 0.5)
+        axes.set_xlim(-0.5, len(position_of.labels) - 0.5)
     axes.set_xticks(shown.positions, shown.labels)
     axes.tick_params(axis="x", labelsize=7, labelrotation=90 if shown.turned else 0)
 
 
 def set_y(axes: Any, panel: Panel, as_published: bool) -> None:
-    """The paper's range at its own scale, as far as the numbers are within it; else from 0."""
+    """Set label, limits and ticks of the y axis: the paper's range if all numbers are within it, else from 0."""
     y, values = panel.y, panel.values
     axes.set_ylabel(y.label)
     if not values:
@@ -272,12 +272,12 @@ def set_y(axes: Any, panel: Panel, as_published: bool) -> None:
 
 
 def _bar_ends(panel: Panel) -> list[float]:
-    """Where error bars end above; of two repeats the interval may be many times the number, and is cut off."""
-    return [min(spot.high, 1.5 * spot.value) for spot in panel.spots if spot.value is not None]
+    """Return the upper ends of error bars; an interval of two repeats may be very long and is cut off."""
+    return [min(spot.high, 1.5 * spot.value) for spot in panel.points if spot.value is not None]
 
 
 def number_text(value: float, metric: str) -> str:
-    """As it stands at a tick; bytes in 10^9 of them."""
+    """Return the text of a tick; bytes in GB of 10^9."""
     if metric.endswith("_bytes"):
         return f"{value / 1e9:g} GB"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
@@ -293,7 +293,7 @@ def _set_log2(axes: Any, low: float, high: float, metric: str) -> None:
 
 
 def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
-    """At most nine: powers of two, multiples of a power of two where all is whole (GPUs come by it), else decimals."""
+    """Return at most nine round numbers: powers of two, else multiples of a power of two, else decimals."""
     if scale == "log2":
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
         step = -(-len(powers) // _FEW) or 1
@@ -307,7 +307,7 @@ def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
 
 
 def _width(positions: Sequence[float], labels: Sequence[str], scale: str) -> float:
-    """Inches that the picture needs for no two labels to touch."""
+    """Return the width in inches at which no two labels touch."""
     at = [math.log2(value) for value in positions] if scale == "log2" else list(positions)
     span = (at[-1] - at[0]) * (1 + 2 * _MARGIN) if scale != "even" else float(len(labels))
     inches = [_LETTER * max(map(len, label.split("\n"))) for label in labels]

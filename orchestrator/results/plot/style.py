@@ -1,4 +1,4 @@
-"""How a picture looks: colours, markers and hatches that differ in greyscale and for the colour-blind as well."""
+"""Style of pictures: colours, markers and hatches that also differ in greyscale and for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ PARAMETERS: Any = {
 
 @dataclass(frozen=True, slots=True)
 class LineStyle:
-    """A line of the figure."""
+    """Colour, marker and dashes of a line."""
 
     colour: str
     marker: str
     dashes: Any
 
 
-def look(index: int) -> LineStyle:
-    """The look of the line of this number; from the ninth on the colours come again, with other dashes."""
+def line_style(index: int) -> LineStyle:
+    """Return the style of a line by its number; from the ninth on, colours repeat with other dashes."""
     which = index % len(SERIES)
     dashes = _DASHES[(index // len(SERIES)) % len(_DASHES)]
     return LineStyle(SERIES[which], _MARKERS[(which + index // len(SERIES)) % len(_MARKERS)], dashes)
@@ -57,7 +57,7 @@ def look(index: int) -> LineStyle:
 
 @dataclass(frozen=True, slots=True)
 class HowKnown:
-    """A published number by how it is known: a bar's hatch, what is drawn inside a marker, whether it is tinted."""
+    """Drawing of a published number by its source: hatch of a bar, inner mark of a marker, tint."""
 
     hatch: str
     inner: str | None
@@ -73,9 +73,9 @@ HOW: dict[str, HowKnown] = {
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """The inside of a measured marker or bar: whether it has the line's colour, and a bar's hatch.
+    """Inside of a measured marker or bar: filled with the line's colour or open, and the hatch of a bar.
 
-    A half marker has the colour on its left side only.
+    A half marker is filled on its left side only.
     """
 
     filled: bool
@@ -95,14 +95,15 @@ CONFIRMED, UNCONFIRMED = "-", (0, (2, 1.2))
 
 
 def outline(point: PublishedPoint) -> Any:
+    """Return the dashes of the outline of a published number."""
     return CONFIRMED if point.confirmed else UNCONFIRMED
 
 
 @dataclass(frozen=True, slots=True)
 class AxisMark:
-    """What stands at the axis where a case has no number, or is published to have none; `ring` is its outline."""
+    """Mark at the axis for a case without a number, or published without one; `ring` is its outline."""
 
-    words: str
+    label: str
     marker: str
     filled: bool
     ring: Any = None
@@ -120,7 +121,7 @@ FAILED = "failed"
 NO_NUMBER = "ran, without this number"
 
 AXIS_MARKS: dict[str, AxisMark] = {
-    mark.words: mark
+    mark.label: mark
     for mark in (
         AxisMark(OOM_BOTH, "X", filled=True, ring=CONFIRMED),
         AxisMark(OOM_BOTH_UNCONFIRMED, "X", filled=True, ring=UNCONFIRMED),

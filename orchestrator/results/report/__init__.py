@@ -1,1 +1,1 @@
-"""What came out, as one HTML page."""
+"""Report of results as one HTML page."""

@@ -18,7 +18,7 @@ from orchestrator.results.reference import NOT_MEASURED, ReferenceRow, beside_pu
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many cases and claims came out how; every case is counted once, and every claim."""
+    """Number of cases and claims by outcome; each is counted once."""
 
     cases: int = 0
     verified: int = 0
@@ -31,6 +31,7 @@ class Counts:
 
     @property
     def claims(self) -> int:
+        """Return the number of claims."""
         return self.holds + self.fails + self.not_judged
 
     def __add__(self, other: Counts) -> Counts:
@@ -39,10 +40,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CaseRow:
-    """A case, or where the source has more than one number for it, one of its numbers.
+    """A case, or one of its published numbers if the source has several.
 
-    The time of an iteration, the execution mode, the host wait, and why there is no number, stand beside the figure's
-    own. `shares` are those of the GPU's peak, beside a rate in TFLOP/s. What is not known is an empty text.
+    Time per iteration, execution mode, host wait, and the reason for a missing number stand beside the figure's own
+    metric. `shares` are those of the GPU's peak, for rates in TFLOP/s. Unknown values are empty.
     """
 
     case: str
@@ -66,7 +67,7 @@ class CaseRow:
 
 @dataclass(frozen=True, slots=True)
 class UsedRow:
-    """A number that a claim's verdict stands on."""
+    """A number behind a claim's verdict."""
 
     case: str
     job: str
@@ -76,6 +77,8 @@ class UsedRow:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
+    """A claim with its verdict, the reason, and the numbers behind it."""
+
     mark: Mark
     says: str
     source: str
@@ -87,7 +90,7 @@ _CLAIM_KINDS = {"holds": "good", "fails": "bad", "not judged": "open"}
 
 
 def counts_of(found: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
-    """A case that ran out of memory as the source says has neither failed nor been verified."""
+    """Count cases and claims; a case that ran out of memory as published is neither failed nor verified."""
     verified = sum(result.is_verified for result in found)
     as_published = sum(result.ended_as_published for result in found)
     failed = sum(_has_failed(result) for result in found)
@@ -105,7 +108,7 @@ def counts_of(found: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts
 
 
 def case_rows(entry: Entry, found: Sequence[Result]) -> tuple[CaseRow, ...]:
-    """Every case in its order, the figure's own number first."""
+    """Return a row for each case, the figure's own number first."""
     own = entry.experiment.axes.y.metric
     beside: dict[str, list[ReferenceRow]] = {}
     for one in beside_published(entry, found):
@@ -120,6 +123,7 @@ def case_rows(entry: Entry, found: Sequence[Result]) -> tuple[CaseRow, ...]:
 
 
 def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
+    """Return a row for each claim."""
     return tuple(
         ClaimRow(
             mark=Mark(_CLAIM_KINDS[one.verdict], one.verdict),  # type: ignore[arg-type]  # its keys are the verdicts
@@ -185,7 +189,7 @@ def _host_wait(result: Result) -> str:
 
 
 def _shares(result: Result) -> str:
-    """`62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`; a share that is not known is left out."""
+    """Return `62.2 % of the peak by equation 3, 54.1 % computed, MFU 44.5 %`, without unknown shares."""
     shown = {
         "percent_of_peak": "{} of the peak by equation 3",
         "percent_of_peak_computed": "{} computed",
@@ -196,7 +200,7 @@ def _shares(result: Result) -> str:
 
 
 def _used(metric: CaseMetric | None) -> str:
-    """What a number is the middle of."""
+    """Return how many samples or repeats are behind a number."""
     if metric is None:
         return ""
     if metric.interval_low is not None:
@@ -218,14 +222,14 @@ def _within(beside: ReferenceRow) -> Mark | None:
 
 
 def _tolerance(beside: ReferenceRow) -> str:
-    """`± 5 %, the source's`, where something was judged by it; else why nothing was."""
+    """Return `± 5 %, the source's`, or the reason why the number was not judged."""
     if beside.within is None or beside.tolerance is None:
         return (beside.because or "") if beside.ratio is not None else ""
     return f"± {100 * beside.tolerance:.4g} %" + (f", {beside.tolerance_from}" if beside.tolerance_from else "")
 
 
 def _why(result: Result) -> str:
-    """Everything that keeps the case from being a number among numbers, said once."""
+    """Return the reasons why the number of a case is missing or not comparable, each once."""
     said = [_reason(result.row) if result.row else None, result.flag, result.noise]
     return "; ".join(one for one in said if one)
 
@@ -239,21 +243,21 @@ Kind = Literal["good", "bad", "open"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A verdict: the word says it, the kind chooses sign and colour."""
+    """A verdict: its word, and the kind that selects sign and colour."""
 
     kind: Kind
     word: str
 
 
 def shown_number(value: float | None) -> str:
-    """Four digits that count, all of them before the point: `533`, `1.042`, `14,974`."""
+    """Return a number with four digits, all digits before the point: `533`, `1.042`, `14,974`."""
     if value is None or not math.isfinite(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def with_spread(value: float | None, spread: float | None) -> str:
-    """`142.3 ± 1.2`: the spread as far as the value goes, and its first digit where that would be nothing."""
+    """Return `142.3 ± 1.2`, with as many decimals as the value, or the first digit of a smaller spread."""
     shown = shown_number(value)
     if not shown or spread is None or not math.isfinite(spread):
         return shown
@@ -262,5 +266,5 @@ def with_spread(value: float | None, spread: float | None) -> str:
 
 
 def shown_hours(hours: float) -> str:
-    """Two digits behind the point; what is less and not nothing says so."""
+    """Return hours with two decimals; `< 0.01` for less."""
     return "< 0.01" if 0 < hours < 0.01 else f"{hours:,.2f}"

@@ -48,7 +48,7 @@ _MOST_DRAWN = 2000
 
 @dataclass(frozen=True, slots=True)
 class FigureSection:
-    """One figure on the page. `picture` is an <svg> element, or empty where `no_picture` says why there is none."""
+    """A figure on the page; `picture` is an <svg> element, or empty with the reason in `no_picture`."""
 
     anchor: str
     name: str
@@ -77,19 +77,20 @@ class FigureSection:
     scripts: tuple[Script, ...]
 
     def shows(self, column: str) -> bool:
-        """Whether some case has anything there."""
+        """Return whether a case has a value in this column."""
         return any(getattr(row, column) for row in self.cases)
 
     @property
     def metrics(self) -> int:
-        """How many different ones its cases have numbers of."""
+        """Return the number of different metrics of its cases."""
         return len({row.metric for row in self.cases})
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`as_of` is the time of the ledger's last entry (UTC): the same ledger gives the same page. `hours` are of all
-    figures together, for each kind of device.
+    """The whole page; `hours` are of all figures, by kind of device.
+
+    `as_of` is the time of the last entry of the ledger (UTC), so that the same ledger gives the same page.
     """
 
     version: str
@@ -100,19 +101,20 @@ class Page:
 
     @property
     def title(self) -> str:
+        """Return the title of the page."""
         if len(self.figures) == 1:
             return f"{self.figures[0].venue} {self.figures[0].label}"
         return f"{len(self.figures)} experiments"
 
     @property
-    def said(self) -> str:
-        """What came out, in two sentences."""
-        return " ".join(filter(None, (_said_of_cases(self.counts), _said_of_claims(self.counts))))
+    def summary(self) -> str:
+        """Return the outcome in two sentences."""
+        return " ".join(filter(None, (_cases_sentence(self.counts), _claims_sentence(self.counts))))
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The jobs of a figure at a scale on a cluster, all their attempts, and the runs that made these."""
+    """Jobs of a figure at a scale on a cluster, all their attempts, and the runs that made them."""
 
     outcome: FigureOutcome
     jobs: Sequence[JobSummary]
@@ -121,6 +123,7 @@ class Records:
 
     @property
     def device(self) -> str:
+        """Return the device of the cases: gpu or cpu."""
         return self.outcome.results[0].case.device
 
 
@@ -193,7 +196,7 @@ def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[
 
 
 def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
-    """Job -> its case, and which repeat of it; cases may share a job."""
+    """Return the case and repeat of each job; several cases may share a job."""
     names: dict[str, dict[str, None]] = {}
     for row in jobs:
         names.setdefault(row.job_id, {})[row.label] = None
@@ -201,7 +204,7 @@ def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
 
 
 def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
-    """The drawing as an <svg> element, or why there is none."""
+    """Return the picture as an <svg> element, or the reason why there is none."""
     if len(outcome.results) > _MOST_DRAWN:
         return "", f"{len(outcome.results):,} cases are more than fit side by side; repro plot draws them"
     try:
@@ -211,8 +214,8 @@ def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
     return masked(drawn), ""
 
 
-def _said_of_cases(counts: Counts) -> str:
-    """`4 of 6 cases are verified, 1 failed, 1 is missing.`"""
+def _cases_sentence(counts: Counts) -> str:
+    """Return `4 of 6 cases are verified, 1 failed, 1 is missing.`"""
     every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
     some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
     rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
@@ -221,21 +224,18 @@ def _said_of_cases(counts: Counts) -> str:
     return ", ".join([f"{every or some} verified", *rest]) + "."
 
 
-def _said_of_claims(counts: Counts) -> str:
-    """`Of 3 claims 2 hold, none fails, 1 is not judged.`; nothing where there are none."""
+def _claims_sentence(counts: Counts) -> str:
+    """Return `2 of 3 claims hold, none fails, 1 is not judged.`, or nothing without claims."""
     if not counts.claims:
         return ""
-    parts = [f"{_some(counts.holds)} hold{_s(counts.holds)}", f"{_some(counts.fails)} fail{_s(counts.fails)}"]
+    holding = f"{counts.holds or 'None'} of {counted(counts.claims, 'claim')} hold{_s(counts.holds)}"
+    parts = [holding, f"{counts.fails or 'none'} fail{_s(counts.fails)}"]
     parts += [f"{counts.not_judged} {_is(counts.not_judged)} not judged"] if counts.not_judged else []
-    return f"Of {counted(counts.claims, 'claim')} {', '.join(parts)}."
-
-
-def _some(number: int) -> str:
-    return str(number) if number else "none"
+    return f"{', '.join(parts)}."
 
 
 def _s(number: int) -> str:
-    """What a verb ends with behind `none` and `1`."""
+    """Return the ending of a verb after `none` and `1`."""
     return "s" if number < 2 else ""
 
 
@@ -244,13 +244,13 @@ def _is(number: int) -> str:
 
 
 def _script_anchors(records: Sequence[Records]) -> dict[str, str]:
-    """Digest -> where on the page the script is."""
+    """Return the anchor of each script on the page, by digest."""
     digests = dict.fromkeys(attempt.script_sha256 for one in records for attempt in one.attempts)
     return {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
 
 
 def _all_hours(records: Sequence[Records]) -> tuple[Hours, ...]:
-    """Of each attempt once: figures may share a job."""
+    """Return the hours of each attempt once; figures may share a job."""
     by_device: dict[str, dict[tuple[str, int], AttemptOrigin]] = {}
     for one in records:
         by_device.setdefault(one.device, {}).update({(each.job_id, each.number): each for each in one.attempts})
@@ -274,14 +274,14 @@ _GENERATOR_WITHIN = 300
 
 
 def report(ledger: Ledger, figures: Sequence[FigureOutcome], templates: Path) -> str:
-    """The page about these figures; the same ledger and the same version give the same text."""
+    """Return the page about these figures; the same ledger and the same version give the same text."""
     return rendered(page_of(ledger, figures), templates)
 
 
 def rendered(page: Page, templates: Path) -> str:
-    """Every text on it is escaped, without what looks secret, and shows what it would else do.
+    """Return the HTML of the page: every text is escaped, without secrets, with symbols for control characters.
 
-    Nothing can be loaded, and no script but its own can run: the page tells the browser so, by the script's digest.
+    The page loads nothing and runs only its own script: its security policy contains the digest of the script.
     """
     environment = _environment(templates)
     style, script = (environment.get_template(f"report.{kind}.j2").render() for kind in ("css", "js"))
@@ -291,7 +291,7 @@ def rendered(page: Page, templates: Path) -> str:
 
 
 def require_folder(folder: Path, force: bool) -> None:
-    """ReproError unless a page can be written there: a new folder, an empty one, or one with only an earlier page."""
+    """Raise ReproError unless the folder is new, empty, or contains only an earlier page."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -304,7 +304,7 @@ def require_folder(folder: Path, force: bool) -> None:
 
 
 def write_report(text: str, folder: Path) -> Path:
-    """The page in its folder, whole or not at all; returns its path."""
+    """Write the page into its folder, whole or not at all; return its path."""
     file = folder / PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -328,7 +328,7 @@ def _environment(templates: Path) -> jinja2.Environment:
 
 
 def _harmless(value: Any) -> Any:
-    """What every `{{ }}` goes through before it is escaped, but for what a template has made or calls safe."""
+    """Filter for each `{{ }}` before it is escaped: mask secrets and show control characters as symbols."""
     return with_symbols(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -337,7 +337,7 @@ def _digest(text: str) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """An earlier page, or what an interrupted command has left of one."""
+    """Return whether the file is an earlier page, or what an interrupted command left."""
     if path.is_symlink() or not path.is_file():
         return False
     if path.name.startswith(f".{PAGE}."):

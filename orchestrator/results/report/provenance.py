@@ -1,4 +1,4 @@
-"""What stands behind the numbers of a figure: attempts with what became of them, runs, profiles and scripts."""
+"""Provenance of the numbers of a figure: attempts and their outcomes, runs, profiles and scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.text import shown_time
 
 @dataclass(frozen=True, slots=True)
 class FailedRow:
-    """An attempt that failed: its class, what decided it and who printed that, where, and what follows from it."""
+    """A failed attempt: class, deciding line and rank, nodes, and what `repro retry` does."""
 
     case: str
     job: str
@@ -33,7 +33,7 @@ class FailedRow:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One submission of a job. `script` is the anchor of its script's text, empty where the page has none."""
+    """One submission of a job; `script` is the anchor of its script, empty if the page has none."""
 
     case: str
     job: str
@@ -50,6 +50,8 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
+    """One `repro submit`: time, user, command, commit and versions."""
+
     id: str
     at: str
     by: str
@@ -60,7 +62,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A cluster's profile as it was recorded, and the runs that were submitted with it."""
+    """A cluster profile as recorded, and the runs that used it."""
 
     file: str
     runs: str
@@ -69,7 +71,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's text, and the jobs that ran it."""
+    """Text of a script, and the jobs that ran it."""
 
     anchor: str
     title: str
@@ -78,7 +80,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """What GPUs were held for, in GPU-hours; on the device `cpu` the same of processes, which is something else."""
+    """Cost of attempts in GPU-hours, or in process-hours for the device `cpu`."""
 
     device: str
     number: float
@@ -86,21 +88,23 @@ class Hours:
 
     @property
     def unit(self) -> str:
+        """Return the unit."""
         return "process-hours on CPUs" if self.device == "cpu" else "GPU-hours"
 
     @property
     def spent(self) -> str:
+        """Return the number for people."""
         return shown_hours(self.number)
 
     @property
-    def said(self) -> str:
-        """`12.40 GPU-hours, 0.31 of them in attempts that failed`."""
+    def summary(self) -> str:
+        """Return `12.40 GPU-hours, 0.31 of them in attempts that failed`."""
         lost = f", {shown_hours(self.in_failed)} of them in attempts that failed" if self.in_failed else ""
         return f"{self.spent} {self.unit}{lost}"
 
 
 def hours_of(attempts: Iterable[AttemptOrigin], device: str) -> Hours:
-    """Of what has ended; what is under way has not cost its last hour yet."""
+    """Return the cost of the attempts that have ended."""
     some = list(attempts)
     failed = (attempt.gpu_hours for attempt in some if attempt.verdict == FAILED)
     return Hours(device, sum(attempt.gpu_hours for attempt in some), sum(failed))
@@ -109,9 +113,9 @@ def hours_of(attempts: Iterable[AttemptOrigin], device: str) -> Hours:
 def failed_rows(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], as_published: frozenset[str]
 ) -> tuple[FailedRow, ...]:
-    """Every attempt that failed, also where a later one was verified.
+    """Return every failed attempt, also if a later attempt was verified.
 
-    `names` are the cases by job; `as_published` the jobs of those that the source says end like this.
+    `names` are the cases by job; `as_published` are the jobs that fail as the source reports.
     """
     return tuple(
         FailedRow(
@@ -134,6 +138,7 @@ def failed_rows(
 def attempt_rows(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], anchors: Mapping[str, str]
 ) -> tuple[AttemptRow, ...]:
+    """Return a row for each attempt."""
     return tuple(
         AttemptRow(
             case=names[one.job_id],
@@ -153,6 +158,7 @@ def attempt_rows(
 
 
 def run_rows(runs: Sequence[RunRecord]) -> tuple[RunRow, ...]:
+    """Return a row for each run."""
     return tuple(
         RunRow(
             id=run.id,
@@ -167,7 +173,7 @@ def run_rows(runs: Sequence[RunRecord]) -> tuple[RunRow, ...]:
 
 
 def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
-    """Each profile once, whoever used it."""
+    """Return each profile once, with its runs."""
     used: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         text = json.dumps(masked_tree(run.profile), indent=2, ensure_ascii=False, default=str)
@@ -178,7 +184,7 @@ def profiles_of(runs: Sequence[RunRecord]) -> tuple[Profile, ...]:
 def scripts_of(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], texts: Mapping[str, str], anchors: Mapping[str, str]
 ) -> tuple[Script, ...]:
-    """Those scripts that are told here, each once; `anchors` are by digest."""
+    """Return each script in `texts` once, with its jobs; `anchors` are by digest."""
     ran: dict[str, dict[str, None]] = {}
     for one in attempts:
         if one.script_sha256 in texts:

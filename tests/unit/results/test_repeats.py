@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.ledger.measurements import MeasuredMetric
-from orchestrator.results.cases import MOST_NOISE, T_975, CaseMetric, combined
+from orchestrator.results.cases import MOST_NOISE, T_975, CaseMetric, mean_metric
 
 
 def ms(value: float, spread: float | None = 0.0, count: int = 6) -> MeasuredMetric:
@@ -32,14 +32,14 @@ def test_the_quantiles_are_students(degrees: int) -> None:
 
 
 def test_repeats_are_their_mean_with_the_interval_around_it() -> None:
-    found = combined([ms(100, 2.0), ms(104, 4.0), ms(102, 3.0)])
+    found = mean_metric([ms(100, 2.0), ms(104, 4.0), ms(102, 3.0)])
     # the deviation of 100, 102 and 104 is 2; 4.303 x 2 / sqrt(3)
     assert (found.value, found.repeats, found.count, found.spread) == (102, 3, 18, 3.0)
     assert (found.interval_low, found.interval_high) == pytest.approx((102 - 4.96868, 102 + 4.96868), abs=1e-4)
 
 
 def test_one_job_alone_has_no_interval_and_is_as_noisy_as_its_iterations() -> None:
-    found = combined([ms(200, 8.0)])
+    found = mean_metric([ms(200, 8.0)])
     assert found == CaseMetric("iteration_ms", 200, "ms", 8.0, 6) and found.interval_low is None
     assert found.noise == pytest.approx(0.04) and found.too_noisy is None
 
@@ -54,17 +54,17 @@ def test_one_job_alone_has_no_interval_and_is_as_noisy_as_its_iterations() -> No
     ],
 )
 def test_a_number_says_why_it_is_too_noisy_to_be_compared(repeats: list[MeasuredMetric], why: str | None) -> None:
-    assert combined(repeats).too_noisy == why
+    assert mean_metric(repeats).too_noisy == why
 
 
 def test_bytes_that_every_repeat_has_stay_those_bytes() -> None:
-    found = combined([MeasuredMetric("max_memory_allocated_bytes", 72762730496.0, "B")] * 3)
+    found = mean_metric([MeasuredMetric("max_memory_allocated_bytes", 72762730496.0, "B")] * 3)
     assert (found.value, found.noise, found.spread, found.count) == (72762730496.0, 0.0, None, None)
 
 
 @given(st.lists(st.floats(1.0, 1e6), min_size=2, max_size=40))
 def test_the_interval_is_around_the_mean_and_every_end_of_a_number_is_positive(values: list[float]) -> None:
-    found = combined([ms(value) for value in values])
+    found = mean_metric([ms(value) for value in values])
     assert found.interval_low is not None and found.interval_high is not None
     assert found.interval_low <= found.value <= found.interval_high
     assert found.value == pytest.approx(statistics.fmean(values))

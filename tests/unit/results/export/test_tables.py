@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.export.formats import (
-    Table,
+    FigureTable,
     as_latex,
     as_markdown,
-    candidate_lines,
+    figure_table,
     latex_escaped,
     markdown_escaped,
 )
@@ -32,8 +32,8 @@ def found(tmp_path: Path) -> list[Result]:
     return measured(tmp_path, figure_13(), "paper", {CASE: 71.25, BAD: 1.0}, failed=(BAD,), gpu="A100-SXM4-80GB")
 
 
-def table_of(entry: Entry, found: list[Result]) -> Table:
-    return candidate_lines(entry, found[0].case.scale, "selene", export_rows(entry, found))
+def table_of(entry: Entry, found: list[Result]) -> FigureTable:
+    return figure_table(entry, found[0].case.scale, "selene", export_rows(entry, found))
 
 
 def test_the_telling_columns_stand_beside_what_was_published(found: list[Result]) -> None:
@@ -51,7 +51,7 @@ def test_a_rate_stands_with_the_shares_of_the_peak_that_are_known(found: list[Re
     for row in rows:
         if row["case"] == CASE:
             row |= {"percent_of_peak": 62.17, "mfu_percent": 44.53}
-    table = candidate_lines(figure_13(), "paper", "selene", rows)
+    table = figure_table(figure_13(), "paper", "selene", rows)
     rate = "Achieved teraFLOP/s per GPU"
     assert table.heading[3:] == (rate, "% of peak, eq. 3", "MFU (%)", "Published", "Ratio")
     lines = {line[0]: line[1:] for line in table.body}
@@ -157,5 +157,5 @@ def test_a_cell_of_latex_has_no_sign_that_tex_obeys_and_reads_as_it_was(text: st
 
 
 def test_a_row_that_begins_like_an_argument_does_not_end_up_in_the_row_before() -> None:
-    text = as_latex(Table("c", ("case", "x"), (("[2pt]", "*"), ("*", "1")), 1, "l"))
+    text = as_latex(FigureTable("c", ("case", "x"), (("[2pt]", "*"), ("*", "1")), 1, "l"))
     assert not re.search(r"(?:\\\\|rule)\s*[\[*]", text)

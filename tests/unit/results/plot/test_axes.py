@@ -10,7 +10,7 @@ import pytest
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
-from orchestrator.results.plot.panels import number_text, places, ticks
+from orchestrator.results.plot.panels import number_text, positions_of, ticks
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
 from tests.unit.results.making import CHECKOUT, ROWS, measured, shipped
@@ -32,16 +32,16 @@ def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Pat
 def test_numbers_stand_in_their_order_and_words_in_that_of_the_file(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES.replace("scale: log2", "scale: even"))
     found = measured(tmp_path, entry, "paper", {})
-    assert ticks(places(entry.experiment.axes, found), found).labels == ("1", "2", "8")
+    assert ticks(positions_of(entry.experiment.axes, found), found).labels == ("1", "2", "8")
     rows = entry_of(tmp_path, ROWS)
     found = measured(tmp_path, rows, "paper", {})
-    assert ticks(places(rows.experiment.axes, found), found).labels == ("plain", "theirs", "ours")
+    assert ticks(positions_of(rows.experiment.axes, found), found).labels == ("plain", "theirs", "ours")
 
 
 def test_the_models_of_table_1_stand_under_their_gpus_on_a_log2_axis() -> None:
     entry = shipped("table-1")
     found = nothing_ran(entry)
-    place = places(entry.experiment.axes, found)
+    place = positions_of(entry.experiment.axes, found)
     under = ticks(place, found)
     assert place.scale == "log2" and not under.turned
     assert under.positions == (32, 64, 128, 256, 512, 1024, 1536, 1920, 2520, 3072)
@@ -51,13 +51,13 @@ def test_the_models_of_table_1_stand_under_their_gpus_on_a_log2_axis() -> None:
 def test_what_no_case_has_at_a_scale_does_not_stand_under_it(tmp_path: Path) -> None:
     entry = shipped("alpa-gpt")  # at scale cpu its rows name no model
     found = measured(tmp_path, entry, "cpu", {})
-    assert ticks(places(entry.experiment.axes, found), found).labels == ("1", "4")
+    assert ticks(positions_of(entry.experiment.axes, found), found).labels == ("1", "4")
 
 
 def test_bars_stand_evenly_in_the_order_of_their_numbers() -> None:
     entry = shipped("alpa-gpt")
     found = nothing_ran(entry)
-    under = ticks(places(entry.experiment.axes, found), found)
+    under = ticks(positions_of(entry.experiment.axes, found), found)
     assert under.positions == (0, 1, 2, 3, 4, 5)
     assert [label.split("\n") for label in under.labels][2] == ["8", "2.6B"]
 
@@ -65,14 +65,14 @@ def test_bars_stand_evenly_in_the_order_of_their_numbers() -> None:
 def test_ticks_that_do_not_fit_become_round_numbers() -> None:
     entry = shipped("atc-figure-9")  # 20 numbers of GPUs between 32 and 256
     found = nothing_ran(entry)
-    under = ticks(places(entry.experiment.axes, found), found)
+    under = ticks(positions_of(entry.experiment.axes, found), found)
     assert under.positions == (32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def test_labels_that_touch_even_on_a_wide_picture_are_turned() -> None:
     entry = shipped("alpa-search")
     found = nothing_ran(entry)
-    under = ticks(places(entry.experiment.axes, found), found)
+    under = ticks(positions_of(entry.experiment.axes, found), found)
     assert under.turned and under.width <= 14
 
 

@@ -12,20 +12,20 @@ import pytest
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.plot import style
-from orchestrator.results.plot.panels import Panel, named_lines, panels, places, published_number
+from orchestrator.results.plot.panels import Panel, named_lines, panels, positions_of, published_number
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import LINES, made_up, nothing_ran
 from tests.unit.results.making import ROWS, figure_13, measured, shipped
 
 
-def shown(entry: Entry, found: Sequence[Result]) -> list[Panel]:
-    place = places(entry.experiment.axes, found)
-    return panels(entry, found, place, place.by_number)
+def shown(entry: Entry, results: Sequence[Result]) -> list[Panel]:
+    place = positions_of(entry.experiment.axes, results)
+    return panels(entry, results, place, place.by_number)
 
 
-def marks(entry: Entry, found: Sequence[Result], name: str, at: float) -> tuple[str, ...]:
-    (line,) = [line for line in shown(entry, found)[0].lines if line.name == name]
-    (spot,) = [spot for spot in line.spots if spot.at == at]
+def marks(entry: Entry, results: Sequence[Result], name: str, at: float) -> tuple[str, ...]:
+    (line,) = [line for line in shown(entry, results)[0].lines if line.name == name]
+    (spot,) = [spot for spot in line.points if spot.at == at]
     return spot.marks
 
 
@@ -83,7 +83,7 @@ def test_every_mark_has_its_place_in_the_legend() -> None:
 def test_a_line_stands_from_left_to_right_whatever_the_files_order(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
     (panel,) = shown(entry, measured(tmp_path, entry, "paper", {}))
-    assert [[spot.at for spot in line.spots] for line in panel.lines] == [[1, 2, 8]] * 2
+    assert [[spot.at for spot in line.points] for line in panel.lines] == [[1, 2, 8]] * 2
     assert all(line.joined for line in panel.lines)
 
 
@@ -125,14 +125,14 @@ def test_a_panel_of_another_number_is_there_only_where_that_number_is(tmp_path: 
     entry = shipped("core-sp")
     assert [panel.y.metric for panel in shown(entry, nothing_ran(entry))] == ["iteration_ms", "gpu_memory_used_gb"]
     cpu = shipped("tutorial-cp")
-    found = measured(tmp_path, cpu, "cpu", {"case=301": 5.0}, metric="iteration_ms")
-    assert [panel.y.metric for panel in shown(cpu, found)] == ["iteration_ms"]
+    results = measured(tmp_path, cpu, "cpu", {"case=301": 5.0}, metric="iteration_ms")
+    assert [panel.y.metric for panel in shown(cpu, results)] == ["iteration_ms"]
 
 
 def test_the_figures_own_panel_is_there_without_any_number(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
     (panel,) = shown(entry, nothing_ran(entry))
-    assert panel.values == [] and len(list(panel.spots)) == 6
+    assert panel.values == [] and len(list(panel.points)) == 6
 
 
 def test_an_error_bar_is_the_interval_of_the_repeats_else_the_spread(tmp_path: Path) -> None:
@@ -142,5 +142,5 @@ def test_an_error_bar_is_the_interval_of_the_repeats_else_the_spread(tmp_path: P
     bare = CaseMetric("tflops_per_gpu", 100, "")
     for metric, ends in ((one, (96, 104)), (two, (90, 110)), (bare, (100, 100))):
         again = [replace(found[0], metrics={"tflops_per_gpu": metric}), *found[1:]]
-        spot = shown(entry, again)[0].lines[0].spots[0]
+        spot = shown(entry, again)[0].lines[0].points[0]
         assert (spot.low, spot.high) == ends

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.results.plot.style import HOW, SERIES, SERIES_ON_DARK, look
+from orchestrator.results.plot.style import HOW, SERIES, SERIES_ON_DARK, line_style
 
 # Machado, Oliveira and Fernandes 2009, table 1 at severity 1.0: what somebody without one kind of cone sees.
 COLOUR_BLIND = {
@@ -67,7 +67,7 @@ def test_no_line_vanishes_on_its_own_background() -> None:
 
 
 def test_no_two_lines_of_twenty_look_the_same_and_neighbours_have_other_markers() -> None:
-    looks = [look(number) for number in range(20)]
+    looks = [line_style(number) for number in range(20)]
     assert len({(one.colour, one.marker, str(one.dashes)) for one in looks}) == 20
     assert all(one.marker != other.marker for one, other in itertools.pairwise(looks))
 

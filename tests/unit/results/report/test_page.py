@@ -120,7 +120,7 @@ def test_every_case_and_claim_is_counted_once(ledger: Ledger) -> None:
     page = page_of(ledger, [add_figure(ledger, made_up, "paper", outcome, gpu="H800")])
     counts = page.counts
     assert (counts.cases, counts.as_published, counts.verified, counts.failed, counts.missing) == (3, 1, 1, 0, 1)
-    assert page.said == "1 of 3 cases is verified, 1 ran out of memory as published, 1 is missing."
+    assert page.summary == "1 of 3 cases is verified, 1 ran out of memory as published, 1 is missing."
 
 
 def test_two_figures_are_added_up(ledger: Ledger) -> None:
@@ -130,7 +130,7 @@ def test_two_figures_are_added_up(ledger: Ledger) -> None:
     ]
     page = page_of(ledger, figures)
     assert page.title == "2 experiments" and page.counts.cases == sum(len(figure.results) for figure in figures)
-    assert page.said.startswith(f"All {page.counts.cases} cases are verified. Of {page.counts.claims} claims ")
+    assert page.summary == (f"All {page.counts.cases} cases are verified. None of 4 claims holds, 4 fail.")
 
 
 def test_a_measured_number_stands_beside_the_published_one_with_how_that_is_known(ledger: Ledger) -> None:
@@ -222,7 +222,7 @@ def test_gpu_hours_are_gpus_times_time_of_what_has_ended(ledger: Ledger) -> None
         return Came(columns=WAITING) if place < 5 else Came(columns=OUT_OF_MEMORY) if place == 5 else Came(9.0)
 
     figure = add_figure(ledger, figure_13(), "paper", outcome)
-    said = page_of(ledger, [figure]).figures[0].hours.said
+    said = page_of(ledger, [figure]).figures[0].hours.summary
     assert said == "32.00 GPU-hours, 6.40 of them in attempts that failed"  # 5 x 64 GPUs x 6 minutes
 
 
@@ -237,7 +237,7 @@ def test_a_job_that_two_figures_share_is_paid_for_once(ledger: Ledger) -> None:
 def test_processes_on_a_cpu_are_no_gpus(ledger: Ledger) -> None:
     figure = add_figure(ledger, figure_13(), "cpu", as_the_plot_says, cluster="local")
     on_gpus = add_figure(ledger, figure_13(), "paper", as_the_plot_says, minute=1)
-    said = [hours.said for hours in page_of(ledger, [figure, on_gpus]).hours]
+    said = [hours.summary for hours in page_of(ledger, [figure, on_gpus]).hours]
     assert said == ["2.40 process-hours on CPUs", "64.00 GPU-hours"]
 
 
@@ -280,7 +280,7 @@ def test_without_matplotlib_everything_else_is_there(ledger: Ledger, monkeypatch
 def test_a_figure_with_nothing_submitted_but_one_case_is_a_page_too(ledger: Ledger) -> None:
     figure = add_figure(ledger, figure_13(), "paper", lambda *_: Came(columns=WAITING))
     page = page_of(ledger, [replace(figure, claims=())])
-    assert page.said == "0 of 10 cases are verified, 10 are missing."
+    assert page.summary == "0 of 10 cases are verified, 10 are missing."
     assert page.figures[0].cases[0].verdict.word == "pending" and page.figures[0].cases[0].why == "Priority"
 
 
