@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
@@ -40,7 +41,7 @@ class CausalAttention(torch.nn.Module):
 
     def __init__(
         self,
-        config: Any,
+        config: TransformerConfig,
         *_: Any,
         backend: AttentionBackend = "auto",
         copies_value: bool = False,

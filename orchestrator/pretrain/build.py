@@ -12,8 +12,9 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.pretrain import model
 from orchestrator.pretrain.arguments import TrainingArguments
@@ -24,9 +25,9 @@ from orchestrator.pretrain.layout import Layout
 class ModelAndOptimizer:
     """The model's chunks on this rank (Megatron-Core DistributedDataParallel), their optimizer and configuration."""
 
-    chunks: list[Any]
-    optimizer: Any
-    config: Any
+    chunks: list[DistributedDataParallel]
+    optimizer: MegatronOptimizer
+    config: TransformerConfig
 
     @property
     def num_parameters(self) -> int:
@@ -61,7 +62,9 @@ def build(arguments: TrainingArguments, layout: Layout, device: torch.device) ->
     return ModelAndOptimizer(chunks=chunks, optimizer=optimizer, config=config)
 
 
-def wrap_chunks(arguments: TrainingArguments, config: Any, chunks: list[torch.nn.Module]) -> list[Any]:
+def wrap_chunks(
+    arguments: TrainingArguments, config: TransformerConfig, chunks: list[torch.nn.Module]
+) -> list[DistributedDataParallel]:
     """Wrap each chunk in Megatron-Core's DistributedDataParallel."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -78,7 +81,9 @@ def wrap_chunks(arguments: TrainingArguments, config: Any, chunks: list[torch.nn
     return wrapped
 
 
-def _build_optimizer(arguments: TrainingArguments, config: Any, chunks: list[Any], device: torch.device) -> Any:
+def _build_optimizer(
+    arguments: TrainingArguments, config: TransformerConfig, chunks: list[DistributedDataParallel], device: torch.device
+) -> MegatronOptimizer:
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
@@ -99,7 +104,7 @@ def _build_optimizer(arguments: TrainingArguments, config: Any, chunks: list[Any
     return optimizer
 
 
-def _fuse_adam(optimizer: Any) -> None:
+def _fuse_adam(optimizer: MegatronOptimizer) -> None:
     """Update each parameter group in one kernel, as apex's Adam does. torch reads the flag from the groups."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         if isinstance(part.optimizer, torch.optim.AdamW):
@@ -107,7 +112,9 @@ def _fuse_adam(optimizer: Any) -> None:
                 group["fused"], group["foreach"] = True, False
 
 
-def connect_overlap(arguments: TrainingArguments, config: Any, chunks: list[Any]) -> None:
+def connect_overlap(
+    arguments: TrainingArguments, config: TransformerConfig, chunks: list[DistributedDataParallel]
+) -> None:
     """Give the pipeline schedule the functions that delay and start each chunk's communication."""
     if arguments.overlap_grad_reduce:
         config.no_sync_func = _one_or_all([chunk.no_sync for chunk in chunks])

@@ -14,6 +14,8 @@ from megatron.core.tensor_parallel.layers import (
     LinearWithGradAccumulationAndAsyncCommunication,
     RowParallelLinear,
 )
+from megatron.core.transformer.transformer_block import TransformerBlock
+from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.pretrain.arguments import Normalization
 
@@ -124,7 +126,7 @@ class LayerNorm(torch.nn.LayerNorm):
     On a GPU it uses `layer_norm_kernels`, which keep the same tensors for the backward pass.
     """
 
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         _mark(self, config)
 
@@ -142,7 +144,7 @@ class RMSNorm(torch.nn.RMSNorm):
     Without that kernel torch keeps several fp32 copies of the input. This norm keeps only the input.
     """
 
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         _mark(self, config)
 
@@ -155,7 +157,7 @@ class RMSNorm(torch.nn.RMSNorm):
 NORMS: dict[Normalization, type[LayerNorm | RMSNorm]] = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
 
 
-def _mark(norm: torch.nn.Module, config: Any) -> None:
+def _mark(norm: torch.nn.Module, config: TransformerConfig) -> None:
     for parameter in norm.parameters():
         parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
@@ -222,7 +224,7 @@ _SQRT_2_OVER_PI = 0.7978845608028654
 _CUBIC = 0.044715
 
 
-def use_activation(block: Any) -> None:
+def use_activation(block: TransformerBlock) -> None:
     """Make the layers of a Megatron-Core TransformerBlock use `activate` between their feed-forward products."""
     for layer in block.layers:
         layer.mlp.forward = partial(_feed_forward, layer.mlp)
@@ -234,7 +236,7 @@ def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
     return mlp.linear_fc2(activate(mlp.config, intermediate, bias))
 
 
-def activate(config: Any, intermediate: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def activate(config: TransformerConfig, intermediate: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return SwiGLU or GELU of the first product and its bias, fused or not."""
     activated: torch.Tensor
     if config.bias_activation_fusion and config.gated_linear_unit:

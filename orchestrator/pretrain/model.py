@@ -33,7 +33,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_chunks(
-    arguments: TrainingArguments, layout: Layout, config: Any, device: torch.device
+    arguments: TrainingArguments, layout: Layout, config: TransformerConfig, device: torch.device
 ) -> list[torch.nn.Module]:
     """Build this rank's chunks of the model, one per virtual stage, on `device` with their initial weights."""
     chunks = []
@@ -46,7 +46,7 @@ def build_chunks(
     return chunks
 
 
-def transformer_config(arguments: TrainingArguments, layout: Layout, device: torch.device) -> Any:
+def transformer_config(arguments: TrainingArguments, layout: Layout, device: torch.device) -> TransformerConfig:
     """Return Megatron-Core's TransformerConfig: model sizes, layout and choice of kernels."""
     dtype = _DTYPES[arguments.precision]
     return TransformerConfig(
@@ -111,7 +111,7 @@ def _recompute_options(arguments: TrainingArguments) -> dict[str, Any]:
     return {}
 
 
-def _build_chunk(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> torch.nn.Module:
+def _build_chunk(arguments: TrainingArguments, config: TransformerConfig, virtual_stage: int | None) -> torch.nn.Module:
     stage_options = {} if virtual_stage is None else {"ignore_virtual": False, "vp_stage": virtual_stage}
     model: torch.nn.Module = GPTModel(
         config,
@@ -135,7 +135,7 @@ def _token_losses(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return cross_entropy(logits, labels.t().contiguous(), group).t().contiguous()
 
 
-def _block_spec(arguments: TrainingArguments, config: Any, virtual_stage: int | None) -> Any:
+def _block_spec(arguments: TrainingArguments, config: TransformerConfig, virtual_stage: int | None) -> Any:
     """Return the layers of one chunk: Megatron-Core's local spec with our norms, linear layers and attention."""
     layer, norm = get_gpt_layer_local_spec(), NORMS[arguments.normalization]
     layer.submodules.input_layernorm = norm

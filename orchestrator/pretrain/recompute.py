@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
@@ -88,14 +89,14 @@ class _Recomputed(torch.autograd.Function):
         return (None, *ctx.recomputation.gradients(*gradients))
 
 
-def recompute_norms(block: Any) -> None:
+def recompute_norms(block: TransformerBlock) -> None:
     """Recompute the outputs of all norms in the layers of a Megatron-Core TransformerBlock."""
     for layer in block.layers:
         _recompute_between(layer.input_layernorm, layer.self_attention.linear_qkv)
         _recompute_between(layer.pre_mlp_layernorm, layer.mlp.linear_fc1)
 
 
-def recompute_activations(block: Any) -> None:
+def recompute_activations(block: TransformerBlock) -> None:
     """Recompute the outputs of all activation functions in the layers of a Megatron-Core TransformerBlock."""
     for layer in block.layers:
         layer.mlp.forward = partial(_feed_forward, layer.mlp)
@@ -126,7 +127,7 @@ def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
         return mlp.linear_fc2(activated)
 
 
-def recompute_layers(block: Any, method: RecomputeMethod, num_layers: int) -> None:
+def recompute_layers(block: TransformerBlock, method: RecomputeMethod, num_layers: int) -> None:
     """Make a Megatron-Core TransformerBlock keep only the inputs of its layers.
 
     `uniform` keeps one input per `num_layers` layers. `block` recomputes the first `num_layers` layers one by one.
