@@ -170,7 +170,7 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
         ({"slurm": {"time_limit": "5:00:00"}}, "slurm.time_limit: 5:00:00, but batch allows 4:00:00; "),
         ({"slurm": {"cpus_per_task": 5}}, "slurm.cpus_per_task: 4 tasks of 5, but the nodes have 16 CPUs; "),
         ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun knows no such kind; did you mean "),
-        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; its images: none"),
+        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; there are: none"),
         ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered; did you mean "--unbuffered"?'),
         ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume; take it out"),
         ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun reports: "),

@@ -258,7 +258,7 @@ def test_the_schema_is_the_file_that_shipped_profiles_name(repro: Caller) -> Non
         ("new ../up", "repro: '../up' is no name for a cluster; letters, digits and dashes"),
         ("new .hidden", "repro: '.hidden' is no name for a cluster"),
         ("new a.local", "repro: 'a.local' is no name for a cluster"),
-        ("new it --partition nosuch", "repro: nosuch: no such partition; its images: gpus, debug"),
+        ("new it --partition nosuch", "repro: nosuch: no such partition; there are: gpus, debug"),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(

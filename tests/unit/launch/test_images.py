@@ -42,7 +42,7 @@ def test_all_that_is_wrong_with_the_names_is_said_at_once(tmp_path: Path) -> Non
     assert refused(profile(tmp_path, text=text), "kept", "blank", "pretrian", "pretrain") == [
         "site.yaml:7:44 kept is already a file, /images/x.sqsh: nothing to import",
         "site.yaml:7:66 container.images.blank: still to be filled in, <the image>. Hint: write it in site.local.yaml",
-        'pretrian: site has no such image; did you mean "pretrain"?',
+        'pretrian: site has no such image. Did you mean "pretrain"?',
     ]
 
 
