@@ -114,7 +114,7 @@ def _sha256(text: bytes) -> str:
 
 
 def _refused(file: Path, why: str) -> ReproError:
-    return ReproError(Problem(f"{why}, so it is not run", f"{file}:", "repro submit again writes a new one"))
+    return ReproError(Problem(f"{why}, so it is not run", f"{file}:", "run repro submit again to write a new script"))
 
 
 COMMENT = "repro:"

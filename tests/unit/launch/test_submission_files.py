@@ -119,7 +119,7 @@ def test_an_edited_row_runs_nothing_as_the_user_whose_row_it_is(queued: Queued, 
     calls = len(queued.slurm.calls())
     Backlog(queued.ledger, said.append).submit_what_fits(queued.rows())
     assert len(queued.slurm.calls()) == calls and queued.slurm.taken() == []
-    assert len(said) == 1 and ". Hint: repro submit again writes " in said[0], said
+    assert len(said) == 1 and ". Hint: run repro submit again to write " in said[0], said
     rows = queued.rows()
     assert {(row.state, row.failure) for row in rows} == {(NEVER_SUBMITTED, "not-submitted")}
     assert all("so it is not" in str(row.reason) for row in rows), "it is said, and nobody waits for ever"

@@ -45,7 +45,7 @@ def test_an_image_in_a_registry_is_named_as_the_runtime_reads_it(
 @pytest.mark.parametrize("runtime", ["shifter", "podman-hpc"])
 def test_a_runtime_with_a_store_of_its_own_is_given_no_file(runtime: str, tmp_path: Path) -> None:
     cluster, plan = sited(runtime)
-    with pytest.raises(ReproError, match="takes no image from a file"):
+    with pytest.raises(ReproError, match="cannot use an image file"):
         Stage.at(tmp_path).script(with_image(plan, "/images/x.sif"), cluster)
 
 
