@@ -101,7 +101,7 @@ def _changed(session: Session, ids: Sequence[int], seen: Mapping[int, Observatio
 
 
 def _counts(name: str, value: object) -> bool:
-    """What an observation does not say leaves what was known as it is, but for what is true only now."""
+    """Return whether an observed value replaces the stored one. None does so only for values of the present."""
     return value is not None or name in ("reason", "starts_at", "ends_at")
 
 
@@ -132,7 +132,7 @@ def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
 
 
 def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
-    """That somebody asked for these attempts to be cancelled: what becomes of it is the scheduler's."""
+    """Record that a user cancelled these attempts. Their states change when the scheduler reports it."""
     with ledger.writing() as session:
         for ids in batched(attempt_ids):
             for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(ids))):
@@ -158,7 +158,7 @@ def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datet
 
 
 def record_complaints(ledger: Ledger, scheduler: str, complaints: Sequence[str]) -> None:
-    """What the last look could not learn, for terminals that do not ask themselves."""
+    """Store what the last poll could not learn, for commands that do not poll themselves."""
     with ledger.writing() as session:
         session.get_one(Poll, scheduler).complaints = list(complaints)
 
@@ -232,7 +232,7 @@ def _latest(ledger: Ledger, reader: RowReader[S], wanted: Sequence[sa.ColumnElem
 
 
 def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) -> list[int]:
-    """The ids of the attempts in these phases that have no verdict yet, the oldest first."""
+    """Return the ids of the attempts in these phases that have no verdict yet, the oldest first."""
     query = sa.select(Attempt.id).where(Attempt.phase.in_(phases), Attempt.verdict.is_(None)).order_by(Attempt.id)
     with ledger.reading() as session:
         return list(session.scalars(query))
@@ -312,11 +312,11 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
             jobs.c.experiment,
             jobs.c.scale,
             jobs.c.cluster,
-            sa.func.count(),
-            count(Attempt.verdict == VERIFIED),
-            count(Attempt.verdict == FAILED),
-            count(Attempt.phase == RUNNING),
-            count(Attempt.phase.in_((SUBMITTING, WAITING))),
+            sa.func.count().label("cases"),
+            count(Attempt.verdict == VERIFIED).label("verified"),
+            count(Attempt.verdict == FAILED).label("failed"),
+            count(Attempt.phase == RUNNING).label("running"),
+            count(Attempt.phase.in_((SUBMITTING, WAITING))).label("waiting"),
         )
         .select_from(jobs)
         .join(newest, newest.c.job_id == jobs.c.job_id)
@@ -325,4 +325,4 @@ def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
         .order_by(jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
     )
     with ledger.reading() as session:
-        return [ExperimentCount(*row) for row in session.execute(query)]
+        return [ExperimentCount(**row) for row in session.execute(query).mappings()]

@@ -78,9 +78,11 @@ class Word(_Checked):
 
     @property
     def expected(self) -> str:  # type: ignore[override]  # of this column's words
+        """Return the description of a right value."""
         return f"one of {', '.join(self.words)}"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return result in self.words
 
 
@@ -92,6 +94,7 @@ class CheckedInteger(_Checked):
     expected = "a whole number of 32 bits"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return type(result) is int and -(2**31) <= result < 2**31
 
 
@@ -103,6 +106,7 @@ class CheckedBigInteger(_Checked):
     expected = "a whole number"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return type(result) is int
 
 
@@ -114,6 +118,7 @@ class CheckedNumber(_Checked):
     expected = "a finite number"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return type(result) in (int, float) and math.isfinite(result)
 
 
@@ -136,6 +141,7 @@ class CheckedBoolean(_Checked):
         return checked
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return type(result) is bool
 
 
@@ -147,6 +153,7 @@ class CheckedTime(_Checked):
     expected = f"a time of the years {_FIRST_YEAR} to {_LAST_YEAR}"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return type(result) is datetime and result.tzinfo is None and _FIRST_YEAR <= result.year <= _LAST_YEAR
 
 
@@ -158,6 +165,7 @@ class JsonObject(_Checked):
     expected = "a JSON object"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return isinstance(result, dict)
 
 
@@ -169,6 +177,7 @@ class JsonTexts(_Checked):
     expected = "a JSON list of texts"
 
     def is_right(self, result: Any) -> bool:
+        """Return whether the value has the type of the column."""
         return isinstance(result, list) and all(isinstance(item, str) for item in result)
 
 
@@ -189,6 +198,7 @@ class WrongRows:
 
     @property
     def are_left_out(self) -> bool:
+        """Return whether readers leave out wrong rows."""
         return self._listener is not None
 
     def find(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> list[Problem]:
@@ -259,9 +269,11 @@ class CheckedSession(Session):
             return super().execute(self._wrong.without(statement), *arguments, **options).freeze()()
 
     def scalars(self, statement: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the first column of each row of `execute`."""
         return self.execute(statement, *arguments, **options).scalars()
 
     def scalar(self, statement: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the first column of the first row of `execute`."""
         return self.execute(statement, *arguments, **options).scalar()
 
     def problems(self) -> list[Problem]:

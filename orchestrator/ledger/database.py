@@ -184,8 +184,9 @@ def open_ledger(
     home: Path | None = None,
     listener: Callable[[Problem], None] | None = None,
 ) -> Ledger | None:
-    """Open (and make or migrate) the ledger; None when it does not exist and `create` is false. Its run folders are in
-    `home`, or beside its file.
+    """Open the ledger, and make or migrate it. Return None if it does not exist and `create` is false.
+
+    Its run folders are in `home`, or beside its file.
 
     A row that holds a wrong value is an error of whoever reads it. With a `listener`, which gets a line for each such
     cell, readers go on without the row.
@@ -230,7 +231,7 @@ def _upgrade(engine: sa.Engine) -> None:
 
 
 def checked_version(connection: sa.Connection) -> str | None:
-    """The ledger's schema, None when there is none yet; raises ReproError for a newer one or something else."""
+    """Return the ledger's schema; None for an empty database. Raise ReproError for a newer or foreign one."""
     name = _shown(connection.engine.url)
     tables = set(sa.inspect(connection).get_table_names())
     if not tables:
@@ -276,7 +277,7 @@ def _on_connect(connection: object, _record: object) -> None:
 
 
 def sqlite_file(url: sa.URL) -> Path | None:
-    """The file that a ledger is; None where it is none."""
+    """Return the file of a SQLite ledger; None for a server and for a ledger in memory."""
     if url.get_backend_name() != "sqlite" or url.host or "uri" in url.query:
         return None
     return Path(url.database) if url.database and url.database != ":memory:" else None
@@ -381,7 +382,7 @@ def _without_secrets(message: str) -> str:
 
 
 def _one_line(said: str) -> str:
-    """What is said first, or all of it where the first line only announces the others."""
+    """Return the first line of a message, or the whole message on one line if the first line ends with a colon."""
     first = said.strip().splitlines()[0] if said.strip() else "no reason given"
     return " ".join(said.split()) if first.endswith(":") else first
 

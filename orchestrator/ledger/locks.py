@@ -45,6 +45,7 @@ class FileSystem:
 
     @property
     def is_local(self) -> bool:
+        """Return whether the file system is one of this machine."""
         return self.type in LOCAL
 
     def __str__(self) -> str:
@@ -52,7 +53,7 @@ class FileSystem:
 
 
 def file_system_of(folder: Path) -> FileSystem | None:
-    """The file system of a folder, found by its mount's number; None where the kernel does not tell (no /proc)."""
+    """Return the file system of a folder, found by its mount's number; None if there is no /proc."""
     try:
         number = _mount_number(folder)
         for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
@@ -97,7 +98,7 @@ def require_rollback_journal(file: Path, journal_mode: str) -> None:
 
 
 def _fault_of_locks(folder: Path) -> str | None:
-    """What is wrong with locks in this folder: who takes one as SQLite does keeps another from it, or should."""
+    """Return what is wrong with locks in this folder: a lock that SQLite takes must exclude other processes."""
     # Never the ledger itself: closing any descriptor of a file gives up all locks this process has on it (fcntl(2)).
     try:
         handle, name = tempfile.mkstemp(prefix=".repro-lock-", dir=folder)
@@ -117,7 +118,7 @@ def _fault_of_locks(folder: Path) -> str | None:
 
 
 def _refusal_of_another(handle: int, name: str) -> int:
-    """What somebody else gets who asks for the lock that this process holds: an error's number, 0 for the lock."""
+    """Return the result of another process that requests this process's lock: an errno, or 0 if it got the lock."""
     if _OWN_LOCK is not None:
         other = os.open(name, os.O_RDWR)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -30,9 +31,11 @@ class MeasuredMetric:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What reading an attempt's log gave. `verdict` stays None while the attempt is under way; `failure` is the class
-    of a failed one, `deciding_line` what of its log decided it (without secrets), `deciding_rank` who printed that.
-    `execution` is the execution mode that the log contains.
+    """Result of reading an attempt's log.
+
+    `verdict` is None while the attempt is open. `failure` is the class of a failure, `deciding_line` the log line that
+    decided it (without secrets), `deciding_rank` the rank that printed the line. `execution` is the execution mode that
+    the log contains.
     """
 
     attempt_id: int
@@ -112,7 +115,7 @@ def positions(files: Mapping[str, FileOffset]) -> dict[str, tuple[str, int, str]
 def _update_attempts(
     session: Session, measurements: Sequence[Measurement], verdicts: Mapping[int, tuple[str, str | None]]
 ) -> None:
-    """The attempts themselves, and an event where a verdict is new."""
+    """Update the attempts, and add an event for each new verdict."""
     at = now()
     columns = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank", "execution")
     update = sa.update(rows_of(Attempt)).where(Attempt.id == sa.bindparam("of"))
@@ -130,7 +133,7 @@ def _update_attempts(
 
 
 def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[int, OffsetUpdate]) -> None:
-    """The iterations and metrics."""
+    """Replace the iterations and metrics."""
     anew = [m.attempt_id for m in measurements if m.attempt_id not in on or not on[m.attempt_id].continues]
     for ids in batched([m.attempt_id for m in measurements]):
         session.execute(sa.delete(rows_of(Metric)).where(Metric.attempt_id.in_(ids)))
@@ -165,7 +168,7 @@ def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[
 
 
 def _verdicts(session: Session, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
-    """Attempt id -> its run and verdict."""
+    """Return the run and the verdict of each attempt."""
     found: dict[int, tuple[str, str | None]] = {}
     for some in batched(ids):
         query = sa.select(Attempt.id, Attempt.run_id, Attempt.verdict).where(Attempt.id.in_(some))
@@ -197,7 +200,7 @@ _NUMBERS = tuple(column.name for column in rows_of(Iteration).columns if isinsta
 
 
 def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
-    """Attempt id -> name of a file -> how far it was read."""
+    """Return how far each file was read, by attempt id and file name."""
     with ledger.reading() as session:
         return _file_offsets(session, attempt_ids)
 
@@ -214,7 +217,7 @@ def _file_offsets(session: Session, attempt_ids: Sequence[int]) -> dict[int, dic
 
 
 def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[IterationLine]:
-    """An attempt's lines in order, or the first few; what was no number is nothing, and a time that was none NaN."""
+    """Return an attempt's interval lines in order, or the first `most`. A missing time is NaN."""
     columns = (getattr(Iteration, name) for name in IterationLine.__slots__)
     query = sa.select(*columns).where(Iteration.attempt_id == attempt_id).order_by(Iteration.iteration).limit(most)
     with ledger.reading() as session:
@@ -225,19 +228,20 @@ def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> l
 
 
 def metrics_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[str, MeasuredMetric]]:
-    """Attempt id -> metric name -> metric."""
-    query = sa.select(Metric.attempt_id, Metric.name, Metric.value, Metric.unit, Metric.spread, Metric.count)
-    found: dict[int, dict[str, MeasuredMetric]] = {}
+    """Return the metrics of these attempts by attempt id and metric name."""
+    # The columns are those of the dataclass, so that their order is the order of its fields.
+    query = sa.select(Metric.attempt_id, *(getattr(Metric, field.name) for field in dataclasses.fields(MeasuredMetric)))
+    by_attempt: dict[int, dict[str, MeasuredMetric]] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
-            for row in session.execute(query.where(Metric.attempt_id.in_(ids))):
-                metric = MeasuredMetric(*row[1:])
-                found.setdefault(row[0], {})[metric.name] = metric
-    return found
+            for attempt_id, *values in session.execute(query.where(Metric.attempt_id.in_(ids))):
+                metric = MeasuredMetric(*values)
+                by_attempt.setdefault(attempt_id, {})[metric.name] = metric
+    return by_attempt
 
 
 def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tuple[int, float]]]:
-    """Attempt id -> (iteration, loss), in order."""
+    """Return (iteration, loss) in order, by attempt id."""
     query = sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
     query = query.order_by(Iteration.attempt_id, Iteration.iteration)
     found: dict[int, list[tuple[int, float]]] = {}

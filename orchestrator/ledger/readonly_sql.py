@@ -51,7 +51,7 @@ class Answer:
 
 
 def relations(ledger: Ledger) -> list[Relation]:
-    """The views, which are made for people, then the tables."""
+    """Return the names of the views, then of the tables."""
     with explained(ledger.url), ledger.engine.connect() as connection:
         inspector = sa.inspect(connection)
         named = [(name, "view") for name in sorted(inspector.get_view_names())]
@@ -64,7 +64,7 @@ def relations(ledger: Ledger) -> list[Relation]:
 
 @contextmanager
 def asked(ledger: Ledger, question: str) -> Iterator[Answer]:
-    """The answer to one SQL statement, which may only read.
+    """Return the result of one SQL statement, which may only read.
 
     ReproError in one line for a statement that is none, asks for what is not there, or would change something.
     """
@@ -140,7 +140,7 @@ def _own_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _problem(ledger: Ledger, said: str) -> Problem | None:
-    """What is wrong with a question, where it is the question that is wrong and more can be said of it."""
+    """Return the problem of a wrong statement with a hint; None for other errors."""
     first = said.strip().partition("\n")[0]
     if _FORBIDDEN.search(first):
         return Problem(f"the ledger can only be read ({first})", hint=_MEND)

@@ -73,9 +73,10 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class NewAttempt:
-    """What an attempt runs as: made while the ledger's transaction is open. `file` is what the scheduler will be
-    given, with the further words `options`; `array_index` the element of it that is this attempt. Repeats share a
-    script: of those with one digest in a run one has its text, and the others none.
+    """An attempt to be stored.
+
+    `file` is submitted with the further `options`; `array_index` is the index of the attempt in that array. Repeats
+    share a script: of the attempts of a run with the same digest, one has the text of the script.
     """
 
     file: str
@@ -106,8 +107,9 @@ class Disposition(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a run found, by job id: done, under way, failed and left alone (with the class of the failure), and what it
-    has to submit (with the attempt's number).
+    """Dispositions of a run's jobs by job id.
+
+    `left` has the failure class of each job that is not run again, `to_submit` the number of each new attempt.
     """
 
     done: list[str]

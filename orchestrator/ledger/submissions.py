@@ -51,7 +51,7 @@ def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[Pendin
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
-    """The scheduler's ids, each once and without elements of arrays, of what a run has under way; only of one file."""
+    """Return the scheduler's ids of a run's open attempts, or of those of one file; an array's id for its tasks."""
     query = sa.select(Attempt.scheduler_id).where(Attempt.run_id == run_id, Attempt.phase.in_(OPEN))
     if file is not None:
         query = query.where(Attempt.file == file)
@@ -118,7 +118,7 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
 
 
 def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
-    """The scheduler surely does not have the submission with this token: its attempts wait their turn again."""
+    """Queue the attempts of a submission again. Only for a token that the scheduler certainly does not have."""
     with ledger.writing() as session:
         for attempt in session.scalars(sa.select(Attempt).where(Attempt.token == token, Attempt.phase == SUBMITTING)):
             attempt.phase, attempt.state, attempt.token, attempt.reason = WAITING, QUEUED, "", why
@@ -126,7 +126,7 @@ def record_queued_again(ledger: Ledger, token: str, why: str) -> None:
 
 
 def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str, failure: str) -> None:
-    """Attempts that no scheduler has or will have: refused, cancelled in their turn, or not tried."""
+    """Record attempts that no scheduler has or will have: refused, cancelled while queued, or not tried."""
     why = masked(why)  # a scheduler may quote the option that it refuses
     with ledger.writing() as session:
         waiting = sa.or_(Attempt.phase == SUBMITTING, Attempt.state == QUEUED)

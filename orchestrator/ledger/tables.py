@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 
 class Table(DeclarativeBase):
+    """Base class of the ledger's tables."""
+
     type_annotation_map = {
         bool: CheckedBoolean,
         datetime: CheckedTime,

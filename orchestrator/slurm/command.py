@@ -92,7 +92,7 @@ def run_slurm(
 
 
 def unreachable_from(name: str, stderr: str) -> Unreachable | None:
-    """The error that a failed command's stderr stands for when the scheduler is out of reach; None otherwise."""
+    """Return the error for a stderr that shows an unreachable scheduler; None for other failures."""
     text = stderr.lower()
     words = f"{name}: {last_words(stderr)}"
     if any(phrase in text for phrase in _ACCOUNTING_OFF):
@@ -107,7 +107,7 @@ def unreachable_from(name: str, stderr: str) -> Unreachable | None:
 
 
 def last_words(stderr: str) -> str:
-    """The last line of stderr that says something, without `command: error:` in front; "" when there is none."""
+    """Return the last line of stderr that is not blank, without `command: error:` in front; "" if there is none."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if not lines:
         return ""
@@ -126,7 +126,7 @@ def _timed_out(name: str, timeout_s: float, said: str) -> Unreachable:
 
 
 def _environment(mine: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without what changes the form of Slurm's output."""
+    """Return the environment without variables that change the format of Slurm's output."""
     kept = {
         name: value
         for name, value in mine.items()

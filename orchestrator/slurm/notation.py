@@ -23,7 +23,7 @@ def is_job_id(text: str) -> bool:
 
 
 def require_job_ids(job_ids: Iterable[str]) -> list[str]:
-    """The ids without blanks and doubles, in the order given; raises ReproError with every one that is none."""
+    """Return the ids in the order given, stripped and each once. Raise ReproError for texts that are not ids."""
     asked = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
     if wrong := [job_id for job_id in asked if not is_job_id(job_id)]:
         raise ReproError(*(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong))
@@ -31,7 +31,7 @@ def require_job_ids(job_ids: Iterable[str]) -> list[str]:
 
 
 def base_id(job_id: str) -> str:
-    """The id of the whole: `123` of `123_4` and of `123+1`."""
+    """Return the id without array index or component: `123` for `123_4` and `123+1`."""
     return job_id.partition("_")[0].partition("+")[0]
 
 

@@ -182,7 +182,7 @@ _THINGS = {
 
 
 def explain_reason(reason: str) -> WaitReason:
-    """What squeue's reason for a waiting job means; of the kind `unknown`, with the word itself, if it is new here.
+    """Return the meaning of squeue's reason for a waiting job. An unlisted reason has the kind `unknown`.
 
     Only a waiting job's reason says why it waits: after the end it says how the job ended.
     """
@@ -199,7 +199,7 @@ def explain_reason(reason: str) -> WaitReason:
 
 
 def _limit(name: re.Match[str]) -> WaitReason:
-    """A limit of an account (Slurm's "association" of it with a user and a partition) or of a QOS."""
+    """Return the meaning of a limit of an account (Slurm's "association" with a user and a partition) or of a QOS."""
     owner = "account" if name["owner"] == "assoc" else "QOS"
     thing, each = name["thing"], name["each"]
     if thing.startswith(("job", "submitjob")):

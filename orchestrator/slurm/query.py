@@ -65,7 +65,7 @@ def _anyones(_: JobRecord) -> bool:
 
 
 def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _anyones) -> QueryAnswer:
-    """What Slurm knows about these jobs: of each the newest record that is ours.
+    """Return Slurm's records of these jobs: for each the newest record for which `is_ours` is true.
 
     One squeue for all; one sacct for those of which squeue has no record that is ours; and where accounting is off
     or away, one scontrol for the same. An id is `123`, `123_4` (one task) or `123` of an array, which stands for
@@ -107,7 +107,7 @@ def require_controller() -> None:
 
 
 def find_by_comment(comment: str) -> QueryAnswer:
-    """The jobs whose comment is exactly this one: `find_by_comments` for one."""
+    """Return the current user's jobs with exactly this comment, as `find_by_comments` does."""
     return find_by_comments([comment])
 
 
@@ -148,7 +148,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
 
 
 def _by_comment(found: Collection[JobRecord], *complaints: str) -> QueryAnswer:
-    """The answer, in which an id stands once: two of the jobs with one id, used again, are a complaint."""
+    """Return the answer. An id occurs once in it; two jobs with one id, which Slurm used again, are a complaint."""
     records = by_id(found)
     lost = {job.comment: job.job_id for job in found if records[job.job_id].comment != job.comment}
     return QueryAnswer(
@@ -157,7 +157,7 @@ def _by_comment(found: Collection[JobRecord], *complaints: str) -> QueryAnswer:
 
 
 def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _anyones) -> dict[str, JobRecord]:
-    """What sacct alone knows about these jobs: the past, some seconds late. Raises AccountingUnreachable.
+    """Return sacct's records of these jobs, which are some seconds late. Raise AccountingUnreachable.
 
     A task cancelled before it started may still be `PENDING` here for as long as its array is in the queue.
     """
@@ -214,7 +214,7 @@ def _doubt(answer: CommandResult, is_listing: bool) -> str | None:
 
 
 def _checked(answer: CommandResult) -> CommandResult:
-    """The answer itself; raises Unreachable when the command failed, since then its output says nothing."""
+    """Return the answer of a command. Raise Unreachable if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
     words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
@@ -223,7 +223,7 @@ def _checked(answer: CommandResult) -> CommandResult:
 
 
 def _unanswered(asked: Collection[str], found: Collection[str]) -> list[str]:
-    """The ids without a record, either their own or one of their tasks'."""
+    """Return the ids that have no record, neither of their own nor of one of their tasks."""
     known = set(found) | {base_id(job_id) for job_id in found}
     return [job_id for job_id in asked if job_id not in known]
 
@@ -286,7 +286,7 @@ def _cancel(job_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _asked_as(named: str, job_ids: Sequence[str]) -> Iterator[str]:
-    """The ids that were asked for of the one that a message names: that one, tasks it lists, or the whole of them."""
+    """Yield the requested ids that the id in a message covers: the id itself, its tasks, or its array."""
     tasks = {named, *expand_array_id(named)}
     whole = base_id(named)
     return (job_id for job_id in job_ids if job_id in tasks or job_id == whole)

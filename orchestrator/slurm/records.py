@@ -97,14 +97,14 @@ class JobRecord:
 
 
 def parse_queue(stdout: str) -> Iterator[JobRecord]:
-    """Records of `squeue --array --Format` with QUEUE_FIELDS; times must be seconds since the epoch."""
+    """Parse the output of `squeue --array --Format` with QUEUE_FIELDS. Times must be seconds since the epoch."""
     for row in _rows(stdout, _QUEUE):
         for job_id in expand_array_id(row["id"]):
             yield record_of(job_id, row, _wait_status(row["code"]), "squeue")
 
 
 def parse_accounting(stdout: str) -> Iterator[JobRecord]:
-    """Records of `sacct -X -P` with ACCOUNTING_FIELDS; times must be seconds since the epoch."""
+    """Parse the output of `sacct -X -P` with ACCOUNTING_FIELDS. Times must be seconds since the epoch."""
     for row in _rows(stdout, _ACCOUNTING):
         if row["name"] == "allocation" and not row["limit"]:
             # A stub: sacct's first word on a job, some seconds long, with one node where there are several.
@@ -117,7 +117,7 @@ def parse_accounting(stdout: str) -> Iterator[JobRecord]:
 
 
 def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
-    """The records by job id; of several for one id (a job that ran twice, an id used again) the newest.
+    """Return the newest record of each job id. An id has several if its job ran twice or Slurm used the id again.
 
     Newest is what was submitted last (Slurm counts putting a job back into the queue as that), then what started
     last or has not started; where these are the same, the last one.
@@ -131,7 +131,7 @@ def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
 
 
 def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> JobRecord:
-    """The record of one job from its fields by our names, as they were printed."""
+    """Return the record of one job from its printed fields."""
     word = sys.intern(base_state(row["state"]))
     phase = phase_of(word)
     waiting, ended = phase is Phase.WAITING, phase is Phase.ENDED
@@ -168,7 +168,7 @@ def exit_and_signal(text: str) -> tuple[int | None, int | None]:
 
 
 def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The rows of the output, by our names. Lines that begin no row belong to the comment of the row before them."""
+    """Yield the rows of the output by our field names. A line that begins no row belongs to the comment before it."""
     before: re.Match[str] | None = None
     for start in _row_start(tuple(names.values())).finditer(stdout):
         if before is not None:
@@ -209,13 +209,13 @@ _VALUES_KEPT = 4096
 
 @functools.lru_cache(_VALUES_KEPT)
 def _time(text: str) -> datetime | None:
-    """A UTC time from seconds since the epoch; None for `Unknown`, `N/A` and 0."""
+    """Return a UTC time from seconds since the epoch; None for `Unknown`, `N/A` and 0."""
     seconds = _number(text)
     return datetime.fromtimestamp(seconds, tz=timezone.utc) if seconds and seconds < 2**33 else None
 
 
 def _canceller(state: str) -> str | None:
-    """Who did it, of sacct's `CANCELLED by 1000`: the name if this machine knows it, else the number."""
+    """Return the user of sacct's `CANCELLED by 1000`: the name if this machine has one, else the number."""
     found = _CANCELLED_BY.fullmatch(state)
     return name_of_user(int(found[1])) if found else None
 
@@ -256,7 +256,7 @@ _COMMENT_END = re.compile(
 
 
 def parse_shown(stdout: str) -> Iterator[JobRecord]:
-    """Records of `scontrol --oneliner show job`; times must be seconds since the epoch. What is no job is left out."""
+    """Parse the output of `scontrol --oneliner show job`. Times must be seconds since the epoch."""
     heads = list(_HEAD.finditer(stdout))
     ends = [*(head.start() for head in heads), len(stdout)][1:]
     for head, end in zip(heads, ends, strict=True):
@@ -277,7 +277,7 @@ def _ids(head: re.Match[str]) -> tuple[str, ...]:
 
 
 def _row(text: str) -> dict[str, str] | None:
-    """The fields of one job from its name's first letter on, by our names; None when it has no state."""
+    """Return the fields of one job by our names, or None if it has no state. `text` begins with the job's name."""
     name_end = _NAME_END.search(text)
     if name_end is None:
         return None
@@ -294,7 +294,7 @@ def _row(text: str) -> dict[str, str] | None:
 
 
 def _word(text: str, name: str, at: int) -> tuple[str, int]:
-    """The word behind `name=`, and where it ends; "" and the same place when there is no such field."""
+    """Return the value of `name=` and its end position; "" and the same position if there is no such field."""
     start = text.find(f" {name}=", at)
     if start < 0:
         return "", at
@@ -304,7 +304,7 @@ def _word(text: str, name: str, at: int) -> tuple[str, int]:
 
 
 def _shown_comment(text: str, at: int) -> str:
-    """The comment: from behind the folders, which stand in front of it, to the last field that may follow one."""
+    """Return the comment. It begins after the folders and ends at the last field that may follow a comment."""
     start = text.find(" Comment=", max(text.find(" WorkDir=", at), at))
     if start < 0:
         return ""

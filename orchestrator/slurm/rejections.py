@@ -105,7 +105,7 @@ def is_for_want_of_room(stderr: str) -> bool:
 
 
 def explain_rejection(stderr: str) -> Problem:
-    """The scheduler's own words on one line, without sbatch's noise in front, and the mend where it is known."""
+    """Return the scheduler's message on one line, without sbatch's prefixes, and a hint if one is known."""
     words = own_words(stderr)
     for rule in _RULES:
         if rule.pattern.search(words):
@@ -114,7 +114,7 @@ def explain_rejection(stderr: str) -> Problem:
 
 
 def own_words(stderr: str) -> str:
-    """What sbatch says, on one line: continuation lines joined, a particular reason before the general one."""
+    """Return sbatch's message on one line: continuation lines joined, a specific reason before a general one."""
     words = ""
     for raw in stderr.splitlines():
         line = " ".join(_FAILED.sub("", _PREFIX.sub("", raw.strip())).split())

@@ -50,6 +50,7 @@ class SrunOptions:
 
     @property
     def has_pyxis(self) -> bool:
+        """Return whether srun has the options of pyxis."""
         return "container-image" in self.pyxis
 
     @property
@@ -132,9 +133,11 @@ class Site:
     complaints: tuple[str, ...] = ()
 
     def partition(self, name: str) -> Partition | None:
+        """Return the partition of this name."""
         return next((one for one in self.partitions if one.name == name), None)
 
     def qos_named(self, name: str | None) -> Qos | None:
+        """Return the QOS of this name."""
         return next((one for one in self.qos or () if one.name == name), None)
 
     @property
@@ -202,7 +205,7 @@ def _said(*argv: str) -> str:
 
 
 def _checked(answer: CommandResult) -> CommandResult:
-    """The answer itself; raises when the command failed, since then its output says nothing."""
+    """Return the answer of a command. Raise _Refused if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
     words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"

@@ -173,9 +173,11 @@ class Partition:
         return sum(kind.count for kind in self.kinds if kind.gpu)
 
     def takes_account(self, account: str) -> bool:
+        """Return whether jobs of this account may run in the partition."""
         return account not in self.deny_accounts and (self.allow_accounts is None or account in self.allow_accounts)
 
     def takes_qos(self, qos: str) -> bool:
+        """Return whether jobs with this QOS may run in the partition."""
         return qos not in self.deny_qos and (self.allow_qos is None or qos in self.allow_qos)
 
 
@@ -245,7 +247,7 @@ def _node(record: dict[str, str]) -> NodeKind:
 
 
 def _alike(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
-    """The distinct kinds, the most frequent first; a node that never reported is taken for one of its like."""
+    """Return the distinct kinds, the most frequent first. A node that never reported counts as one of its kind."""
     nodes = list(nodes)
     known = {replace(node, architecture=None): node.architecture for node in nodes if node.architecture}
     counts = Counter(node if node.architecture else replace(node, architecture=known.get(node)) for node in nodes)
@@ -258,13 +260,13 @@ _NOTHING = frozenset({"", "(null)", "N/A"})
 
 
 def number(text: str) -> int | None:
-    """A whole number; None for `UNLIMITED`, "" and whatever else is none."""
+    """Return a whole number; None for other text, such as `UNLIMITED`."""
     text = text.strip()
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def names(text: str) -> tuple[str, ...]:
-    """A comma-separated list; empty for `(null)`, `N/A` and ""."""
+    """Return the items of a comma-separated list; empty for `(null)`, `N/A` and ""."""
     return tuple(word for part in text.split(",") if (word := part.strip()) not in _NOTHING)
 
 
@@ -280,5 +282,5 @@ def fields(line: str) -> dict[str, str]:
 
 
 def records(stdout: str, first: str) -> list[dict[str, str]]:
-    """The fields of every line that begins with `first=`."""
+    """Return the fields of every line that begins with `first=`."""
     return [fields(line) for line in stdout.splitlines() if line.startswith(f"{first}=")]

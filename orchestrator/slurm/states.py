@@ -65,7 +65,7 @@ _MAY_RUN_AGAIN = frozenset({"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"})
 
 
 def base_state(text: str) -> str:
-    """The bare state word: `CANCELLED by 1000` and `CANCELLED+` are CANCELLED, `OUT_OF_ME+` is OUT_OF_MEMORY.
+    """Return the bare state: CANCELLED for `CANCELLED by 1000` and `CANCELLED+`, OUT_OF_MEMORY for `OUT_OF_ME+`.
 
     A word that is not known comes back as it is, in capitals; "" stays "".
     """
@@ -82,7 +82,7 @@ def base_state(text: str) -> str:
 
 
 def phase_of(state: str) -> Phase:
-    """The phase of a state in any of the forms that squeue and sacct print; an unknown word is `unknown`."""
+    """Return the phase of a state in any form that squeue and sacct print; `unknown` for an unknown state."""
     return _STATES.get(base_state(state), (Phase.UNKNOWN, ""))[0]
 
 

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Create the tables."""
     op.create_table(
         "jobs",
         sa.Column("id", sa.String(), nullable=False),

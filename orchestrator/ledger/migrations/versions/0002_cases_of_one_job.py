@@ -9,6 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Make a job's position part of the key of `run_jobs`."""
     with op.batch_alter_table("run_jobs") as run_jobs:
         run_jobs.drop_constraint("pk_run_jobs", type_="primary")
         run_jobs.create_primary_key("pk_run_jobs", ["run_id", "position"])

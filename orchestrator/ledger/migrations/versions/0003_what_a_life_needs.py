@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add columns and the table of polls."""
     with op.batch_alter_table("runs") as runs:
         runs.add_column(sa.Column("profile_file", sa.String()))
         runs.add_column(sa.Column("wishes", sa.JSON()))

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add columns and the table of readings."""
     with op.batch_alter_table("attempts") as attempts:
         attempts.add_column(sa.Column("deciding_line", sa.String()))
         attempts.add_column(sa.Column("deciding_rank", sa.Integer()))

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add the columns."""
     with op.batch_alter_table("attempts") as attempts:
         attempts.add_column(sa.Column("execution", sa.String()))
     with op.batch_alter_table("iterations") as iterations:

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add the columns."""
     with op.batch_alter_table("attempts") as attempts:
         attempts.add_column(sa.Column("slurm_cluster", sa.String()))
         attempts.add_column(sa.Column("machine", sa.String()))
