@@ -34,10 +34,12 @@ def test_what_is_written_takes_the_place_of_what_was_there(tmp_path: Path) -> No
 def test_where_no_file_can_stand_a_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").write_text("")
     said = {
-        tmp_path: f"{tmp_path}: a folder, not a file; name a file in it",
+        tmp_path: f"{tmp_path}: a folder, not a file. Hint: name a file in it",
         tmp_path / "taken" / "x.csv": f"{tmp_path}/taken/x.csv: {tmp_path}/taken is no folder",
-        tmp_path / "no" / "x.csv": f"{tmp_path}/no/x.csv: there is no folder {tmp_path}/no; mkdir -p {tmp_path}/no",
-        Path("/dev/null"): "/dev/null: no regular file; leave -o out, and redirect what is printed",
+        tmp_path
+        / "no"
+        / "x.csv": f"{tmp_path}/no/x.csv: there is no folder {tmp_path}/no. Hint: mkdir -p {tmp_path}/no",
+        Path("/dev/null"): "/dev/null: no regular file. Hint: leave -o out, and redirect what is printed",
     }
     for file, line in said.items():
         with pytest.raises(ReproError) as found:
@@ -46,5 +48,5 @@ def test_where_no_file_can_stand_a_line_says_why(tmp_path: Path, monkeypatch: py
     require_place(tmp_path / "x.csv")
     require_place(tmp_path / "taken")
     monkeypatch.setattr("os.access", lambda _path, _how: False)
-    with pytest.raises(ReproError, match="is read-only to you; name a file elsewhere$"):
+    with pytest.raises(ReproError, match="is read-only to you. Hint: name a file elsewhere$"):
         require_place(tmp_path / "x.csv")

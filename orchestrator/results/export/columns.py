@@ -119,7 +119,7 @@ _OUTCOME = (
     Column("state", "text", "the scheduler's word: `COMPLETED`, `RUNNING`, ..."),
     Column("verdict", "text", "ours: `verified` or `failed`; empty while nothing can be said"),
     Column("verdict_reason", "text", "why"),
-    Column("failure", "text", "the class of a failure: `out of GPU memory`, `timeout`, ..."),
+    Column("failure", "text", "the class of a failure: `gpu-oom`, `timeout`, ..."),
     Column("deciding_line", "text", "the line of the log that decided it"),
     Column("deciding_rank", "integer", "the rank that printed that line"),
     Column("expected_outcome", "text", "`oom` where the source says that the case runs out of memory"),

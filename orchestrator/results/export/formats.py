@@ -38,7 +38,7 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ro
         yield piece.encode()
 
 
-def csv_pieces(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> Iterator[str]:
+def csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
     """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
 
     A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
@@ -84,9 +84,9 @@ def is_formula(text: str) -> bool:
     return text[:1] in ("\t", "\r", "\n") or unicodedata.normalize("NFKC", first)[:1] in ("=", "+", "-", "@")
 
 
-def as_json(rows: Iterable[Row], claims: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> str:
+def as_json(rows: Iterable[Row], claims: Iterable[Row]) -> str:
     """Return cases, claims and the meaning of each column; one row per line."""
-    return "".join(json_pieces({"columns": column_rows(columns), "cases": rows, "claims": claims}))
+    return "".join(json_pieces({"columns": column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
 
 
 def json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:

@@ -51,6 +51,7 @@ class Panel:
 
     @property
     def points(self) -> Iterator[CasePoint]:
+        """Yield the points of all lines."""
         return (spot for line in self.lines for spot in line.points)
 
     @property
@@ -191,12 +192,14 @@ class Positions:
     by_number: bool
 
     def __call__(self, result: Result) -> float:
+        """Return the position of a case."""
         if self.scale == "even":
             return self.labels.index(_label(result, self.of))
         return result.case.number(self.of[0])
 
 
 def positions_of(axes: Axes, results: Sequence[Result]) -> Positions:
+    """Return the positions of the cases on the x axis."""
     x = axes.x
     numbers = all(_is_number(result, axis) for result in results for axis in x.of)
     ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results

@@ -215,7 +215,7 @@ def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
 
 
 def _cases_sentence(counts: Counts) -> str:
-    """Return `4 of 6 cases are verified, 1 failed, 1 is missing.`"""
+    """Return the sentence `4 of 6 cases are verified, 1 failed, 1 is missing.`."""
     every = f"All {counts.cases} cases are" if counts.verified == counts.cases > 1 else ""
     some = f"{counts.verified} of {counted(counts.cases, 'case')} {_is(counts.verified)}"
     rest = [f"{counts.as_published} ran out of memory as published"] if counts.as_published else []
