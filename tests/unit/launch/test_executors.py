@@ -126,5 +126,5 @@ def test_a_machine_without_sbatch_is_refused_before_anything_is_written(
     with pytest.raises(ReproError, match=r"50\\a/runs: Slurm cannot write output below a folder with a backslash"):
         require_scheduler(cluster, type(site.folders)(CHECKOUT, site.folder / "50\\a"))
     (site.folder / "scontrol").write_text("#!/bin/bash\necho 'Slurmctld(primary) at c1 is DOWN'; exit 1\n")
-    with pytest.raises(Unreachable, match="c1 is DOWN; try again when slurmctld answers"):
+    with pytest.raises(Unreachable, match="c1 is DOWN. Hint: try again when slurmctld answers"):
         require_scheduler(cluster, site.folders)
