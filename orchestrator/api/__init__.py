@@ -74,11 +74,11 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import papers as papers
     from orchestrator.clusters.layers import dotted as dotted
     from orchestrator.clusters.layers import leaves as leaves
+    from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
-    from orchestrator.clusters.schema import schema_text as schema_text
     from orchestrator.config.yaml import shown as shown
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
     from orchestrator.launch.cluster_check import check_cluster as check_cluster
@@ -137,9 +137,9 @@ _NAMES = {
     "catalog.experiment": "scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "dotted leaves",
+    "clusters.profile": "schema_text",
     "clusters.program": "imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
-    "clusters.schema": "schema_text",
     "config.yaml": "shown",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "ImageRow Import image_rows import_images import_progress wanted_images",

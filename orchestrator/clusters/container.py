@@ -1,15 +1,85 @@
-"""Container settings of a profile: runtime, images, mounts and environment, and the syntax of image names."""
+"""Container settings of a profile, conditions on the size of a job, and the syntax of image names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
-from orchestrator.clusters.conditions import BY_KIND, MountFields, filled_names
 from orchestrator.config.model import Strict, Text
+
+When = Literal["nodes > 1", "nodes == 1"]
+"""Several nodes need what connects them; one node is often slower, or broken, with it."""
+
+_NAME = re.compile(r"\{([^{}]*)\}")
+
+
+def holds(when: When | None, nodes: int) -> bool:
+    return when is None or (nodes > 1) == (when == "nodes > 1")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, (dict, BaseModel)):
+        return "fields"
+    return "list" if isinstance(value, list) else "plain"
+
+
+# Which of its forms a value has is seen from its kind, so that a fault is one complaint and not one for each form.
+BY_KIND = Discriminator(_kind)
+
+
+def _text(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and any(character in value for character in "\n\r\0"):
+        raise ValueError("must be one line of text")
+    return value
+
+
+class MountFields(Strict):
+    """A mount that only some jobs have: `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`."""
+
+    mount: Text
+    when: When
+
+
+class SetupFields(Strict):
+    """A line of the script that only some jobs have."""
+
+    run: Text
+    when: When
+
+
+class VariableFields(Strict):
+    """A variable that only some jobs have."""
+
+    value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})]
+    when: When
+
+
+SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag("fields")], BY_KIND]
+
+
+def filled_names(text: str, known: Collection[str]) -> str:
+    """`text`, which may name these in braces; ValueError for another."""
+    for name in _NAME.findall(text):
+        if name not in known:
+            there = ", ".join(f"{{{one}}}" for one in known)
+            raise ValueError(f"{{{name}}} is not known here, only {there}")
+    return text
+
 
 RUN_NAMES = ("job_id", "user")
 """What a mount may name in braces; filled in where the job runs."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, Tag, model_validator
 
-from orchestrator.clusters.conditions import BY_KIND, filled_names
+from orchestrator.clusters.container import BY_KIND, filled_names
 from orchestrator.config.model import Count, Strict, Text, TimeLimit
 from orchestrator.slurm.notation import time_limit_s
 

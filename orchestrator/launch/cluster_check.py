@@ -10,9 +10,8 @@ from pathlib import Path
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.clusters.check import check_login
-from orchestrator.clusters.check_result import Finding
+from orchestrator.clusters.check_result import Finding, path_findings
 from orchestrator.clusters.generate import profile_text
-from orchestrator.clusters.paths import path_findings
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.clusters.conditions import MountFields, holds
-from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields, read_image
+from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields, MountFields, holds, read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.directives import site_place

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.check_result import Finding, Result
-from orchestrator.clusters.paths import Presence, path_findings, site_paths
+from orchestrator.clusters.check_result import Finding, Presence, Result, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.job_dir import JobRecord, private_folder, read_record

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from orchestrator.clusters.conditions import SetupFields, holds
+from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch.containers import wrapping_of
 from orchestrator.launch.directives import (

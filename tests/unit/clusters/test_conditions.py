@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.conditions import filled_names, holds
+from orchestrator.clusters.container import filled_names, holds
 from orchestrator.errors import ReproError
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.check_result import Finding
-from orchestrator.clusters.paths import Presence, path_findings, presence, site_paths
+from orchestrator.clusters.check_result import Finding, Presence, path_findings, presence, site_paths
 from tests.unit.clusters.sites import PLAIN, cluster_of
 
 EVERYTHING = """\
