@@ -355,10 +355,10 @@ def cancel(
         message("no job to cancel: the scheduler no longer has these jobs")
     else:
         refused = f", {len(cancelled.refused)} refused" if cancelled.refused else ""
-        message(f"{counted(len(cancelled.asked), 'job')} cancelled{refused}")
+        message(f"{counted(len(cancelled.asked), 'job')} asked to end{refused}")
     next_command(f"repro status {short_name(jobs[0].experiment)}", "whether they have ended")
     for problem in cancelled.unrecorded:
-        message(f"repro: {problem}; the ledger does not record that these jobs were cancelled")
+        message(f"repro: {problem}; the ledger does not record that these jobs were asked to end")
     if cancelled.unrecorded:
         raise typer.Exit(EXIT_USER_ERROR)
     if cancelled.refused:

@@ -31,24 +31,24 @@ def change(file: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("submit figure-133 --cluster here", ['repro: figure-133: no such experiment; did you mean "figure-13"?']),
-        ("submit figure-13 --cluster her", ['repro: her: no such cluster; did you mean "here"?']),
+        ("submit figure-133 --cluster here", ['repro: figure-133: no such experiment. Did you mean "figure-13"?']),
+        ("submit figure-13 --cluster her", ['repro: her: no such cluster. Did you mean "here"?']),
         (
             "submit figure-133 --cluster her --where pq=8",
             [
-                'repro: figure-133: no such experiment; did you mean "figure-13"?',
-                'repro: her: no such cluster; did you mean "here"?',
+                'repro: figure-133: no such experiment. Did you mean "figure-13"?',
+                'repro: her: no such cluster. Did you mean "here"?',
                 "repro: --where pq",
             ],
         ),
         ("render figure-13 --cluster clusters/none.yaml", ["repro: clusters/none.yaml no such "]),
         (
             "submit figure-13 --cluster here --scale cpi",
-            ['repro: cpi: no such scale; did you mean "cpu"?'],
+            ['repro: cpi: no such scale. Did you mean "cpu"?'],
         ),
         (
             "render figure-13 --cluster here --scale cpu --where pp=3",
-            ["repro: --where pp=3: no such case; there are pp: 1, 2, 4"],
+            ["repro: --where pp=3: no such case. Hint: there are pp: 1, 2, 4"],
         ),
         (
             "render figure-13 --cluster here --scale cpu --where pp",
@@ -56,14 +56,14 @@ def change(file: Path, old: str, new: str) -> None:
         ),
         (
             "render figure-13 --cluster here --scale cpu --where dp=2",
-            ["repro: --where dp=2: no such case; there are dp: 1"],
+            ["repro: --where dp=2: no such case. Hint: there are dp: 1"],
         ),
         ("status figure-133", None),
         ("status --where pp=x", None),
-        ("logs 0123", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
-        ("cancel figure-13", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]),
-        ("collect", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local --wait"]),
-        ("plot", ["repro: nothing was submitted yet; repro submit figure-13 --cluster local --wait"]),
+        ("logs 0123", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]),
+        ("cancel figure-13", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]),
+        ("collect", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]),
+        ("plot", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]),
     ],
 )
 def test_a_word_that_names_nothing_is_answered_with_the_nearest_and_changes_nothing(
@@ -83,7 +83,7 @@ def test_a_word_that_names_nothing_is_answered_with_the_nearest_and_changes_noth
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", 'gbz: unknown field; did you mean "gbs"?'),
+        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", 'gbz: unknown field. Did you mean "gbs"?'),
         ("title: Pipeline-", "title: [Pipeline-", "not YAML"),
         ("gpus: 64\n", "gpus: many\n", "gpus"),
         ("figure: Figure 13\n", "", "figure"),
@@ -226,7 +226,7 @@ def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Call
         done = repro(command, "zzz")
         assert (done.returncode, done.complaints) == (
             2,
-            ["repro: zzz: neither an experiment nor a job; repro status shows the jobs"],
+            ["repro: zzz: no experiment or job of this name; repro status shows the jobs"],
         )
     done = repro("logs", "figure-13")
     assert done.returncode == 2 and "3 jobs; logs are shown of one" in done.complaints[0]
@@ -276,9 +276,10 @@ def test_a_defect_of_ours_is_one_line_and_a_traceback_only_with_debug(
     def breaks(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("orchestrator.catalog.library.experiment_names", breaks)
+    monkeypatch.setattr("orchestrator.api.plans.experiment_names", breaks)
     done = repro("list")
     assert (
-        done.returncode == 2 and done.stderr == "repro: a defect of repro: KeyError: 'surprise'; --debug shows where\n"
+        done.returncode == 2
+        and done.stderr == "repro: defect in repro: KeyError: 'surprise'. Hint: --debug prints the traceback\n"
     )
     assert "Traceback" in repro("list", "--debug").stderr

@@ -90,10 +90,10 @@ def test_numbers_that_scatter_judge_nothing_and_fail_no_gate(repro: Caller, meas
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("figur-13",), 'figur-13: no such experiment; did you mean "figure-13"?'),
+        (("figur-13",), 'figur-13: no such experiment. Did you mean "figure-13"?'),
         (("table-1",), "table-1 was never submitted; repro submit table-1"),
         (("--cluster", "eos"), "no such jobs were submitted; repro status shows what was"),
-        (("--workload", "pretrian"), 'pretrian: no such workload; did you mean "pretrain"?'),
+        (("--workload", "pretrian"), 'pretrian: no such workload. Did you mean "pretrain"?'),
     ],
 )
 def test_what_cannot_be_judged_at_all_is_one_clear_line(

@@ -130,7 +130,7 @@ def test_faults_are_lines_on_stderr_the_table_is_on_stdout_and_the_exit_code_is_
         2,
         [
             "repro: clusters/mine.local.yaml:3:3 slurm.account: <your account>; write it in clusters/mine.local.yaml",
-            'repro: clusters/mine.local.yaml:2:3 slurm.partition: gpu: no such partition; did you mean "gpus"?',
+            'repro: clusters/mine.local.yaml:2:3 slurm.partition: gpu: no such partition. Did you mean "gpus"?',
         ],
     )
     assert sum(line.startswith(("wrong", "open")) for line in done.stdout.splitlines()) == 2
@@ -212,7 +212,7 @@ def test_this_machine_is_checked_without_slurm(repro: Caller, monkeypatch: pytes
     assert "next: repro submit figure-13 --cluster local --dry-run" in done.stderr
     monkeypatch.setattr("orchestrator.launch.preflight.absent_packages", lambda: ("torch",))
     done = repro("clusters", "check", "local")
-    assert done.returncode == 2 and done.stderr.startswith("repro: training: no torch; pip install ")
+    assert done.returncode == 2 and done.stderr.startswith("repro: training: no torch. Hint: pip install ")
 
 
 # ---- new and schema ------------------------------------------------------------------------------------------
@@ -245,14 +245,14 @@ def test_the_schema_is_the_file_that_shipped_profiles_name(repro: Caller) -> Non
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("show hre", 'repro: hre: no such cluster; did you mean "here"?'),
+        ("show hre", 'repro: hre: no such cluster. Did you mean "here"?'),
         ("show ./none.yaml", "repro: none.yaml no such file"),
-        ("check hre", 'repro: hre: no such cluster; did you mean "here"?'),
+        ("check hre", 'repro: hre: no such cluster. Did you mean "here"?'),
         ("check here --job", "repro: here has no Slurm; leave --job and --experiment out"),
         ("check here --experiment figure-13", "repro: here has no Slurm; leave --job and --experiment out"),
         ("check mine --scale cpu", "repro: --scale is an experiment's; say which with --experiment"),
         ("check mine --experiment figure-31", "repro: figure-31: no such experiment; did you mean"),
-        ("check mine --experiment figure-13 --scale cpi", 'repro: cpi: no such scale; did you mean "cpu"?'),
+        ("check mine --experiment figure-13 --scale cpi", 'repro: cpi: no such scale. Did you mean "cpu"?'),
         ("new mine", "repro: clusters/mine.yaml mine: there is such a cluster; take another name, or edit that file"),
         ("new selene", "repro: "),
         ("new ../up", "repro: '../up' is no name for a cluster; letters, digits and dashes"),

@@ -100,7 +100,7 @@ def test_the_series_of_a_job_that_runs_is_read_now_and_says_so(repro: Caller, mo
         ("-o numbers", "numbers: its ending says no format; say --export csv, json"),
         ("--export csv -o clusters", "clusters: a folder, not a file; name a file in it"),
         ("-o none/x.csv", "none/x.csv: there is no folder none; mkdir -p none"),
-        ("-o there.csv", "there.csv: exists already; --force replaces it"),
+        ("-o there.csv", "there.csv: exists already. Hint: --force replaces it"),
         ("--iterations --export md", "md is a table of cases; --iterations goes with csv, json, jsonl and parquet"),
         ("--iterations -o x.tex", "latex is a table of cases; --iterations goes with csv"),
         ("--where nonsense=1", "nonsense"),
@@ -139,7 +139,7 @@ def test_a_terminal_is_shown_no_carriage_returns_and_no_parquet(
     assert lines[0] == ",".join(NAMES) and len(lines) == 8 and not any("?" in line for line in lines)
     done = looking("collect", "--export", "parquet")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints == ["repro: parquet is nothing for a terminal; add -o FILE.parquet"]
+    assert done.complaints == ["repro: parquet is binary and cannot go to a terminal. Hint: add -o FILE.parquet"]
 
 
 def test_without_pyarrow_nothing_is_asked_for_and_a_line_says_what_to_install(
@@ -151,4 +151,4 @@ def test_without_pyarrow_nothing_is_asked_for_and_a_line_says_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     monkeypatch.setattr("orchestrator.api.figures.updated_ledger", nobody)
     done = looking("collect", "-o", "x.parquet")
-    assert done.complaints == ["repro: parquet needs pyarrow; pip install '.[parquet]'"] and done.returncode == 2
+    assert done.complaints == ["repro: parquet needs pyarrow. Hint: pip install '.[parquet]'"] and done.returncode == 2

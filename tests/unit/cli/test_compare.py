@@ -128,7 +128,7 @@ def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Cal
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("figur-13", 'figur-13: no such experiment; did you mean "figure-13"?'),
+        ("figur-13", 'figur-13: no such experiment. Did you mean "figure-13"?'),
         ("selene", "selene: no such experiment; two sides are two words, an experiment may stand before them"),
         (
             "figure-13 selene",
@@ -136,7 +136,7 @@ def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Cal
         ),
         ("a b c d", "a b c d: neither an experiment alone nor two sides; repro compare EXPERIMENT, or"),
         ("table-1", "table-1 was never submitted; repro submit table-1 --cluster local"),
-        ("selene eos2", 'eos2: neither a cluster with jobs, nor a date, a commit or a run; did you mean "eos"?'),
+        ("selene eos2", 'eos2: neither a cluster with jobs, nor a date, a commit or a run. Did you mean "eos"?'),
         ("selene selene", "selene and selene: both are the cluster selene; give two that differ"),
         ("selene 2026-10-01", "the cluster selene and the date 2026-10-01 share no case; repro status shows"),
         (

@@ -100,12 +100,12 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(repro: Caller)
     assert done.returncode == 2 and done.stdout == ""
     assert done.complaints == [
         f"repro: clusters/site.yaml:10:5 kept is already a file, {repro.site.folder}/kept.sqsh: nothing to import",
-        'repro: pretrian: site has no such image; did you mean "pretrain"?',
+        'repro: pretrian: site has no such image. Did you mean "pretrain"?',
         "repro: clusters/site.yaml:11:5 container.images.blank: still to be filled in, <the image of the other "
         "program>; write it in clusters/site.local.yaml",
     ]
     assert repro("images", "import", "--cluster", "sit").complaints == [
-        'repro: sit: no such cluster; did you mean "site"?'
+        'repro: sit: no such cluster. Did you mean "site"?'
     ]
     assert everything_in(repro.site.folder) == before
 

@@ -120,9 +120,9 @@ def test_the_lines_of_one_rank_are_printed_with_their_labels_and_no_others(made:
     assert (done.returncode, done.stdout.encode()) == (0, b"".join(SRUN.splitlines(True)[i] for i in (1, 3, 4, 7)))
     silent = made.repro("logs", "a-id", "--rank", "2")
     assert (silent.returncode, silent.stdout) == (0, "")
-    assert silent.stderr.startswith("rank 2 of a-id (a) has printed nothing")
+    assert silent.stderr.startswith("rank 2 of a-id (a) has no labelled lines")
     outside = made.repro("logs", "a-id", "--rank", "4")
-    assert (outside.returncode, outside.complaints) == (2, ["repro: --rank 4: the job has 4 ranks; 0 to 3"])
+    assert (outside.returncode, outside.complaints) == (2, ["repro: --rank 4: the job has 4 ranks. Hint: 0 to 3"])
     assert made.repro("logs", "a-id", "--rank", "-1").returncode == 2
 
 
@@ -158,7 +158,7 @@ def test_an_earlier_attempt_is_shown_by_its_number(made: MadeJobs) -> None:
     for words in (("--attempt", "1"), ("--attempt", "1", "-f")):  # it has ended, whatever the other does
         assert made.repro("logs", "a-id", *words).stdout == "the first time\n"
     done = made.repro("logs", "a-id", "--attempt", "3")
-    assert (done.returncode, done.complaints) == (2, ["repro: --attempt 3: a-id has no such attempt; 1 to 2"])
+    assert (done.returncode, done.complaints) == (2, ["repro: --attempt 3: a-id has no such attempt. Hint: 1 to 2"])
 
 
 def test_a_log_that_is_not_there_yet_is_waited_for_and_an_empty_one_is_no_fault(made: MadeJobs) -> None:
@@ -171,7 +171,7 @@ def test_a_log_that_is_not_there_yet_is_waited_for_and_an_empty_one_is_no_fault(
     made.submit("b", token="18")
     done = made.repro("logs", "b-id")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.splitlines()[0] == "b-id (b) has written nothing yet; it is PENDING"
+    assert done.stderr.splitlines()[0] == "b-id (b) has no output yet; it is PENDING"
 
 
 def test_what_is_written_just_before_the_end_is_printed(made: MadeJobs) -> None:
@@ -207,8 +207,8 @@ def test_a_log_that_begins_anew_is_followed_from_its_start(made: MadeJobs) -> No
     assert done.returncode == 0
     assert done.stdout == iterations(3) + "anew\nthe last of the old\nanother\n"
     assert done.stderr.splitlines()[:2] == [
-        "the log was cut off and begins anew",
-        "the log was replaced by another",
+        "the log was cut off and is printed from its new start",
+        "the log was replaced by another file",
     ]
 
 

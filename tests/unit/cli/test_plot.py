@@ -40,7 +40,7 @@ def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path,
         ("-o figure", "figure: no such picture format; end it in .png, .svg, .pdf"),
         ("-o folder.png", "folder.png: a folder, not a file; name a file in it"),
         ("-o none/x.png", "none/x.png: there is no folder none; mkdir -p none"),
-        ("-o there.png", "there.png: exists already; --force replaces it"),
+        ("-o there.png", "there.png: exists already. Hint: --force replaces it"),
         ("-o there.png/x.png", "there.png/x.png: there.png is no folder"),
         ("--where nonsense=1", "nonsense"),
     ],
@@ -95,4 +95,4 @@ def test_without_matplotlib_a_line_says_what_to_install(looking: Caller, monkeyp
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = looking("plot")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints[-1] == "repro: drawing needs matplotlib; pip install '.[plot]'"
+    assert done.complaints[-1] == "repro: drawing needs matplotlib. Hint: pip install '.[plot]'"

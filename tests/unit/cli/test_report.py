@@ -98,7 +98,7 @@ def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, l
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("figure-99 -o page", 'figure-99: no such experiment; did you mean "'),
+        ("figure-99 -o page", 'figure-99: no such experiment. Did you mean "'),
         ("sc21 -o page", "sc21: a paper, not an experiment; it has "),
         ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted; repro submit "),
         ("--scale quad -o page", "nothing that could be shown was submitted at quad; repro status shows what was"),
@@ -125,5 +125,5 @@ def test_forced_it_is_written_beside_what_is_there(repro: Caller) -> None:
 def test_before_anything_was_submitted_it_says_what_to_submit(repro: Caller) -> None:
     done = repro("report", "-o", "page")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints == ["repro: nothing was submitted yet; repro submit figure-13 --cluster local"]
+    assert done.complaints == ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]
     assert not (repro.site.folder / "page").exists()

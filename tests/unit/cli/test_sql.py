@@ -87,7 +87,7 @@ def test_the_question_that_it_proposes_can_be_asked(asking: Caller) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["select verdikt from v_results"], 'repro: verdikt: no such column; did you mean "verdict"?'),
+        (["select verdikt from v_results"], 'repro: verdikt: no such column. Did you mean "verdict"?'),
         (["delete from jobs"], "repro: the ledger can only be read (not authorized); give one SELECT"),
         (["select 1", "--json", "--csv"], "repro: --json and --csv: give one of them"),
     ],

@@ -38,12 +38,15 @@ def shown(made: MadeJobs, *words: str) -> dict[str, dict[str, Any]]:
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 100, lines: int = 30) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
 
 def frames(done: Done) -> list[list[str]]:
-    """What was drawn, picture by picture, without what clears the rest of a line."""
-    return [frame.replace("\033[K", "").splitlines() for frame in done.stdout.split("\033[H")[1:]]
+    """Return the lines of each picture, without codes of the terminal. The last one is drawn twice, at the end."""
+    text = re.sub(r"\033\[\?25[lh]", "", done.stdout)
+    pictures = [re.sub(r"\033\[[0-9;]*[A-Za-z]", "", frame).splitlines() for frame in text.split("\r\033[2K")]
+    return pictures[:-1]
 
 
 def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None:
@@ -51,7 +54,7 @@ def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None
     for words in (("status",), ("status", "--watch")):
         done = repro(*words)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr.splitlines() == ["nothing was submitted yet", "next: repro list   # what there is to run"]
+        assert done.stderr.splitlines() == ["nothing was submitted yet", "next: repro list   # the experiments"]
     assert json.loads(repro("status", "--json").stdout) == []
     assert everything_in(repro.site.folder) == before
 
@@ -85,7 +88,7 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
         (counts,) = json.loads(made.repro("status", "--json").stdout)
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == (
-        "everything [##........] 1/4 verified, 1 running, 1 waiting, 1 failed (1 timeout)"
+        "all experiments [##........] 1/4 verified, 1 running, 1 waiting, 1 failed (1 timeout)"
     )
     assert "1 timeout" in done.stdout.splitlines()[1]
     assert (counts["experiment"], counts["cases"], counts["verified"]) == ("sc21/figure-13", 4, 1)
@@ -115,7 +118,7 @@ def test_a_time_limit_that_comes_first_is_what_is_left_and_said_to_cut_the_job_o
     rows = shown(made)
     assert [rows[job]["left_by"] for job in ("a-id", "b-id", "c-id")] == ["time limit", "pace", "time limit"]
     assert 115 <= rows["a-id"]["left_s"] <= 121 and rows["b-id"]["left_s"] == 60
-    assert re.fullmatch("at its pace it needs [23]m more than its time limit leaves", rows["a-id"]["why"])
+    assert re.fullmatch("needs [23]m more than its time limit at this pace", rows["a-id"]["why"])
     assert rows["b-id"]["why"] is None and rows["c-id"]["why"] is None
     lines = made.repro("status").stdout.splitlines()
     assert "m (time limit)" in lines[1] and "time limit" not in lines[2]
@@ -141,7 +144,7 @@ def test_of_a_log_of_a_gigabyte_only_the_end_is_read_and_of_a_waiting_job_nothin
         read.append((folder.name, len(tail)))
         return tail
 
-    monkeypatch.setattr(job_dir, "tail_bytes", counting)
+    monkeypatch.setattr("orchestrator.reading.job_status.tail_bytes", counting)
     began = time.monotonic()
     rows = shown(made)
     assert time.monotonic() - began < 1.0
@@ -217,9 +220,9 @@ def test_states_that_could_not_be_asked_for_are_shown_with_their_age(made: MadeJ
     made.answer = RefreshResult(("squeue: no answer",), now())
     done = made.repro("status")
     assert done.returncode == 0 and "PENDING" in done.stdout
-    assert done.stderr.splitlines()[:2] == ["note: squeue: no answer", "note: states are as last seen 4m ago"]
+    assert done.stderr.splitlines()[:2] == ["note: squeue: no answer", "note: states are from 4m ago"]
     made.update("a-id", refreshed_at=now() + timedelta(seconds=1))  # only accounting is away
-    assert "as last seen" not in made.repro("status").stderr
+    assert "states are from" not in made.repro("status").stderr
     made.answer = RefreshResult((), now())
     assert "note:" not in made.repro("status").stderr
 
@@ -279,7 +282,7 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     ]
     on_a_terminal(monkeypatch)
     done = made.repro("status", "--watch")
-    assert done.returncode == 0 and done.stdout.count("\033[2J") == 1  # before the first picture alone
+    assert done.returncode == 0 and "\033[2J" not in done.stdout  # the terminal is never cleared
     pictures = frames(done)
     assert len(pictures) == 4
     assert [next(line for line in one if line.startswith("a-id")).split()[2] for one in pictures] == [
@@ -287,7 +290,7 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     ]
     assert ["5/8" in "".join(one) for one in pictures[:2]] == [False, True]
     assert all(one[0].startswith("figure-13 cpu local [") for one in pictures)
-    assert all("Slurm was asked at " in "".join(one) for one in pictures)
+    assert all("Slurm was queried at " in "".join(one) for one in pictures)
     assert all(len(line) <= 100 for one in pictures for line in one)
     assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
 
@@ -313,7 +316,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_jobs(made: MadeJobs) -> None:
     made.submit("a")
     made.then = [lambda: None, interrupt]
     done = made.repro("status", "--watch")
-    assert done.returncode == 130 and done.stderr.splitlines()[-1] == "no longer watching; the jobs go on"
+    assert done.returncode == 130 and done.stderr.splitlines()[-1] == "no longer watching; the jobs continue"
     assert made.row("a-id").phase == "waiting"
 
 

@@ -126,7 +126,7 @@ def failed(repro: Caller) -> Caller:
 def test_a_retry_leaves_what_would_fail_again_and_says_why_and_how(failed: Caller) -> None:
     done = failed("retry", "figure-13")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.complaints == ["nothing to run again", "failed (gpu-oom): it would run out of memory again"]
+    assert done.complaints == ["no jobs to run again", "failed (gpu-oom): it would run out of memory again"]
     assert last_line(done).startswith("next: repro retry figure-13 --class gpu-oom")
     assert len(failed.site.started()) == 1
 
@@ -139,13 +139,13 @@ def test_a_retry_by_class_runs_it_as_the_next_attempt_of_the_same_job(failed: Ca
     wait_until(lambda: status(failed)[0]["verdict"] == "verified")
     (row,) = rows(failed.site)
     assert (row.job_id, row.number) == (before.job_id, 2) and row.folder != before.folder
-    assert failed("retry", "figure-13", "--class", "gpu-oom").complaints == ["nothing to run again"]
+    assert failed("retry", "figure-13", "--class", "gpu-oom").complaints == ["no jobs to run again"]
 
 
 def test_a_retry_by_the_jobs_id_and_of_another_class_than_its_own(failed: Caller) -> None:
     (before,) = rows(failed.site)
     done = failed("retry", before.job_id[:6], "--class", "timeout,node-fail")
-    assert done.complaints[0] == "nothing to run again" and len(failed.site.started()) == 1
+    assert done.complaints[0] == "no jobs to run again" and len(failed.site.started()) == 1
     assert failed("retry", before.job_id[:6], "--class", "timeout, gpu-oom").complaints == ["1 job submitted again"]
     wait_until(lambda: len(failed.site.started()) == 2)
 
@@ -173,12 +173,12 @@ def test_a_retry_with_another_time_limit_has_it_in_its_script(failed: Caller, wo
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--class", "gpu-om"), 'repro: --class gpu-om: no such class; did you mean "gpu-oom"?'),
-        (("--class", "zzzzz"), "repro: --class zzzzz: no such class; there are not-submitted, refused, "),
-        (("--time", "soon"), "repro: --time soon: no time limit; for example --time +50%, +0:30:00 or 2:00:00"),
-        (("--time", "+50"), "repro: --time +50: no time limit"),
-        (("--time", "1:99:00"), "repro: --time 1:99:00: no time limit"),
-        (("--time", "-0:30:00"), "repro: --time -0:30:00: no time limit"),
+        (("--class", "gpu-om"), 'repro: --class gpu-om: no such class. Did you mean "gpu-oom"?'),
+        (("--class", "zzzzz"), "repro: --class zzzzz: no such class. Hint: classes: not-submitted, refused, "),
+        (("--time", "soon"), "repro: --time soon: not a time limit. Hint: for example +50%, +0:30:00 or 2:00:00"),
+        (("--time", "+50"), "repro: --time +50: not a time limit"),
+        (("--time", "1:99:00"), "repro: --time 1:99:00: not a time limit"),
+        (("--time", "-0:30:00"), "repro: --time -0:30:00: not a time limit"),
     ],
 )
 def test_a_class_or_a_limit_that_is_none_is_refused_and_nothing_is_run(
@@ -272,7 +272,7 @@ def test_a_name_of_a_cluster_in_the_ledger_is_no_path(failed: Caller) -> None:
     with new_ledger(failed.site.folder).writing() as session:
         session.execute(sa.update(Run).values(profile_file=None, cluster=str(file)))
     done = failed("retry", "figure-13", "--class", "gpu-oom")
-    assert done.returncode == 2 and "no such cluster; name the profile yourself" in done.stderr
+    assert done.returncode == 2 and "no such cluster. Hint: name the profile yourself" in done.stderr
     assert len(failed.site.started()) == 1
 
 
@@ -383,7 +383,7 @@ def test_a_job_that_has_ended_is_not_waited_for(repro: Caller) -> None:
 
 def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     assert submit(repro, *ONE, "--after", "zzz").complaints == [
-        "repro: zzz: neither an experiment nor a job; repro status shows the jobs"
+        "repro: zzz: no experiment or job of this name; repro status shows the jobs"
     ]
     repro.site.behave("hang")
     submit(repro, *ONE)
@@ -400,7 +400,7 @@ def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest
 def test_one_at_a_time_is_what_this_machine_does_whatever_is_asked_for(repro: Caller) -> None:
     done = submit(repro, *ONE, "--max-parallel", "2", "--wait")
     assert done.returncode == 0
-    assert "note: here runs one job at a time, whatever --max-parallel allows" in done.complaints
+    assert "note: here runs one job at a time; --max-parallel has no effect" in done.complaints
     assert "note:" not in submit(repro, *ONE, "--max-parallel", "1").stderr
 
 
@@ -440,7 +440,7 @@ def test_what_a_full_queue_did_not_take_is_said_with_what_sends_it(
     on_slurm(repro, monkeypatch).has_room_for(3)
     done = repro(*THERE, "--json")
     assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 queued")
-    assert any(line.startswith("3 wait their turn: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
+    assert any(line.startswith("3 queued: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
     assert sorted(row["state"] for row in json.loads(done.stdout)) == ["QUEUED"] * 3 + ["PENDING"] * 3
     assert last_line(done) == "next: repro wait figure-13   # sends what waits its turn, as there is room"
 

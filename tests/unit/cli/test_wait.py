@@ -33,7 +33,7 @@ def test_jobs_of_this_machine_are_waited_for_and_judged(repro: Caller) -> None:
     assert "3/3 cases ended" in done.stderr and "[##########] 3/3 verified" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro collect figure-13 ")
     again = repro("wait")
-    assert (again.returncode, again.stdout, again.complaints) == (0, "", ["nothing is under way"])
+    assert (again.returncode, again.stdout, again.complaints) == (0, "", ["no open jobs"])
     assert repro("wait", "figure-13").returncode == 0
 
 
@@ -67,7 +67,7 @@ def test_only_what_is_named_is_waited_for(made: MadeJobs) -> None:
     done = made.repro("wait", "b-id")
     assert done.returncode == 0 and [line.split()[0] for line in done.stdout.splitlines()[1:]] == ["b-id"]
     unknown = made.repro("wait", "b-id", "zzz")
-    assert unknown.returncode == 2 and "zzz: neither an experiment nor a job" in unknown.stderr
+    assert unknown.returncode == 2 and "zzz: no experiment or job of this name" in unknown.stderr
 
 
 def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not(made: MadeJobs) -> None:
@@ -96,7 +96,7 @@ def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("JobHeldUser", "JobHeldUser: is held by its user or an account's coordinator; release it with"),
+        ("JobHeldUser", "JobHeldUser: is held by its user or an account's coordinator. Hint: release it with"),
         ("DependencyNeverSatisfied", "DependencyNeverSatisfied: waits for another job to end well, which it did not"),
     ],
 )
@@ -109,7 +109,7 @@ def test_what_can_never_start_is_not_waited_for_once_nothing_else_is_left(
     done = made.repro("wait")
     assert done.returncode == 1 and made.then == [interrupt]
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("b-id (b): ")]
-    assert said in line and "; " in line
+    assert said in line and ". Hint: " in line
     assert "1/2 verified, 1 waiting" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro history b-id ")
 
@@ -128,7 +128,7 @@ def test_jobs_held_by_the_same_thing_are_said_in_one_line(made: MadeJobs) -> Non
         made.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
     lines = [line for line in made.repro("wait").stderr.splitlines() if ": is " in line or ": asks " in line]
     assert len(lines) == 2
-    assert lines[0].startswith("2 jobs, a-id (a) first: JobHeldUser: ") and "scontrol release ID" in lines[0]
+    assert lines[0].startswith("2 jobs, first a-id (a): JobHeldUser: ") and "scontrol release ID" in lines[0]
     assert lines[1].startswith("c-id (c): BadConstraints: ")
 
 
@@ -143,7 +143,7 @@ def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_
     done = made.repro("wait")
     assert done.returncode == 1 and made.then == [interrupt]
     assert "a-id (a): JobHeldUser: is held by" in done.stderr
-    assert "b-id (b): waits its turn (the queue is full); repro wait b-id sends it" in done.stderr
+    assert "b-id (b): queued, not submitted yet (the queue is full). Hint: repro wait b-id submits it" in done.stderr
     made.then = [lambda: None, lambda: None, lambda: made.ends("b-id")]
     assert made.repro("wait", "b-id").returncode == 0 and made.then == []
 
@@ -207,7 +207,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:
     done = made.repro("wait")
     assert done.returncode == 130 and made.row("a-id").phase == "waiting"
     assert done.stderr.splitlines()[-2:] == [
-        "no longer waiting; the jobs go on",
+        "no longer waiting; the jobs continue",
         "next: repro status figure-13 --watch   # or: repro cancel figure-13",
     ]
 

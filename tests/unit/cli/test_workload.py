@@ -80,8 +80,8 @@ def test_a_figure_is_planned_with_another_program_and_says_so(repro: Caller) -> 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("plan figure-13 --workload pretain", 'pretain: no such workload; did you mean "pretrain"?'),
-        ("submit figure-13 --cluster here --workload pretain", 'pretain: no such workload; did you mean "pretrain"?'),
+        ("plan figure-13 --workload pretain", 'pretain: no such workload. Did you mean "pretrain"?'),
+        ("submit figure-13 --cluster here --workload pretain", 'pretain: no such workload. Did you mean "pretrain"?'),
         (
             "submit figure-13 --cluster local --scale cpu --workload megatron-2021 --dry-run",
             "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only; leave",
@@ -166,7 +166,7 @@ def test_status_and_cancel_can_be_asked_for_one_program(both: Caller) -> None:
         done = both(*words, "--workload", "pretain")
         assert (done.returncode, done.complaints[0]) == (
             2,
-            'repro: pretain: no such workload; did you mean "pretrain"?',
+            'repro: pretain: no such workload. Did you mean "pretrain"?',
         )
 
 
