@@ -95,7 +95,7 @@ def test_a_database_or_a_user_that_is_not_there_is_yours_to_mend(postgresql: Pos
         (postgresql.url("nowhere"), 'database "nowhere" does not exist'),
         (postgresql.url("postgres", user="nobody"), 'role "nobody" does not exist'),
     ):
-        with pytest.raises(ReproError, match=f"refused .{reason}. Hint: check user, password and database") as caught:
+        with pytest.raises(ReproError, match=f"refused .{reason}.. Hint: check user, password and database") as caught:
             open_ledger(url)
         assert caught.value.exit_code == EXIT_USER_ERROR and "\n" not in str(caught.value)
 

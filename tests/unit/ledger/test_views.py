@@ -125,7 +125,7 @@ def test_times_hours_and_metrics_have_their_units(ledger: Ledger) -> None:
     assert one["gpu_hours"] == pytest.approx(8 * 5400.25 / 3600)
     assert (one["iteration_ms"], one["iteration_ms_spread"], one["iterations_used"]) == (800.25, 1.5, 17)
     assert (one["max_memory_allocated_bytes"], one["tflops_per_gpu"]) == (2.0**36, None)
-    assert (one["tensor_parallel"], one["global_batch_size"], one["micro_batch_size"]) == (2, 4, None)
+    assert (one["tensor_parallel"], one["global_batch_size"], one["micro_batch_size"]) == (2, 4, 1)
     assert (one["git_commit"], one["code"], one["gpus"]) == ("c0ffee", "code", 8)
     assert (found["b"]["gpu_hours"], found["b"]["elapsed_s"]) == (None, 5400.25), "processes on cores are no GPUs"
     lines = [(row["iteration"], row["elapsed_ms"], bool(row["used"])) for row in rows(ledger, "v_iterations")]
