@@ -54,7 +54,7 @@ import sys
 import orchestrator.workloads
 
 orchestrator.workloads.__path__.append(sys.argv.pop(1))
-from orchestrator.cli.app import main
+from orchestrator.cli.main import main
 
 main()
 """
