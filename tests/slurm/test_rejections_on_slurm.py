@@ -45,7 +45,7 @@ def test_a_refusal_names_what_to_change(options: str, tmp_path: Path) -> None:
     assert not problem.what.startswith("sbatch") and problem.what.split(":")[0] in refused.stderr
 
 
-@pytest.mark.parametrize(("text", "mend"), [("true\n", "#!/bin/bash"), ("", "nothing"), ("#!/bin/sh\r\n", "Unix")])
+@pytest.mark.parametrize(("text", "hint"), [("true\n", "#!/bin/bash"), ("", "nothing"), ("#!/bin/sh\r\n", "Unix")])
 def test_a_broken_script_names_the_template(text: str, hint: str, tmp_path: Path) -> None:
     problem = explain_rejection(run_slurm(["sbatch", _script(tmp_path, text)]).stderr)
     assert problem.hint is not None and hint in problem.hint
