@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from orchestrator.clusters.layers import dotted as dotted
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
+    from orchestrator.clusters.program import ImageRow as ImageRow
+    from orchestrator.clusters.program import image_rows as image_rows
     from orchestrator.clusters.program import imported_file as imported_file
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import cluster_names as cluster_names
@@ -83,9 +85,7 @@ if TYPE_CHECKING:
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
     from orchestrator.launch.cluster_check import check_cluster as check_cluster
     from orchestrator.launch.cluster_check import new_cluster as new_cluster
-    from orchestrator.launch.images import ImageRow as ImageRow
     from orchestrator.launch.images import Import as Import
-    from orchestrator.launch.images import image_rows as image_rows
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
@@ -138,11 +138,11 @@ _NAMES = {
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
     "clusters.layers": "dotted leaves",
     "clusters.profile": "schema_text",
-    "clusters.program": "imported_file",
+    "clusters.program": "ImageRow image_rows imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
     "config.yaml": "shown",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
-    "launch.images": "ImageRow Import image_rows import_images import_progress wanted_images",
+    "launch.images": "Import import_images import_progress wanted_images",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",

@@ -80,7 +80,9 @@ def _is_experiment(name: str) -> bool:
 def _require_experiment(name: str) -> None:
     if not _is_experiment(name):
         near = did_you_mean(name, map(short_name, api.experiment_names(find_folders())))
-        raise ReproError(Problem("no such experiment", f"{name}:", near or "two sides are two words: A B"))
+        raise ReproError(
+            Problem("no such experiment", f"{name}:", near or "to compare two runs, use repro compare [EXPERIMENT] A B")
+        )
 
 
 def _print_published(comparison: api.PublishedComparison, json: bool) -> None:

@@ -358,7 +358,8 @@ def cancel(
         message(f"{counted(len(cancelled.asked), 'job')} asked to end{refused}")
     next_command(f"repro status {short_name(jobs[0].experiment)}", "whether they have ended")
     for problem in cancelled.unrecorded:
-        message(f"repro: {problem}; the ledger does not record that these jobs were asked to end")
+        what = f"{problem.what}; the ledger does not record that these jobs were asked to end"
+        message(f"repro: {Problem(what, problem.location, problem.hint)}")
     if cancelled.unrecorded:
         raise typer.Exit(EXIT_USER_ERROR)
     if cancelled.refused:

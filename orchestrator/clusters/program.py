@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,58 @@ def _link(file: Path) -> str | None:
     except OSError:
         return None
     return target if "/" not in target else None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRow:
+    """Image of a profile.
+
+    `says` is the value in the profile. `location` is the file or registry name for jobs, if filled in.
+    `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
+    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside
+    the file; None if the site keeps the file itself. `bytes` is the size of the file.
+    """
+
+    name: str
+    says: str
+    location: str | None
+    there: str | None
+    digest: str | None
+    digest_of: str | None
+    imported: str | None
+    user: str | None
+    bytes: int | None
+    where: str
+
+
+def image_rows(cluster: Cluster) -> list[ImageRow]:
+    """Return the images of the profile, in its order."""
+    container = cluster.profile.container
+    return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
+
+
+def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
+    location = cluster.image_location(name)
+    if location is not None and location.startswith("<"):
+        location = None
+    path = read_image(location).path if location is not None else None
+    record: dict[str, Any] = {}
+    there, size = (None if location and not path else "no"), None
+    if path is not None and not cluster.profile.site.login_sees_paths:
+        there = "on the nodes"
+    elif path is not None and is_there(Path(path)):
+        there, record, size = "yes", import_record(Path(path)), _size(Path(path))
+    digest, digest_of, imported, user = (_text(record, key) for key in ("digest", "digest_of", "imported", "user"))
+    where = cluster.layered.where(("container", "images", name))
+    return ImageRow(name, says, location, there, digest, digest_of, imported, user, size, where)
+
+
+def _size(file: Path) -> int | None:
+    """Return the size in bytes; None for a folder, which Apptainer accepts as an image."""
+    found = file.stat()
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _text(record: dict[str, Any], key: str) -> str | None:
+    value = record.get(key)
+    return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Images of a profile: their files, who imported them, and the import of a registry's image to one file."""
+"""Import of images from a registry: one job for each image, which writes one file for all jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import dataclasses
 import json
 import secrets
 import shlex
-import stat
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from orchestrator.clusters.container import ContainerFields, read_image
 from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, recorded_uris
@@ -33,65 +31,6 @@ from orchestrator.slurm.query import may_have_comment, query_jobs
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase, meaning_of
 from orchestrator.text import printable_line
-
-if TYPE_CHECKING:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class ImageRow:
-    """Image of a profile.
-
-    `says` is the value in the profile. `location` is the file or registry name for jobs, if filled in.
-    `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
-    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside
-    the file; None if the site keeps the file itself. `bytes` is the size of the file.
-    """
-
-    name: str
-    says: str
-    location: str | None
-    there: str | None
-    digest: str | None
-    digest_of: str | None
-    imported: str | None
-    user: str | None
-    bytes: int | None
-    where: str
-
-
-def image_rows(cluster: Cluster) -> list[ImageRow]:
-    """Return the images of the profile, in its order."""
-    container = cluster.profile.container
-    return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
-
-
-def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
-    location = cluster.image_location(name)
-    if location is not None and location.startswith("<"):
-        location = None
-    path = read_image(location).path if location is not None else None
-    record: dict[str, Any] = {}
-    there, size = (None if location and not path else "no"), None
-    if path is not None and not cluster.profile.site.login_sees_paths:
-        there = "on the nodes"
-    elif path is not None and is_there(Path(path)):
-        there, record, size = "yes", import_record(Path(path)), _size(Path(path))
-    digest, digest_of, imported, user = (_text(record, key) for key in ("digest", "digest_of", "imported", "user"))
-    where = cluster.layered.where(("container", "images", name))
-    return ImageRow(name, says, location, there, digest, digest_of, imported, user, size, where)
-
-
-def _size(file: Path) -> int | None:
-    """Return the size in bytes; None for a folder, which Apptainer accepts as an image."""
-    found = file.stat()
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def _text(record: dict[str, Any], key: str) -> str | None:
-    value = record.get(key)
-    return value if isinstance(value, str) else None
-
 
 LONGEST = "1:00:00"
 """Time limit of an import, if the limits of the site allow it."""

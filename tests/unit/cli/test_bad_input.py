@@ -83,7 +83,7 @@ def test_a_word_that_names_nothing_is_answered_with_the_nearest_and_changes_noth
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", 'gbz: unknown field. Did you mean "gbs"?'),
+        ("  gbs: [32, 128]\nrules", "  gbz: [32, 128]\nrules", ':13:3 matrix.gbz: no such axis. Did you mean "gbs"?'),
         ("title: Pipeline-", "title: [Pipeline-", "not YAML"),
         ("gpus: 64\n", "gpus: many\n", "gpus"),
         ("figure: Figure 13\n", "", "figure"),
@@ -151,7 +151,7 @@ def test_a_machine_without_sbatch_is_exit_3_and_leaves_nothing(repro: Caller, mo
     words = ("submit", "figure-13", "--cluster", "there", "--scale", "cpu")
     done = repro(*words)
     assert done.returncode == 3
-    assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: sbatch is not on this machine; ")
+    assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: sbatch is not on this machine. Hint: ")
     assert everything_in(repro.site.folder) == before
     assert repro(*words, "--dry-run").returncode == 0
     assert repro("render", *words[1:], "--where", "pp=1").returncode == 0
@@ -217,7 +217,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_job_behind(site: Site) -> None:
 def test_a_ledger_in_a_folder_that_is_not_there_is_named(repro: Caller) -> None:
     done = repro("submit", "figure-13", *HERE, "--database", "no/such/results.db")
     assert done.returncode == 2
-    assert done.complaints == [f"repro: {repro.site.folder}/no/such: no such folder for the ledger; make it first"]
+    assert done.complaints == [
+        f"repro: {repro.site.folder}/no/such: no such folder for the ledger. Hint: make it first"
+    ]
 
 
 def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Caller) -> None:
@@ -226,7 +228,7 @@ def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Call
         done = repro(command, "zzz")
         assert (done.returncode, done.complaints) == (
             2,
-            ["repro: zzz: no experiment or job of this name; repro status shows the jobs"],
+            ["repro: zzz: no experiment or job of this name. Hint: repro status shows the jobs"],
         )
     done = repro("logs", "figure-13")
     assert done.returncode == 2 and "3 jobs; logs are shown of one" in done.complaints[0]

@@ -431,7 +431,7 @@ def test_pages_that_other_code_made_are_said_to_prove_nothing(
     done = changed(reviewer, files, tmp_path, change, with_sums=True)
     assert done.returncode == 0
     assert "pages     report.html not compared: another version of repro made the bundle\n" in done.stdout
-    assert "consistent with its own checksums and logs: numbers and claims follow from the logs" in done.stderr
+    assert "consistent with its checksums and logs: numbers and claims follow from the logs" in done.stderr
     assert "note: report.html and README.txt are not checked" in done.stderr
 
 
@@ -581,13 +581,13 @@ def test_what_is_no_bundle_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["verify"], "verify takes a file, and no option but --allowed-signers. Hint: repro bundle verify FILE"),
-        (["verify", "x", "--force"], "verify takes a file, and no option but --allowed-signers"),
-        (["verify", "x", "--sign", "key"], "verify takes a file, and no option but --allowed-signers"),
-        (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only verify takes it. Hint: --sign KEY"),
+        (["verify"], "verify needs a file, and its only option is --allowed-signers. Hint: repro bundle verify FILE"),
+        (["verify", "x", "--force"], "verify needs a file, and its only option is --allowed-signers"),
+        (["verify", "x", "--sign", "key"], "verify needs a file, and its only option is --allowed-signers"),
+        (["figure-13", "--allowed-signers", "x"], "--allowed-signers: only for verify. Hint: --sign KEY"),
         (["figure-13", "--sign", "no-key"], "--sign no-key: no such file. Hint: ssh-keygen -t ed25519 makes a key"),
         (["verify", "x", "--allowed-signers", "no-file"], "--allowed-signers no-file: no such file"),
-        (["figure-13", "x"], "x: only verify takes a file here. Hint: -o names the one to write"),
+        (["figure-13", "x"], "x: only verify reads a file. Hint: -o names the file to write"),
         (["verify", "nowhere.tar.zst"], "nowhere.tar.zst: No such file or directory"),
         (["verify", "."], ".: Is a directory"),
         (["figure-13", "--scale", "quad"], "figure-13 at quad was never submitted"),

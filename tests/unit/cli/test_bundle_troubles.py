@@ -196,7 +196,7 @@ def test_what_an_older_repro_had_read_is_held_against_its_logs_as_far_as_that_we
         file = tmp_path / "a.tar.zst"
         assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
         done = repro_there("bundle", "verify", str(file))
-        assert "7 of them only as far as an older repro had read them" in done.stdout and done.returncode == 0
+        assert "; 7 compared only in what an older repro recorded" in done.stdout and done.returncode == 0
         changed = {
             path: text.replace(b'"value": 420.0', b'"value": 421.0') if path.endswith("metrics.jsonl") else text
             for path, text in content(file).items()
@@ -219,7 +219,7 @@ def test_what_is_under_way_or_never_ran_is_in_it_as_it_stands(
     file = tmp_path / "a.tar.zst"
     done = repro("bundle", "figure-13", "-o", str(file))
     assert done.returncode == 0, done.stderr
-    assert "note: 2 attempts under way: the bundle says that it is not final" in done.stderr
+    assert "note: 2 open attempts: the bundle is marked as not final" in done.stderr
     assert "Not final: 2 of the attempts were still under way." in content(file)["README.txt"].decode()
     assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
     checked = repro("bundle", "verify", str(file))

@@ -91,12 +91,12 @@ def test_numbers_that_scatter_judge_nothing_and_fail_no_gate(repro: Caller, meas
     ("words", "complaint"),
     [
         (("figur-13",), 'figur-13: no such experiment. Did you mean "figure-13"?'),
-        (("table-1",), "table-1 was never submitted; repro submit table-1"),
-        (("--cluster", "eos"), "no such jobs were submitted; repro status shows what was"),
+        (("table-1",), "table-1 was never submitted. Hint: repro submit table-1"),
+        (("--cluster", "eos"), "no such jobs were submitted. Hint: repro status shows the jobs"),
         (("--workload", "pretrian"), 'pretrian: no such workload. Did you mean "pretrain"?'),
     ],
 )
-def test_what_cannot_be_judged_at_all_is_one_clear_line(
+def test_claims_that_cannot_be_judged_are_one_line(
     repro: Caller, measured: MeasuredRuns, words: tuple[str, ...], complaint: str
 ) -> None:
     measured.add("figure-13", GOOD, scale="cpu", gpu=None)

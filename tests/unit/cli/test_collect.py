@@ -95,18 +95,25 @@ def test_the_series_of_a_job_that_runs_is_read_now_and_says_so(repro: Caller, mo
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("--export json -o x.csv", "x.csv: its ending says csv, --export json; leave --export out, or give"),
-        ("-o numbers.txt", "numbers.txt: its ending says no format; say --export csv, json, jsonl, parquet, md, latex"),
-        ("-o numbers", "numbers: its ending says no format; say --export csv, json"),
-        ("--export csv -o clusters", "clusters: a folder, not a file; name a file in it"),
-        ("-o none/x.csv", "none/x.csv: there is no folder none; mkdir -p none"),
+        (
+            "--export json -o x.csv",
+            "x.csv: the ending is of csv, but --export is json. Hint: leave --export out, or change the ending",
+        ),
+        (
+            "-o numbers.txt",
+            "numbers.txt: no export format has this ending. "
+            "Hint: add --export with one of csv, json, jsonl, parquet, md, latex",
+        ),
+        ("-o numbers", "numbers: no export format has this ending. Hint: add --export with one of csv, json"),
+        ("--export csv -o clusters", "clusters: a folder, not a file. Hint: name a file in it"),
+        ("-o none/x.csv", "none/x.csv: there is no folder none. Hint: mkdir -p none"),
         ("-o there.csv", "there.csv: exists already. Hint: --force replaces it"),
-        ("--iterations --export md", "md is a table of cases; --iterations goes with csv, json, jsonl and parquet"),
-        ("--iterations -o x.tex", "latex is a table of cases; --iterations goes with csv"),
+        ("--iterations --export md", "--iterations: md is a table of cases. Hint: use csv, json, jsonl or parquet"),
+        ("--iterations -o x.tex", "--iterations: latex is a table of cases. Hint: use csv, json"),
         ("--where nonsense=1", "nonsense"),
     ],
 )
-def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
+def test_a_refused_export_is_one_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
     there = looking.site.folder / "there.csv"
     there.write_text("mine")
     before = sorted(looking.site.folder.iterdir())
@@ -116,7 +123,7 @@ def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, w
     assert there.read_text() == "mine" and sorted(looking.site.folder.iterdir()) == before
 
 
-def test_a_file_is_replaced_where_that_was_said_or_answered(
+def test_a_file_is_replaced_only_after_force_or_yes(
     looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x.csv"

@@ -48,10 +48,11 @@ def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, measu
     done = repro("compare", "table-1")
     assert done.returncode == 1
     assert line_with(done.stdout, "case=3.6B", "tflops_per_gpu", "no")
-    said = (
-        "outside: tflops_per_gpu at case=3.6B is 0.725 of the published, ±10 % (ours, claim rates-as-printed) allowed"
+    expected = (
+        "outside tolerance: tflops_per_gpu of case=3.6B is 0.725 of the published number, "
+        "±10 % (ours, claim rates-as-printed) allowed"
     )
-    assert said in done.stderr
+    assert expected in done.stderr
     assert repro("compare", "table-1", "--where", "case=1.7B").returncode == 0
 
 
@@ -129,16 +130,16 @@ def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Cal
     ("words", "complaint"),
     [
         ("figur-13", 'figur-13: no such experiment. Did you mean "figure-13"?'),
-        ("selene", "selene: no such experiment; two sides are two words, an experiment may stand before them"),
+        ("selene", "selene: no such experiment. Hint: to compare two runs, use repro compare [EXPERIMENT] A B"),
         (
             "figure-13 selene",
-            "figure-13 selene: neither an experiment alone nor two sides; repro compare EXPERIMENT, or",
+            "figure-13 selene: neither one experiment nor two sides. Hint: repro compare EXPERIMENT, or",
         ),
-        ("a b c d", "a b c d: neither an experiment alone nor two sides; repro compare EXPERIMENT, or"),
-        ("table-1", "table-1 was never submitted; repro submit table-1 --cluster local"),
+        ("a b c d", "a b c d: neither one experiment nor two sides. Hint: repro compare EXPERIMENT, or"),
+        ("table-1", "table-1 was never submitted. Hint: repro submit table-1 --cluster local"),
         ("selene eos2", 'eos2: neither a cluster with jobs, nor a date, a commit or a run. Did you mean "eos"?'),
-        ("selene selene", "selene and selene: both are the cluster selene; give two that differ"),
-        ("selene 2026-10-01", "the cluster selene and the date 2026-10-01 share no case; repro status shows"),
+        ("selene selene", "selene and selene: both are the cluster selene. Hint: give two that differ"),
+        ("selene 2026-10-01", "the cluster selene and the date 2026-10-01 share no case. Hint: repro status shows"),
         (
             "figure-13 selene eos --where pp=1",
             "the cluster selene and the cluster eos share no case of figure-13, pp=1",
@@ -146,7 +147,7 @@ def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Cal
         ("selene eos --workload x", "x: "),
     ],
 )
-def test_what_cannot_be_compared_is_one_clear_line(
+def test_a_comparison_that_is_refused_is_one_line(
     repro: Caller, measured: MeasuredRuns, words: str, complaint: str
 ) -> None:
     measured.add("figure-13", {"pp=2,tp=2,gbs=4": 1.0}, scale="cpu", gpu=None)
@@ -184,8 +185,8 @@ def test_two_clusters_are_compared_case_by_case_and_what_is_slower_is_named(
     }.items():
         assert change in changes[case]
     assert "A is the cluster selene, B is the cluster eos" in done.stderr
-    said = "regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of what it was, noise 2.8 %"
-    assert said in done.stderr
+    expected = "regression: figure-13 cpu pp=2,tp=2,gbs=4: tflops_per_gpu is 0.9 of A, noise 2.8 %"
+    assert expected in done.stderr
     assert "now fails: figure-13 cpu pp=4,tp=1,gbs=4: in B: FAILED with exit code 7" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("next: repro history ")
     assert repro("compare", "selene", "eos").stdout == done.stdout

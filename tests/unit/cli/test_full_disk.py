@@ -43,11 +43,11 @@ def test_cancelling_on_a_full_disk_ends_the_jobs_and_says_what_is_not_recorded(r
     fill(small)
     done = repro("cancel", "figure-13", *database)
     assert done.returncode == 2 and len(done.stdout.splitlines()) == 3
-    full = f"{small}/r.db: the disk is full; make room and repeat the command"
+    full, hint = f"{small}/r.db: the disk is full", "Hint: make room and repeat the command"
     assert done.complaints == [
-        f"note: states are as last recorded: {full}",
+        f"note: states are as last recorded: {full}. {hint}",
         "3 jobs asked to end",
-        f"repro: {full}; the ledger does not record that these jobs were asked to end",
+        f"repro: {full}; the ledger does not record that these jobs were asked to end. {hint}",
     ]
     wait_until(lambda: not repro.site.sleepers())
     assert len(repro.site.started()) == 1

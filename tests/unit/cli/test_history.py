@@ -118,7 +118,10 @@ def test_what_no_attempt_has_is_no_column(made: MadeJobs) -> None:
 
 
 def test_a_history_is_of_one_job(made: MadeJobs) -> None:
-    for word, what in (("figure-13", "2 jobs; a history is of one"), ("zzz", "no experiment or job of this name")):
+    for word, what in (
+        ("figure-13", "figure-13: 2 jobs, expected one. Hint: repro status shows the jobs"),
+        ("zzz", "no experiment or job of this name"),
+    ):
         done = made.repro("history", word)
         assert (done.returncode, done.stdout) == (2, "") and what in done.complaints[0]
 

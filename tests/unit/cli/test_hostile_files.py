@@ -86,13 +86,13 @@ def test_a_profile_that_extends_a_device_is_refused(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "odd.yaml").write_text("extends: /dev/zero\nabout: x\n")
     done = repro("clusters", "show", "odd")
     assert done.returncode == 2
-    assert done.complaints == ["repro: /dev/zero is a device, not a YAML file; remove it, or correct the path"]
+    assert done.complaints == ["repro: /dev/zero is a device, not a YAML file. Hint: remove it, or correct the path"]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (ROW_WITHOUT_NAME, "experiments/own/figure-99.yaml:9:3 case: missing, and named_by names cases by it; "),
+        (ROW_WITHOUT_NAME, "experiments/own/figure-99.yaml:9:3 case: missing, and named_by names cases by it. Hint: "),
         (
             FIGURE.replace("gbs: [32, 128]", f"gbs: [{'9' * 390}]", 1),
             "experiments/own/figure-99.yaml:",
@@ -136,14 +136,14 @@ def test_a_path_that_is_no_profile_is_one_line(repro: Caller, command: str, name
 def test_a_nul_in_a_path_is_one_line(repro: Caller, option: str) -> None:
     command = "collect" if option == "--database" else "render figure-13 --cluster here --scale cpu"
     done = repro(*command.split(), option, "x\0y")
-    assert (done.returncode, done.complaints) == (2, ["repro: 'x\\x00y': contains a NUL character; remove it"])
+    assert (done.returncode, done.complaints) == (2, ["repro: 'x\\x00y': contains a NUL character. Hint: remove it"])
 
 
 def test_an_argument_that_is_not_utf_8_is_one_line(repro: Caller) -> None:
     done = repro("render", "figure-13", "--cluster", "here", "--scale", "cpu", "-o", "x\udcff")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: 'x\\udcff': is not UTF-8 text; use a name of UTF-8 characters"],
+        ["repro: 'x\\udcff': is not UTF-8 text. Hint: use UTF-8 characters"],
     )
 
 

@@ -1,6 +1,4 @@
-"""`repro images` as a person types it. Imports are those of offline nodes, which this machine does itself; jobs that
-import are in tests/slurm.
-"""
+"""Tests of `repro images` where compute nodes are offline and this machine imports. tests/slurm has import jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def enroot(site: Site, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return made
 
 
-def test_what_is_there_is_listed_with_its_place_in_the_profile_and_the_next_command(repro: Caller) -> None:
+def test_images_are_listed_with_their_location_in_the_profile_and_the_next_command(repro: Caller) -> None:
     staging = write(repro.site)
     done = repro("images", "list", *FOUND)
     assert done.returncode == 0
@@ -60,7 +58,9 @@ def test_what_is_there_is_listed_with_its_place_in_the_profile_and_the_next_comm
         ["blank", "no", "-"],
     ]
     assert f"{staging}/team+torch+1.sqsh" in done.stdout and "clusters/site.yaml:9:5" in done.stdout
-    assert done.stderr.splitlines() == ["next: repro images import --cluster site   # bring what a registry has, once"]
+    assert done.stderr.splitlines() == [
+        "next: repro images import --cluster site   # import the images of the registry"
+    ]
 
 
 def test_the_same_rows_as_json(repro: Caller) -> None:
@@ -81,9 +81,9 @@ def test_the_same_rows_as_json(repro: Caller) -> None:
     assert [row["there"] for row in rows] == ["no", "yes", "no"] and rows[2]["location"] is None
 
 
-def test_a_cluster_without_images_is_said_in_one_line(repro: Caller) -> None:
+def test_a_cluster_without_images_is_one_line(repro: Caller) -> None:
     done = repro("images", "list", "--cluster", "here")
-    assert (done.returncode, done.stdout, done.complaints) == (0, "", ["here names no images"])
+    assert (done.returncode, done.stdout, done.complaints) == (0, "", ["here defines no images"])
     assert repro("images", "list", "--cluster", "here", "--json").stdout == "[]\n"
 
 
@@ -93,7 +93,7 @@ def test_a_command_that_lacks_something_is_exit_2(repro: Caller, words: str) -> 
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(repro: Caller) -> None:
+def test_all_problems_are_printed_at_once_and_nothing_is_written(repro: Caller) -> None:
     write(repro.site)
     before = everything_in(repro.site.folder)
     done = repro("images", "import", *FOUND, "kept", "pretrian", "blank")
@@ -102,7 +102,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_written(repro: Caller)
         f"repro: clusters/site.yaml:10:5 kept is already a file, {repro.site.folder}/kept.sqsh: nothing to import",
         'repro: pretrian: site has no such image. Did you mean "pretrain"?',
         "repro: clusters/site.yaml:11:5 container.images.blank: still to be filled in, <the image of the other "
-        "program>; write it in clusters/site.local.yaml",
+        "program>. Hint: write it in clusters/site.local.yaml",
     ]
     assert repro("images", "import", "--cluster", "sit").complaints == [
         'repro: sit: no such cluster. Did you mean "site"?'
@@ -119,13 +119,13 @@ def test_a_machine_without_sbatch_is_exit_3_and_leaves_nothing(repro: Caller, mo
     assert everything_in(repro.site.folder) == before
 
 
-def test_where_nodes_are_offline_this_machine_imports_and_says_so(repro: Caller, enroot: StandIn) -> None:
+def test_this_machine_imports_if_the_nodes_are_offline_and_prints_so(repro: Caller, enroot: StandIn) -> None:
     staging = write(repro.site)
     done = repro("images", "import", *FOUND)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"pretrain  here  {staging}/team+torch+1.sqsh\n"
     assert done.complaints == [
-        "compute nodes of site reach no registry: this machine imports, and you wait for it",
+        "compute nodes of site reach no registry: this machine imports",
         "pretrain: imported",
     ]
     assert sorted(path.name for path in staging.iterdir()) == ["team+torch+1.sqsh", FILE, f"{FILE}.json"]
@@ -134,7 +134,7 @@ def test_where_nodes_are_offline_this_machine_imports_and_says_so(repro: Caller,
     assert "repro submit" in listed.stderr.splitlines()[-1]
     again = repro("images", "import", *FOUND)
     assert (again.returncode, again.stdout) == (0, "")
-    assert again.complaints == ["pretrain: already imported, --again imports anew"]
+    assert again.complaints == ["pretrain: imported already; --again imports it again"]
     enroot.tell(digest=OTHER_DIGEST)
     assert repro("images", "import", *FOUND, "--again", "pretrain").returncode == 0
     assert len(enroot.imports) == 2 and OTHER_DIGEST[7:19] in str((staging / "team+torch+1.sqsh").readlink())
@@ -165,7 +165,7 @@ def test_an_interrupted_import_leaves_no_half_of_an_image(site: Site, enroot: St
     assert process.returncode != 0 and list(staging.iterdir()) == []
 
 
-def test_looking_at_images_loads_nothing_heavy(site: Site) -> None:
+def test_listing_images_loads_no_heavy_package(site: Site) -> None:
     write(site)
     assert loaded(site, "images", "list", *FOUND) & HEAVY == set()
     assert loaded(site, "images", "--help") & HEAVY == set()

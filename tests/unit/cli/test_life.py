@@ -124,7 +124,7 @@ def test_a_job_that_fails_is_exit_1_and_the_next_command_says_why(repro: Caller)
     ("how", "why"),
     [
         ("nan", "NaN or infinite numbers at iteration 1"),
-        ("short", "its log ends at iteration 6 of 8"),
+        ("short", "the log ends at iteration 6 of 8"),
         ("narrow", "ran with world size 1, not 4"),
     ],
 )

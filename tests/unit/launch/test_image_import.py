@@ -19,9 +19,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.clusters.program import image_rows
 from orchestrator.errors import Unreachable
 from orchestrator.job_dir import read_record
-from orchestrator.launch.images import Import, image_rows, import_progress, render_import, wanted_images
+from orchestrator.launch.images import Import, import_progress, render_import, wanted_images
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.expand import expand
+from orchestrator.clusters.program import image_rows
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
-from orchestrator.launch.images import image_rows, render_import, wanted_images
+from orchestrator.launch.images import render_import, wanted_images
 from orchestrator.launch.preflight import image_warnings, require_images
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders
