@@ -231,7 +231,9 @@ def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Call
             ["repro: zzz: no experiment or job of this name. Hint: repro status shows the jobs"],
         )
     done = repro("logs", "figure-13")
-    assert done.returncode == 2 and "3 jobs; logs are shown of one" in done.complaints[0]
+    assert done.returncode == 2 and done.complaints == [
+        "repro: figure-13: 3 jobs, expected one. Hint: repro status shows the jobs"
+    ]
     done = repro("logs", "")
     assert done.returncode == 2 and len(done.complaints) == 1
     done = repro("status", "figure-133")
