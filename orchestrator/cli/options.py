@@ -81,7 +81,8 @@ TimeBudget = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         "--time-budget",
-        help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00.",
+        help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
+        "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

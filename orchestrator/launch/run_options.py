@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,9 +80,9 @@ def failure_kind(folder: Path) -> str | None:
     return None if end.exit_code == CANCELLED else f"exit code {end.exit_code}"
 
 
-def equal_failures(run_folder: Path) -> tuple[int, str]:
-    """Return the most frequent kind of failure among the jobs of a run, and its count; (0, "") if none failed."""
-    kinds = Counter(filter(None, (failure_kind(end.parent) for end in run_folder.glob("*/end"))))
+def equal_failures(folders: Iterable[Path]) -> tuple[int, str]:
+    """Return the most frequent kind of failure among these job folders, and its count; (0, "") if no job failed."""
+    kinds = Counter(filter(None, map(failure_kind, folders)))
     return max(((count, kind) for kind, count in kinds.items()), default=(0, ""))
 
 

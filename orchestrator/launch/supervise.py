@@ -23,7 +23,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import queued_attempts
-from orchestrator.ledger.tables import FAILED, OPEN, QUEUED, WAITING
+from orchestrator.ledger.tables import ENDED, FAILED, OPEN, QUEUED, WAITING
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
@@ -122,7 +122,7 @@ class RunSupervisor:
     def _stop_if_due(self, rows: Sequence[JobRow]) -> bool:
         if self._options.stop_after is None:
             return False
-        message = stop_if_due(self._ledger, self._folders.run(self._run_id), rows, self._options.stop_after)
+        message = stop_if_due(self._ledger, rows, self._options.stop_after)
         if message is not None:
             self._notify(message)
         return message is not None
@@ -141,13 +141,15 @@ def may_be_resubmitted(row: JobRow) -> bool:
     return failure in (Failure.LOST, Failure.IMAGE, Failure.GPU_FAULT)
 
 
-def stop_if_due(ledger: Ledger, run_folder: Path, rows: Sequence[JobRow], stop_after: int) -> str | None:
+def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str | None:
     """Cancel the jobs of a run that have not started, once `stop_after` jobs have failed in the same way.
 
-    Return a message; None if nothing is cancelled. The failures are those that a job counts before it starts.
+    Return a message; None if nothing is cancelled. The kinds of failures are those that a job counts before it starts.
     """
     waiting = [row for row in rows if row.phase == WAITING]
-    count, kind = equal_failures(run_folder) if waiting else (0, "")
+    # Only jobs that have ended in `rows`: a job that failed after the last poll is still WAITING there.
+    ended = [Path(row.folder) for row in rows if row.phase == ENDED]
+    count, kind = equal_failures(ended) if waiting else (0, "")
     if count < stop_after:
         return None
     cancel(ledger, waiting)

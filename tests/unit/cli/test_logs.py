@@ -143,7 +143,7 @@ def test_a_log_in_which_no_line_has_a_rank_is_said_and_not_taken_for_silence(mad
         done = made.repro("logs", job, "--rank", "1")
         assert (done.returncode, done.stdout) == (2, "")
     assert made.repro("logs", "a-id", "--rank", "1").complaints == [
-        "repro: a-id (a): no line of its log says which rank printed it; repro logs a-id shows all of it"
+        "repro: a-id (a): no line of its log has the label of a rank. Hint: repro logs a-id prints all lines"
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_log_that_is_not_there_yet_is_waited_for_and_an_empty_one_is_no_fault(
     made.submit("b", token="18")
     done = made.repro("logs", "b-id")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.splitlines()[0] == "b-id (b) has no output yet; it is PENDING"
+    assert done.stderr.splitlines()[0] == "b-id (b) has no output yet; its state is PENDING"
 
 
 def test_what_is_written_just_before_the_end_is_printed(made: MadeJobs) -> None:

@@ -40,7 +40,7 @@ def test_jobs_that_run_are_not_submitted_again_when_the_ledger_is_lost(repro: Ca
     (line,) = done.complaints
     assert re.fullmatch(
         r"repro: .*/runs/[^/]+/pp1-tp4-gbs4: pp=1,tp=4,gbs=4 has not ended as job \d+_0, and the ledger does not "
-        r"contain that run \(3 such jobs\); wait for the end, or cancel the job; --rerun submits it all the same",
+        r"contain that run \(3 such jobs\)\. Hint: wait for the end, or cancel the job; --rerun submits it anyway",
         line,
     ), line
     assert len(repro.site.started()) == 1 and job_rows(new_ledger(repro.site.folder)) == []

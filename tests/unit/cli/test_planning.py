@@ -109,15 +109,15 @@ def test_alpha_is_solved_where_activations_can_be_offloaded_and_refused_elsewher
     done = repro("plan", "figure-13", "--solve-alpha")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.complaints == [
-        "repro: --solve-alpha: no case here keeps activations that ATC'24 would offload; "
-        "for example: repro plan atc-figure-9 --solve-alpha"
+        "repro: --solve-alpha: no case keeps activations that ATC'24 would offload. "
+        "Hint: for example repro plan atc-figure-9 --solve-alpha"
     ]
 
 
 def test_exact_without_torch_or_for_cpu_cores_is_one_line(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     done = repro("plan", "figure-13", "--cluster", "local", "--scale", "cpu", "--exact")
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
-    assert done.complaints[0].startswith("repro: --exact: no case here runs on GPUs. Hint: leave --exact out")
+    assert done.complaints[0].startswith("repro: --exact: no case runs on GPUs. Hint: leave --exact out")
     monkeypatch.setitem(sys.modules, "torch", None)
     done = repro("plan", "figure-13", "--exact")
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
@@ -140,7 +140,10 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
         ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: known: case, model, "),
         ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
         ("plan table-2", "table-2 is reference only: "),
-        ("plan figure-13 --cluster bare", "bare does not say gpu and gpu_memory_gb and peak_tflops of its GPUs; add"),
+        (
+            "plan figure-13 --cluster bare",
+            "bare does not define gpu and gpu_memory_gb and peak_tflops of its GPUs. Hint: add",
+        ),
         ("plan figure-13 --cluster beer", 'beer: no such cluster. Did you mean "here"?'),
         ("plan sc21 --scale none", "none: no such scale. Hint: figure-11 has: paper, quad, pair, cpu"),
     ],
@@ -227,11 +230,11 @@ def test_a_name_that_two_files_of_a_folder_have_is_refused(repro: Caller) -> Non
 
 def test_a_file_of_ones_own_takes_a_shipped_ones_place_and_says_so(repro: Caller) -> None:
     write(repro, FIGURE.replace("gbs: [32, 128]\nrules", "gbs: [32]\nrules"), "sc21/figure-13")
-    said = "sc21/figure-13 is experiments/sc21/figure-13.yaml, and not the shipped one"
+    note = "sc21/figure-13 is experiments/sc21/figure-13.yaml, not the shipped file"
     shown, planned = repro("show", "figure-13"), repro("plan", "figure-13", "--cluster", "selene")
-    assert said in shown.stderr and f"note: {said}" in planned.stderr
+    assert note in shown.stderr and f"note: {note}" in planned.stderr
     assert "5 cases on selene" in planned.stderr
-    assert "not the shipped one" not in repro("show", "figure-12").stderr
+    assert "not the shipped file" not in repro("show", "figure-12").stderr
 
 
 def test_two_claims_of_one_id_are_refused_at_the_second(repro: Caller) -> None:
@@ -336,4 +339,4 @@ def test_the_page_on_adding_an_experiment_shows_what_works(repro: Caller) -> Non
 def test_what_is_reference_only_is_shown_and_no_plan_of_it_suggested(repro: Caller) -> None:
     done = repro("show", "table-2")
     assert done.returncode == 0 and "reference only: " in done.stderr
-    assert done.stderr.splitlines()[-1] == "next: repro list   # what can be run"
+    assert done.stderr.splitlines()[-1] == "next: repro list   # the experiments that can be run"

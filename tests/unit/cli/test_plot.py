@@ -36,10 +36,10 @@ def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("-o figure.jpeg", "figure.jpeg: no such picture format; end it in .png, .svg, .pdf"),
-        ("-o figure", "figure: no such picture format; end it in .png, .svg, .pdf"),
-        ("-o folder.png", "folder.png: a folder, not a file; name a file in it"),
-        ("-o none/x.png", "none/x.png: there is no folder none; mkdir -p none"),
+        ("-o figure.jpeg", "figure.jpeg: no such picture format. Hint: end it in .png, .svg, .pdf"),
+        ("-o figure", "figure: no such picture format. Hint: end it in .png, .svg, .pdf"),
+        ("-o folder.png", "folder.png: a folder, not a file. Hint: name a file in it"),
+        ("-o none/x.png", "none/x.png: there is no folder none. Hint: mkdir -p none"),
         ("-o there.png", "there.png: exists already. Hint: --force replaces it"),
         ("-o there.png/x.png", "there.png/x.png: there.png is no folder"),
         ("--where nonsense=1", "nonsense"),
@@ -62,7 +62,9 @@ def test_a_folder_of_the_pictures_own_name_is_a_line_too(looking: Caller) -> Non
     file.mkdir()
     done = looking("plot")
     file.rmdir()
-    assert done.returncode == 2 and done.complaints[-1] == f"repro: {DRAWN}: a folder, not a file; name a file in it"
+    assert (
+        done.returncode == 2 and done.complaints[-1] == f"repro: {DRAWN}: a folder, not a file. Hint: name a file in it"
+    )
 
 
 def test_a_file_is_replaced_where_that_was_said_or_answered(
@@ -87,7 +89,7 @@ def test_where_nothing_is_verified_a_line_says_so_and_nothing_is_drawn(
     made.submit("pp=1,tp=4,gbs=4")
     done = repro("plot")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints[-1] == "repro: figure-13 at scale cpu: no case is verified yet; repro status figure-13"
+    assert done.complaints[-1] == "repro: figure-13 at scale cpu: no verified case. Hint: repro status figure-13"
     assert not list(repro.site.folder.glob("*.png"))
 
 

@@ -58,7 +58,9 @@ def test_a_layer_that_every_user_can_write_is_refused(tmp_path: Path, name: str)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_layer_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     (only,) = refusals(tmp_path, name, lambda path: os.chown(path, 4321, -1))
-    assert only.startswith(f"{tmp_path}/own/clusters/{name} belongs to user 4321, whose commands would run as you; ")
+    assert only.startswith(
+        f"{tmp_path}/own/clusters/{name} belongs to user 4321, whose commands would run as you. Hint: "
+    )
     assert only.endswith(f": cp {tmp_path}/own/clusters/{name} COPY")
 
 

@@ -39,7 +39,7 @@ def test_the_page_of_a_figure_that_ran_is_written_and_named(looking: Caller, tmp
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/page/index.html\n")
     assert done.stderr.splitlines()[-1].startswith("next: repro claims figure-13")
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
-    assert "All 6 cases are verified. Of 3 claims 1 holds, none fails, 2 are not judged." in page
+    assert "All 6 cases are verified. 1 of 3 claims holds, none fails, 2 are not judged." in page
     assert "process-hours on CPUs" in page and "train.sh" in page
 
 
@@ -99,12 +99,12 @@ def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, l
     ("words", "said"),
     [
         ("figure-99 -o page", 'figure-99: no such experiment. Did you mean "'),
-        ("sc21 -o page", "sc21: a paper, not an experiment; it has "),
-        ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted; repro submit "),
-        ("--scale quad -o page", "nothing that could be shown was submitted at quad; repro status shows what was"),
+        ("sc21 -o page", "sc21: a paper, not an experiment. Hint: it has "),
+        ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted. Hint: repro submit "),
+        ("--scale quad -o page", "no submitted experiment can be reported at quad. Hint: repro status shows the jobs"),
         ("--workload pretrian -o page", "pretrian"),
-        ("-o a-file", "a-file: a file, not a folder; give -o a folder of its own"),
-        ("-o clusters", "clusters: holds something else (here.yaml); give -o a folder of its own"),
+        ("-o a-file", "a-file: a file, not a folder. Hint: give -o a folder of its own"),
+        ("-o clusters", "clusters: holds something else (here.yaml). Hint: give -o a folder of its own"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_written(repro: Caller, words: str, said: str) -> None:
@@ -125,5 +125,5 @@ def test_forced_it_is_written_beside_what_is_there(repro: Caller) -> None:
 def test_before_anything_was_submitted_it_says_what_to_submit(repro: Caller) -> None:
     done = repro("report", "-o", "page")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.complaints == ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]
+    assert done.complaints == ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]
     assert not (repro.site.folder / "page").exists()

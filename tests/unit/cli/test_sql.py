@@ -88,7 +88,7 @@ def test_the_question_that_it_proposes_can_be_asked(asking: Caller) -> None:
     ("words", "expected"),
     [
         (["select verdikt from v_results"], 'repro: verdikt: no such column. Did you mean "verdict"?'),
-        (["delete from jobs"], "repro: the ledger can only be read (not authorized); give one SELECT"),
+        (["delete from jobs"], "repro: the ledger can only be read (not authorized). Hint: give one SELECT"),
         (["select 1", "--json", "--csv"], "repro: --json and --csv: give one of them"),
     ],
 )
@@ -102,9 +102,10 @@ def test_a_bad_question_is_one_line(asking: Caller, words: list[str], expected: 
 def test_it_says_that_jobs_under_way_are_shown_as_last_seen(asking: Caller) -> None:
     assert asking("sql", "select 1").stderr == ""
     record(new_ledger(asking.site.folder), "c", token="other")
-    assert asking("sql", "select 1").stderr.startswith("note: jobs are under way, shown as last seen")
+    assert asking("sql", "select 1").stderr.startswith("note: open jobs have their last recorded state")
 
 
 def test_where_nothing_was_submitted_it_says_so(repro: Caller) -> None:
     done = repro("sql", "select 1")
-    assert (done.returncode, done.complaints[0].partition(";")[0]) == (2, "repro: nothing was submitted yet")
+    assert done.returncode == 2
+    assert done.complaints[0] == "repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"

@@ -108,8 +108,8 @@ def test_what_would_fail_again_is_left_alone_with_the_command_that_runs_it_all_t
     assert submit(repro, *SMALL, "--wait").returncode == 1
     done = submit(repro, *SMALL)
     assert summary(done) == "3 cases: 2 done, 1 failed and left alone, 0 submitted"
-    assert "1 job failed (gpu-oom), left alone: it would run out of memory again" in done.complaints
-    assert "to run what is left alone all the same: repro retry figure-13 --class gpu-oom" in done.complaints
+    assert "1 job failed (gpu-oom), left alone: the job would run out of GPU memory again" in done.complaints
+    assert "to run these jobs all the same: repro retry figure-13 --class gpu-oom" in done.complaints
     assert done.stderr.count("next: ") == 1 and last_line(done).startswith("next: ")
     assert len(repro.site.started()) == 3
 
@@ -126,7 +126,7 @@ def failed(repro: Caller) -> Caller:
 def test_a_retry_leaves_what_would_fail_again_and_says_why_and_how(failed: Caller) -> None:
     done = failed("retry", "figure-13")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.complaints == ["no jobs to run again", "failed (gpu-oom): it would run out of memory again"]
+    assert done.complaints == ["no jobs to run again", "failed (gpu-oom): the job would run out of GPU memory again"]
     assert last_line(done).startswith("next: repro retry figure-13 --class gpu-oom")
     assert len(failed.site.started()) == 1
 
@@ -223,7 +223,7 @@ def test_a_job_that_would_be_another_now_is_not_retried(failed: Caller) -> None:
         2,
         [
             f"repro: pp=1,tp=4,gbs=4 ({row.job_id}) would be another job now: its experiment, profile, code or "
-            "image has changed; repro submit figure-13 --cluster here"
+            "image has changed. Hint: repro submit figure-13 --cluster here"
         ],
     )
     assert len(failed.site.started()) == 1
@@ -256,8 +256,8 @@ def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(fai
     assert (done.returncode, done.complaints) == (
         2,
         [
-            f"repro: {place}: {why}, so the profile that the ledger names is not used; name the profile yourself: "
-            "--cluster here, or --cluster FILE"
+            f"repro: {place}: {why}, so the profile that the ledger names is not used. "
+            "Hint: name the profile yourself: --cluster here, or --cluster FILE"
         ],
     )
     assert len(failed.site.started()) == 1
@@ -331,10 +331,10 @@ def test_a_canary_that_failed_and_would_again_is_to_be_seen_to_before_the_others
     hint = "repro retry figure-13 --class gpu-oom --where pp=1,tp=4,gbs=4, or leave --canary out"
     assert (done.returncode, done.complaints) == (
         2,
-        [f"repro: the canary, pp=1,tp=4,gbs=4, failed (gpu-oom), and the others wait for it; {hint}"],
+        [f"repro: the canary, pp=1,tp=4,gbs=4, failed (gpu-oom), and the others wait for it. Hint: {hint}"],
     )
     assert len(repro.site.started()) == 1
-    # The mend, as it is said; then the others start.
+    # The hint is a command; then the others start.
     repro.site.behave("well")
     assert repro(*hint.partition(", or")[0].split()[1:]).complaints == ["1 job submitted again"]
     done = submit(repro, "--canary", *SMALL, "--wait")
@@ -383,7 +383,7 @@ def test_a_job_that_has_ended_is_not_waited_for(repro: Caller) -> None:
 
 def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     assert submit(repro, *ONE, "--after", "zzz").complaints == [
-        "repro: zzz: no experiment or job of this name; repro status shows the jobs"
+        "repro: zzz: no experiment or job of this name. Hint: repro status shows the jobs"
     ]
     repro.site.behave("hang")
     submit(repro, *ONE)
@@ -392,7 +392,7 @@ def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest
     done = repro("submit", "figure-13", "--cluster", "there", "--scale", "cpu", "--after", row.job_id)
     assert (done.returncode, done.complaints) == (
         2,
-        [f"repro: --after {row.job_id} (pp=1,tp=4,gbs=4): another scheduler has it; wait for it: repro wait"],
+        [f"repro: --after {row.job_id}: pp=1,tp=4,gbs=4 is a job of another scheduler. Hint: wait for it: repro wait"],
     )
     repro("cancel", "figure-13")
 
@@ -414,11 +414,11 @@ def test_a_warm_up_of_what_needs_none_is_refused(repro: Caller, monkeypatch: pyt
     done = submit(repro, "--depends-on", "warm-up")
     assert (done.returncode, done.complaints) == (
         2,
-        ["repro: --depends-on warm-up: jobs run one after another here; leave it out"],
+        ["repro: --depends-on warm-up: local jobs run one after another. Hint: leave it out"],
     )
     on_slurm(repro, monkeypatch)
     done = repro("submit", "figure-13", "--cluster", "there", "--scale", "cpu", "--depends-on", "warm-up")
-    assert done.complaints == ["repro: --depends-on warm-up: pretrain compiles nothing beforehand; leave it out"]
+    assert done.complaints == ["repro: --depends-on warm-up: pretrain compiles no kernels first. Hint: leave it out"]
     assert submit(repro, "--depends-on", "cold-up").returncode == 2
     assert not (repro.site.folder / "results.db").exists()
 
@@ -441,8 +441,8 @@ def test_what_a_full_queue_did_not_take_is_said_with_what_sends_it(
     done = repro(*THERE, "--json")
     assert (done.returncode, summary(done)) == (0, "6 cases: 3 submitted, 3 queued")
     assert any(line.startswith("3 queued: QOSMaxSubmitJobPerUserLimit") for line in done.complaints)
-    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["QUEUED"] * 3 + ["PENDING"] * 3
-    assert last_line(done) == "next: repro wait figure-13   # sends what waits its turn, as there is room"
+    assert sorted(row["state"] for row in json.loads(done.stdout)) == ["PENDING"] * 3 + ["QUEUED"] * 3
+    assert last_line(done) == "next: repro wait figure-13   # submit the queued jobs when there is room"
 
 
 def its_sender_has_ended(site: Site) -> None:
@@ -524,8 +524,7 @@ def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_fail
     loses("n8")
     done = repro("retry", "figure-13")
     assert done.complaints == [
-        "0 jobs submitted again; 1 left alone, after too many attempts or to Slurm: --class says which to run all the "
-        "same"
+        "0 jobs submitted again; 1 left alone: too many attempts, or left to Slurm; --class runs them all the same"
     ]
     assert repro("retry", "figure-13", "--class", "node-fail").complaints == ["1 job submitted again"]
     assert slurm.options()[-1] == "--exclude=n7,n8,n9 --begin=now+300"

@@ -56,7 +56,7 @@ def require_harmless(written: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    "call", ["say(evil)", "data(evil)", "next_command(evil, evil)", "table([{evil: evil}], [evil])"]
+    "call", ["message(evil)", "data(evil)", "next_command(evil, evil)", "table([{evil: evil}], [evil])"]
 )
 def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(tmp_path: Path, call: str) -> None:
     program = f"from orchestrator.cli.output import *; evil = {EVIL!r}; {call}"
@@ -65,7 +65,7 @@ def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(t
 
 
 def test_data_is_piped_as_it_is_and_talk_is_visible_wherever_it_goes(tmp_path: Path) -> None:
-    program = f"from orchestrator.cli.output import *; data({EVIL!r}); say({EVIL!r})"
+    program = f"from orchestrator.cli.output import *; data({EVIL!r}); message({EVIL!r})"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout.decode() == EVIL + "\n"
     require_harmless(done.stderr)

@@ -45,7 +45,7 @@ def both(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
     monkeypatch.setenv("PATH", f"{elsewhere}:/usr/bin:/bin")
     # Which of two runs is the later one is known by the second in which they began, here without waiting for the next.
     ids = (f"20260101-00{number // 60:02d}{number % 60:02d}-0000" for number in itertools.count())
-    monkeypatch.setattr("orchestrator.launch.run_record._run_id", lambda: next(ids))
+    monkeypatch.setattr("orchestrator.launch.submit.new_run_id", lambda: next(ids))
     yield repro
     Site(elsewhere).clean_up()
 
@@ -84,7 +84,8 @@ def test_a_figure_is_planned_with_another_program_and_says_so(repro: Caller) -> 
         ("submit figure-13 --cluster here --workload pretain", 'pretain: no such workload. Did you mean "pretrain"?'),
         (
             "submit figure-13 --cluster local --scale cpu --workload megatron-2021 --dry-run",
-            "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only; leave",
+            "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. "
+            "Hint: leave",
         ),
         ("plan atc-demo --workload pretrain", "--workload pretrain: atc-demo at scale paper compares programs (mega"),
         ("plan atc24 --workload pretrain --where pp=4", "--workload pretrain: atc-demo at scale paper compares prog"),

@@ -79,8 +79,8 @@ def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
         done = looking("status", "--json")
         assert (done.returncode, len(done.complaints)) == (2, 2)  # the cell, and the bar of all jobs
         assert re.fullmatch(
-            rf"repro: \S.*/results\.db: table {column.replace('.', ', row id=[^,]+, column ')}: 'abc' is not .*; "
-            "correct it with sqlite3, or restore a copy of the ledger",
+            rf"repro: \S.*/results\.db: table {column.replace('.', ', row id=[^,]+, column ')}: 'abc' is not .*\. "
+            "Hint: correct it with sqlite3, or restore a copy of the ledger",
             done.complaints[0],
         )
         assert len(json.loads(done.stdout)) == 5

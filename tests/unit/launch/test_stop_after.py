@@ -81,7 +81,7 @@ def leave(folder: Path, code: int, log: str) -> None:
 
 
 def stop(ledger: Ledger, after: int) -> str | None:
-    return stop_if_due(ledger, run_folder(ledger), job_rows(ledger), after)
+    return stop_if_due(ledger, job_rows(ledger), after)
 
 
 def test_after_so_many_failures_of_a_class_what_waits_is_cancelled_and_what_runs_is_not(
