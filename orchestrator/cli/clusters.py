@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from typing import Annotated, Any, Optional
 
 import typer
@@ -120,7 +121,9 @@ def check(
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]
-    message(f"{cluster.name}: {counted(len(findings) - len(unchecked), 'check')} passed")
+    results = Counter(finding.result for finding in findings)
+    others = "".join(f", {results[result]} {result}" for result in ("later", "unknown") if results[result])
+    message(f"{cluster.name}: {counted(results['ok'], 'check')} passed{others}")
     on_nodes = sum(finding.place == "compute" for finding in unchecked)
     quoted = shlex.quote(name)
     if cluster.is_slurm and not job:

@@ -1,4 +1,4 @@
-"""The wheel is the whole program: figures, profiles and templates travel in it, and it runs from any folder."""
+"""Tests of the wheel: it contains figures, profiles and templates, and runs from any folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel's content, unpacked as pip unpacks it."""
+    """Return the folder of the unpacked wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(CHECKOUT)]
     subprocess.run(build, check=True, capture_output=True, timeout=300)

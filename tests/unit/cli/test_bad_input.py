@@ -1,4 +1,4 @@
-"""Bad input: one clear line for each fault, the right exit code, and nothing changed."""
+"""Tests of bad input: one line for each fault, the exit code, and no changed file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def change(file: Path, old: str, new: str) -> None:
         ("plot", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]),
     ],
 )
-def test_a_word_that_names_nothing_is_answered_with_the_nearest_and_changes_nothing(
+def test_an_unknown_name_suggests_the_nearest_and_changes_nothing(
     repro: Caller, words: str, expected: list[str] | None
 ) -> None:
     before = everything_in(repro.site.folder)
@@ -104,7 +104,7 @@ def test_a_fault_in_an_experiment_has_its_file_line_and_column(
     assert everything_in(repro.site.folder) == before
 
 
-def test_faults_of_the_experiment_and_of_the_cluster_are_said_together(repro: Caller) -> None:
+def test_faults_of_the_experiment_and_the_cluster_are_printed_together(repro: Caller) -> None:
     change(own_copy(repro.site), "figure: Figure 13\n", "figur: Figure 13\n")
     profile = repro.site.folder / "clusters" / "here.yaml"
     profile.write_text(profile.read_text() + "partion: x\n")
@@ -114,7 +114,7 @@ def test_faults_of_the_experiment_and_of_the_cluster_are_said_together(repro: Ca
     assert any("here.yaml:4" in line and "partion" in line for line in done.complaints)
 
 
-def test_a_layout_that_does_not_divide_is_said_for_each_case_that_has_it(repro: Caller) -> None:
+def test_a_layout_that_does_not_divide_lists_its_cases(repro: Caller) -> None:
     change(own_copy(repro.site), "model: {layers: 4, hidden: 256", "model: {layers: 6, hidden: 256")
     done = repro("submit", "figure-13", *HERE)
     assert done.returncode == 2
@@ -159,7 +159,7 @@ def test_a_machine_without_sbatch_is_exit_3_and_leaves_nothing(repro: Caller, mo
 
 
 @pytest.mark.parametrize("words", COMMANDS_OF_ONE)
-def test_a_corrupt_ledger_is_exit_2_for_every_command_and_left_as_it_was(repro: Caller, words: str) -> None:
+def test_a_corrupt_ledger_is_exit_2_for_every_command_and_does_not_change(repro: Caller, words: str) -> None:
     (repro.site.folder / "results.db").write_bytes(b"not a database at all, but long enough\n" * 40)
     before = everything_in(repro.site.folder)
     done = repro(*words.split())
@@ -214,7 +214,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_job_behind(site: Site) -> None:
     assert site.started() == [] and list((site.folder / "runs").glob("*/*")) == []
 
 
-def test_a_ledger_in_a_folder_that_is_not_there_is_named(repro: Caller) -> None:
+def test_a_ledger_in_a_missing_folder_is_refused(repro: Caller) -> None:
     done = repro("submit", "figure-13", *HERE, "--database", "no/such/results.db")
     assert done.returncode == 2
     assert done.complaints == [
@@ -222,7 +222,7 @@ def test_a_ledger_in_a_folder_that_is_not_there_is_named(repro: Caller) -> None:
     ]
 
 
-def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Caller) -> None:
+def test_an_unknown_or_ambiguous_job_is_refused(repro: Caller) -> None:
     assert repro("submit", "figure-13", *HERE, "--where", "gbs=4", "--wait").returncode == 0
     for command in ("logs", "cancel"):
         done = repro(command, "zzz")
@@ -242,7 +242,7 @@ def test_a_job_that_nobody_knows_or_that_could_be_several_is_refused(repro: Call
     assert done.returncode == 2 and "figure-13 at paper was never submitted" in done.complaints[0]
 
 
-def test_files_that_cannot_be_written_are_named_and_nothing_is_left_beside_them(repro: Caller) -> None:
+def test_an_output_file_that_cannot_be_written_leaves_no_other_file(repro: Caller) -> None:
     assert repro("submit", "figure-13", *HERE, "--where", "pp=1", "--wait").returncode == 0
     (repro.site.folder / "taken").write_text("a file")
     before = everything_in(repro.site.folder)
@@ -259,7 +259,7 @@ def test_files_that_cannot_be_written_are_named_and_nothing_is_left_beside_them(
     assert everything_in(repro.site.folder) == before
 
 
-def test_a_traceback_is_shown_when_it_is_asked_for_and_only_then(repro: Caller) -> None:
+def test_a_traceback_is_printed_only_with_debug(repro: Caller) -> None:
     for words in (["--debug", "submit", "x", "--cluster", "y"], ["submit", "x", "--cluster", "y", "--debug"]):
         done = repro(*words)
         assert done.returncode == 2 and "Traceback (most recent call last)" in done.stderr
@@ -269,14 +269,12 @@ def test_a_traceback_is_shown_when_it_is_asked_for_and_only_then(repro: Caller) 
 @pytest.mark.parametrize(
     "words", ["submit", "submit figure-13", "collect --export yaml", "nonsense", "logs", "plot -z"]
 )
-def test_a_command_that_is_not_understood_is_exit_2(repro: Caller, words: str) -> None:
+def test_an_invalid_command_is_exit_2(repro: Caller, words: str) -> None:
     done = repro(*words.split())
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
 
 
-def test_a_defect_of_ours_is_one_line_and_a_traceback_only_with_debug(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_is_one_line_and_a_traceback_only_with_debug(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object) -> None:
         raise KeyError("surprise")
 

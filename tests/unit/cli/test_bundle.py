@@ -1,4 +1,4 @@
-"""A bundle made of a finished figure: complete, the same bytes each time, without secrets, and true or found out."""
+"""Tests of bundles of a finished figure: complete, reproducible, without secrets, and every change is detected."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def log_of(files: Mapping[str, bytes], case: str = "pp2-tp2-gbs16") -> str:
     return path
 
 
-def test_a_bundle_holds_where_there_is_nothing_but_the_file(reviewer: Caller, made: Path) -> None:
+def test_a_bundle_verifies_with_no_other_file(reviewer: Caller, made: Path) -> None:
     done = reviewer("bundle", "verify", str(made))
     assert done.returncode == 0, done.stdout
     assert re.fullmatch(
@@ -152,7 +152,7 @@ def test_the_checksums_are_such_as_coreutils_read(made: Path, tmp_path: Path) ->
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_it_holds_everything_that_was_run_and_came_out(looking: Caller, files: dict[str, bytes]) -> None:
+def test_a_bundle_contains_every_attempt_and_result(looking: Caller, files: dict[str, bytes]) -> None:
     runs = sorted((looking.site.folder / "runs").glob("*/pp*"))
     attempts = {path.rpartition("/")[0] for path in files if path.endswith("attempt-1/job.sh")}
     assert len(attempts) == len(runs) == 6
@@ -268,7 +268,7 @@ SEEN: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", SEEN)
-def test_what_was_changed_is_named(reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str) -> None:
+def test_a_changed_file_is_named(reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str) -> None:
     change, said = SEEN[what]
     done = changed(reviewer, files, tmp_path, change, with_sums=False)
     assert done.returncode == 1
@@ -389,7 +389,7 @@ DERIVED: dict[str, tuple[Change, list[str]]] = {
 
 
 @pytest.mark.parametrize("what", DERIVED)
-def test_what_does_not_follow_from_its_logs_is_named_though_every_checksum_is_right(
+def test_a_number_that_differs_from_the_logs_is_named_despite_valid_checksums(
     reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
 ) -> None:
     change, expected = DERIVED[what]
@@ -421,9 +421,7 @@ def test_a_forged_report_or_readme_is_named_though_every_checksum_is_right(
     assert "it is consistent" not in done.stderr
 
 
-def test_pages_that_other_code_made_are_said_to_prove_nothing(
-    reviewer: Caller, files: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_pages_of_another_version_are_not_compared(reviewer: Caller, files: dict[str, bytes], tmp_path: Path) -> None:
     def change(copy: dict[str, bytes]) -> None:
         FORGED["a number in the report"](copy)
         copy["bundle.json"] = re.sub(rb'"code_sha256": "[0-9a-f]+"', b'"code_sha256": "0"', copy["bundle.json"])
@@ -510,7 +508,7 @@ def test_without_ssh_keygen_it_is_said_in_one_line(
     assert "ssh-keygen: not found. Hint: install OpenSSH's client" in done.stderr
 
 
-def test_a_key_that_cannot_sign_leaves_the_bundle_and_says_so(looking: Caller, keys: Path, tmp_path: Path) -> None:
+def test_a_key_that_cannot_sign_is_an_error_and_the_bundle_is_kept(looking: Caller, keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
     done = looking("bundle", "figure-13", "-o", str(file), "--sign", str(keys / "only-ada"))
     assert done.returncode == 2 and f"{file} is written and not signed (" in done.stderr
@@ -548,7 +546,7 @@ ODD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_what_cannot_be_read_to_its_end_is_one_line(
+def test_a_truncated_or_damaged_bundle_is_one_line(
     reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
 ) -> None:
     change, said = ODD[what]
@@ -569,7 +567,7 @@ NONE: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", NONE)
-def test_what_is_no_bundle_is_refused_in_one_line(
+def test_a_file_that_is_not_a_bundle_is_refused_in_one_line(
     reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
 ) -> None:
     change, said = NONE[what]
@@ -595,13 +593,13 @@ def test_what_is_no_bundle_is_refused_in_one_line(
         (["figure-13", "-o", "runs"], "runs: a folder, not a file"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(looking: Caller, words: list[str], said: str) -> None:
+def test_a_refused_bundle_command_is_one_line(looking: Caller, words: list[str], said: str) -> None:
     done = looking("bundle", *words)
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)
     assert said in done.stderr
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(looking: Caller, made: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(looking: Caller, made: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
     file.write_bytes(b"mine")
     done = looking("bundle", "figure-13", "-o", str(file))
@@ -628,7 +626,7 @@ def test_at_a_terminal_it_asks_before_it_replaces(
     assert (file.read_bytes() == b"mine") == (answer == "n")
 
 
-def test_interrupted_it_leaves_nothing(looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_bundle_leaves_no_file(looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> Iterator[bytes]:
         yield b"so far"
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Bundles of what did not go well: secrets everywhere, attempts that failed, logs that are gone, jobs under way."""
+"""Tests of bundles of difficult runs: secrets, failed attempts, missing logs, open jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAILED = "pp4-tp1-gbs16"
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Figure 13, of which a case failed twice, with secrets wherever one could get."""
+    """Return a site where one case of figure 13 failed twice, with secrets in every place that can contain one."""
     site = Site.make(tmp_path_factory.mktemp("troubled") / "a home")
     site.behave("fail", "pp4-gbs16")
     assert site.submit("--wait").returncode == 1
@@ -104,7 +104,7 @@ def test_every_attempt_is_in_it_and_read_again(repro_there: Caller, tmp_path: Pa
 
 @pytest.fixture
 def moved(troubled: Site) -> Iterator[Path]:
-    """The folder of a case that was verified; put back afterwards as it was."""
+    """Yield the folder of a verified case. The folder is restored afterwards."""
     (folder,) = (troubled.folder / "runs").glob("*/pp2-tp2-gbs16")
     shutil.copytree(folder, folder.with_name("kept"), symlinks=True)
     yield folder
@@ -112,7 +112,7 @@ def moved(troubled: Site) -> Iterator[Path]:
     folder.with_name("kept").rename(folder)
 
 
-def test_a_log_that_is_gone_is_said_in_the_bundle_and_cannot_be_verified(
+def test_a_missing_log_is_named_in_the_bundle_and_fails_verification(
     repro_there: Caller, moved: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.tar.zst"
@@ -134,7 +134,7 @@ def test_a_log_that_is_gone_is_said_in_the_bundle_and_cannot_be_verified(
 
 
 @pytest.mark.parametrize(("name", "what"), [("log.txt", "a link and not a file"), ("end", "a folder and not a file")])
-def test_what_cannot_be_read_is_one_line_and_led_nowhere(
+def test_a_link_or_folder_instead_of_a_file_is_one_line_and_is_not_followed(
     repro_there: Caller, moved: Path, tmp_path: Path, name: str, what: str
 ) -> None:
     (moved / name).unlink()
@@ -158,9 +158,7 @@ def test_a_folder_that_is_gone_is_one_line_for_each_log(repro_there: Caller, mov
     assert missing and all(line.endswith(": is gone") for line in missing)
 
 
-def test_a_script_that_the_ledger_has_is_in_it_whatever_became_of_the_file(
-    repro_there: Caller, moved: Path, tmp_path: Path
-) -> None:
+def test_the_script_in_the_bundle_is_the_one_of_the_ledger(repro_there: Caller, moved: Path, tmp_path: Path) -> None:
     (moved / "job.sh").write_text("#!/bin/bash\nsomething else\n")
     file = tmp_path / "a.tar.zst"
     assert repro_there("bundle", "figure-13", "-o", str(file)).returncode == 0
@@ -168,7 +166,7 @@ def test_a_script_that_the_ledger_has_is_in_it_whatever_became_of_the_file(
 
 
 @pytest.mark.parametrize("name", ["log.txt.gz", "log.txt.zst", "log.txt"])
-def test_a_log_that_was_packed_meanwhile_is_in_it_as_a_log(
+def test_a_compressed_log_is_in_the_bundle_as_a_log(
     repro_there: Caller, moved: Path, tmp_path: Path, name: str
 ) -> None:
     log = (moved / "log.txt").read_bytes()
@@ -183,7 +181,7 @@ def test_a_log_that_was_packed_meanwhile_is_in_it_as_a_log(
     assert repro_there("bundle", "verify", str(file)).returncode == 0
 
 
-def test_what_an_older_repro_had_read_is_held_against_its_logs_as_far_as_that_went(
+def test_records_of_an_older_repro_are_compared_only_in_what_it_recorded(
     repro_there: Caller, troubled: Site, tmp_path: Path
 ) -> None:
     ledger = new_ledger(troubled.folder)
@@ -208,7 +206,7 @@ def test_what_an_older_repro_had_read_is_held_against_its_logs_as_far_as_that_we
         (troubled.folder / "results.db").write_bytes(kept)
 
 
-def test_what_is_under_way_or_never_ran_is_in_it_as_it_stands(
+def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     repro: Caller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made = MadeJobs.make(repro, monkeypatch)
@@ -220,7 +218,7 @@ def test_what_is_under_way_or_never_ran_is_in_it_as_it_stands(
     done = repro("bundle", "figure-13", "-o", str(file))
     assert done.returncode == 0, done.stderr
     assert "note: 2 open attempts: the bundle is marked as not final" in done.stderr
-    assert "Not final: 2 of the attempts were still under way." in content(file)["README.txt"].decode()
+    assert "Not final: 2 attempts were still under way." in content(file)["README.txt"].decode()
     assert any(path.startswith("jobs/a-id-1-a-id/attempt-1/log.txt") for path in content(file))
     checked = repro("bundle", "verify", str(file))
     assert "; 1 never ran; 2 not judged yet" in checked.stdout

@@ -1,4 +1,4 @@
-"""`repro claims`: what holds, what fails, what cannot be judged, the numbers behind it, and an exit code for a gate."""
+"""Tests of `repro claims`: verdicts, the numbers behind them, and the exit code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_same_as_json_has_every_number(repro: Caller, measured: MeasuredRuns
     assert all(one["job"] and one["spread"] for one in ratio["used"])
 
 
-def test_numbers_that_scatter_judge_nothing_and_fail_no_gate(repro: Caller, measured: MeasuredRuns) -> None:
+def test_noisy_numbers_judge_no_claim_and_are_exit_0(repro: Caller, measured: MeasuredRuns) -> None:
     measured.add("figure-13", FLAT, scale="cpu", gpu=None, spread=0.5)
     done = repro("claims", "figure-13")
     assert done.returncode == 0

@@ -156,6 +156,10 @@ def test_what_can_wait_and_what_nobody_knows_is_not_counted_as_wrong(
     done = repro("clusters", "check", "mine")
     assert done.returncode == 0 and done.complaints[0] == "note: sacctmgr: Connection refused"
     assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"ok", "unknown", "later"}
+    results = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    counts = {result: results.count(result) for result in ("ok", "later", "unknown")}
+    summary = "mine: {ok} checks passed, {later} later, {unknown} unknown".format(**counts)
+    assert done.complaints[-1] == summary
 
 
 def test_paths_that_only_nodes_see_are_left_to_the_job_that_is_suggested(

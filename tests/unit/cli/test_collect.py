@@ -1,4 +1,4 @@
-"""`repro collect`: every format to a file and to stdout, nothing overwritten unasked, each mistake a line."""
+"""Tests of `repro collect`: formats, files and stdout, no overwriting without a question, errors of one line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson", "md", "markdown", "tex", "CSV"])
-def test_the_ending_of_a_file_says_the_format_and_stdout_has_the_same(
+def test_the_ending_of_a_file_selects_the_format_and_stdout_has_the_same_bytes(
     looking: Caller, tmp_path: Path, ending: str
 ) -> None:
     file = tmp_path / f"x.{ending}"
@@ -45,7 +45,7 @@ def test_the_ending_of_a_file_says_the_format_and_stdout_has_the_same(
     assert all(case in file.read_text().replace(r"\_", "_") for case in CASES)
 
 
-def test_csv_and_json_have_every_column_and_the_claims_are_talk(looking: Caller) -> None:
+def test_csv_and_json_have_every_column_and_the_claims_go_to_stderr(looking: Caller) -> None:
     rows = read_csv(looking("collect").stdout)
     done = looking("collect", "--export", "json")
     read = json.loads(done.stdout)
@@ -79,7 +79,7 @@ def test_the_series_has_every_line_of_every_job(looking: Caller) -> None:
     assert set(read) == {"columns", "iterations"} and len(read["iterations"]) == 8
 
 
-def test_the_series_of_a_job_that_runs_is_read_now_and_says_so(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_series_of_a_running_job_is_read_at_once(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     made = MadeJobs.make(repro, monkeypatch)
     made.submit(CASES[0])
     made.runs(f"{CASES[0]}-id", iterations(3))
@@ -138,9 +138,7 @@ def test_a_file_is_replaced_only_after_force_or_yes(
     assert read_csv(file.read_text())[0]["case"] == CASES[0]
 
 
-def test_a_terminal_is_shown_no_carriage_returns_and_no_parquet(
-    looking: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_no_carriage_returns_and_no_parquet(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     lines = looking("collect").stdout.split("\n")
     assert lines[0] == ",".join(NAMES) and len(lines) == 8 and not any("?" in line for line in lines)
@@ -149,9 +147,7 @@ def test_a_terminal_is_shown_no_carriage_returns_and_no_parquet(
     assert done.complaints == ["repro: parquet is binary and cannot go to a terminal. Hint: add -o FILE.parquet"]
 
 
-def test_without_pyarrow_nothing_is_asked_for_and_a_line_says_what_to_install(
-    looking: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pyarrow_is_one_line_with_the_install_command(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*_: Any) -> None:
         pytest.fail("the ledger was opened")
 

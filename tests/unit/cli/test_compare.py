@@ -1,4 +1,4 @@
-"""`repro compare`: beside the published numbers, and one side against another, with the verdict in the exit code."""
+"""Tests of `repro compare`: with published numbers, and of two sets of runs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_number_outside_its_tolerance_is_named_and_exit_1(repro: Caller, measu
     assert repro("compare", "table-1", "--where", "case=1.7B").returncode == 0
 
 
-def test_a_job_that_failed_is_exit_1_and_said(repro: Caller, measured: MeasuredRuns) -> None:
+def test_a_failed_job_is_named_and_exit_1(repro: Caller, measured: MeasuredRuns) -> None:
     measured.add("table-1", TABLE_1 | {"case=7.5B": None})
     done = repro("compare", "table-1")
     assert done.returncode == 1
@@ -90,7 +90,7 @@ def test_on_another_gpu_the_ratio_is_shown_and_nothing_is_judged(repro: Caller, 
     assert "published for A100, measured on H100" in line_with(done.stdout, "case=1.7B", "2.92")
 
 
-def test_what_scatters_too_much_is_said_to(repro: Caller, measured: MeasuredRuns) -> None:
+def test_a_noisy_case_is_named(repro: Caller, measured: MeasuredRuns) -> None:
     measured.add("table-1", {"case=1.7B": 137.0}, spread=0.12)
     done = repro("compare", "table-1")
     assert done.returncode == 0
@@ -110,9 +110,7 @@ def test_a_host_bound_case_is_named_with_its_share_and_its_rate_is_not_judged(
     assert [row["why"] for row in shown] == ["host-bound: its GPUs waited 31 % of the time for the host"]
 
 
-def test_two_measurements_of_other_execution_modes_say_so_beside_the_ratio(
-    repro: Caller, measured: MeasuredRuns
-) -> None:
+def test_a_ratio_of_different_execution_modes_has_a_remark(repro: Caller, measured: MeasuredRuns) -> None:
     measured.add("table-1", {"case=1.7B": 137.0}, cluster="selene", mode="graph")
     measured.add("table-1", {"case=1.7B": 100.0}, cluster="eos", mode="eager")
     line = line_with(repro("compare", "selene", "eos").stdout, "case=1.7B", "0.7299")
@@ -168,9 +166,7 @@ BEFORE = {"pp=1,tp=4,gbs=4": 10.0, "pp=2,tp=2,gbs=4": 10.0, "pp=4,tp=1,gbs=4": 1
 AFTER = {"pp=1,tp=4,gbs=4": 10.1, "pp=2,tp=2,gbs=4": 9.0, "pp=4,tp=1,gbs=4": None, "pp=2,tp=2,gbs=16": 10.0}
 
 
-def test_two_clusters_are_compared_case_by_case_and_what_is_slower_is_named(
-    repro: Caller, measured: MeasuredRuns
-) -> None:
+def test_two_clusters_are_compared_by_case_and_regressions_are_named(repro: Caller, measured: MeasuredRuns) -> None:
     measured.add("figure-13", BEFORE, scale="cpu", gpu=None)
     measured.add("figure-13", AFTER, scale="cpu", cluster="eos", gpu=None)
     done = repro("compare", "figure-13", "selene", "eos")
@@ -194,7 +190,7 @@ def test_two_clusters_are_compared_case_by_case_and_what_is_slower_is_named(
     assert back.returncode == 0 and "improvement" in back.stdout
 
 
-def test_a_date_is_held_against_another_and_a_run_and_a_commit_likewise(repro: Caller, measured: MeasuredRuns) -> None:
+def test_two_dates_runs_or_commits_are_compared(repro: Caller, measured: MeasuredRuns) -> None:
     first = measured.add("figure-13", BEFORE, scale="cpu", gpu=None, commit="aaaa1111", code="pretrain-old1")
     second = measured.add(
         "figure-13", dict.fromkeys(BEFORE, 8.0), scale="cpu", gpu=None, day=10, commit="bbbb2222", code="pretrain-new2"
@@ -214,7 +210,7 @@ def test_a_date_is_held_against_another_and_a_run_and_a_commit_likewise(repro: C
     assert repro("compare", "figure-13", "2026-11-11", "2026-11-20").returncode == 0  # the same attempts
 
 
-def test_repeats_say_how_much_is_noise(repro: Caller, measured: MeasuredRuns) -> None:
+def test_the_noise_comes_from_repeats(repro: Caller, measured: MeasuredRuns) -> None:
     case = "pp=2,tp=2,gbs=4"
     for repeat, rate in enumerate((10.0, 10.01, 9.99), 1):
         measured.add("figure-13", {case: rate}, scale="cpu", gpu=None, repeat=repeat)

@@ -1,4 +1,4 @@
-"""Cancelling while the ledger's disk is full: the jobs end all the same, and the command says what is not recorded."""
+"""Tests of `repro cancel` on a full disk: the jobs end, and the command reports that the ledger has no record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.launch.stand_in import wait_until
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB of its own."""
+    """Yield a file system of 1 MiB."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]

@@ -1,4 +1,4 @@
-"""What became of a job: every attempt with what it measured, every event with its time and cause."""
+"""Tests of `repro history`: attempts with their metrics, events with their times and causes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOON = datetime(2026, 1, 1, 12)
 
 @pytest.fixture
 def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
-    """A job that reached its time limit, and was verified when it was run again."""
+    """Return a ledger with a job that reached its time limit and was verified in its second attempt."""
     made = MadeJobs.make(repro, monkeypatch)
     made.submit("a", "b")
     first = made.row("a-id").attempt_id
@@ -110,7 +110,7 @@ def test_the_digest_of_the_jobs_image_is_shown(made: MadeJobs) -> None:
     assert "image" not in made.repro("history", "b-id").stderr
 
 
-def test_what_no_attempt_has_is_no_column(made: MadeJobs) -> None:
+def test_a_value_that_no_attempt_has_gets_no_column(made: MadeJobs) -> None:
     done = made.repro("history", "b-id")
     header, line = done.stdout.split("\n\n")[0].splitlines()
     assert header.split() == ["ATTEMPT", "ID", "STATE", "SUBMITTED"] and " 17_1 " in line

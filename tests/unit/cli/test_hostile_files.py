@@ -1,4 +1,4 @@
-"""Files in `clusters/` and `experiments/` that are not what they should be: one line each, and the others are shown."""
+"""Tests of invalid files in `clusters/` and `experiments/`: one line each, and the other files are listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A figure's life as a person lives it: submit, status, logs, collect, plot, with the verdict in the exit code."""
+"""Tests of the commands in the order of use: submit, status, logs, collect, plot, with their exit codes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_csv_has_every_case_once_with_its_numbers(looking: Caller) -> None:
     assert list(csv.DictReader((looking.site.folder / "numbers.csv").open())) == rows
 
 
-def test_the_picture_is_where_stdout_says(looking: Caller) -> None:
+def test_plot_prints_the_path_of_the_picture(looking: Caller) -> None:
     done = looking("plot", "figure-13")
     assert done.stdout == "figure-13-cpu-here.png\n"
     assert (looking.site.folder / "figure-13-cpu-here.png").read_bytes().startswith(b"\x89PNG")
@@ -142,14 +142,14 @@ def test_a_claim_that_fails_is_exit_1_though_every_job_succeeds(repro: Caller) -
     assert repro("collect").returncode == 1
 
 
-def test_what_is_chosen_by_where_is_submitted_and_nothing_else(repro: Caller) -> None:
+def test_where_limits_the_submitted_cases(repro: Caller) -> None:
     done = submit(repro, "--where", "gbs=16", "--wait")
     assert done.returncode == 0
     assert repro.site.started() == [case for case in CASES if case.endswith("gbs=16")]
     assert done.stdout.count("not submitted") == 3 and "3 of 6 cases not verified" in done.stdout
 
 
-def test_cancelling_names_what_it_cancels_and_status_knows(repro: Caller) -> None:
+def test_cancel_names_the_jobs_and_status_shows_their_state(repro: Caller) -> None:
     repro.site.behave("hang")
     submit(repro, "--where", "gbs=4")
     wait_until(repro.site.sleepers)
