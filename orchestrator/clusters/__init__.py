@@ -1,1 +1,1 @@
-"""clusters/*.yaml -> ClusterProfile: everything that is the site's and not the paper's."""
+"""Cluster profiles: the settings of a site, read from `clusters/*.yaml`."""

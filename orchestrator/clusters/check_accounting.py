@@ -1,11 +1,11 @@
-"""A profile's account and QOS, compared with what Slurm's accounting says. Pure."""
+"""Comparison of the account and QOS of a profile with Slurm's accounting. Without side effects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.clusters.check_result import Compared, Finding, is_blank, nearest, there_are
+from orchestrator.clusters.check_result import Finding, SiteChecks, is_blank, nearest, there_are
 from orchestrator.clusters.slurm_options import QosFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import did_you_mean
@@ -13,39 +13,40 @@ from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site_parsers import Association, Qos
 
 
-class AccountingChecks(Compared):
-    """Each method a field."""
+class AccountingChecks(SiteChecks):
+    """Checks against Slurm's accounting. Each method checks one field."""
 
     def account(self) -> Iterator[Finding]:
+        """Check the account."""
         wanted, mine = self.slurm.account_name, self.site.associations
         if wanted is not None and is_blank(wanted):
             return
         if not self.site.enforces_accounts:
-            yield self.at("slurm.account", "ok", f"{wanted or 'none named'}; Slurm asks for none and checks none")
+            yield self.at("slurm.account", "ok", f"{wanted or 'none'}; Slurm does not check accounts")
         elif mine is None:
             yield self.at("slurm.account", "unknown", "accounting does not answer")
         elif wanted is None:
             default = next((one.account for one in mine if one.is_default), None)
             if default:
-                yield self.at("slurm.account", "ok", f"none named; Slurm takes {default}")
+                yield self.at("slurm.account", "ok", f"none; Slurm uses {default}")
             else:
-                yield self.at("slurm.account", "wrong", "none named, and Slurm asks for one", _yours(mine))
+                yield self.at("slurm.account", "wrong", "missing, but Slurm requires one", _your_accounts(mine))
         elif wanted not in {one.account for one in mine}:
-            hint = did_you_mean(wanted, [one.account for one in mine]) or _yours(mine)
-            yield self.at("slurm.account", "wrong", f"{wanted} is no account of {self.site.user}", hint)
+            hint = did_you_mean(wanted, [one.account for one in mine]) or _your_accounts(mine)
+            yield self.at("slurm.account", "wrong", f"{wanted} is not an account of {self.site.user}", hint)
         elif not self._associations:
-            found = f"{wanted} is not for partition {self.where_jobs_go.name if self.where_jobs_go else ''}"
+            found = f"{wanted} cannot use partition {self.job_partition.name if self.job_partition else ''}"
             yield self.at("slurm.account", "wrong", found, "take another account or partition")
-        elif self.where_jobs_go and not self.where_jobs_go.takes_account(wanted):
-            found = f"partition {self.where_jobs_go.name} takes no jobs of {wanted}"
+        elif self.job_partition and not self.job_partition.takes_account(wanted):
+            found = f"partition {self.job_partition.name} does not accept {wanted}"
             yield self.at("slurm.account", "wrong", found, "take another account or partition")
         else:
             yield self.at("slurm.account", "ok", wanted)
 
     @cached_property
     def _associations(self) -> list[Association]:
-        """What says which QOS the profile's account may use, the one for the partition first, as Slurm takes them."""
-        wanted, partition = self.slurm.account_name, self.where_jobs_go.name if self.where_jobs_go else None
+        """The associations of the account. Slurm uses the one for the partition first."""
+        wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
         found = [
             link
             for link in self.site.associations or ()
@@ -55,10 +56,10 @@ class AccountingChecks(Compared):
         return sorted(found, key=lambda link: link.partition is None)
 
     def qos(self) -> Iterator[Finding]:
-        """Those that are named; of what jobs get otherwise only what is wrong."""
+        """Check each QOS of the profile. Without one, yield only faults of the default QOS."""
         given = self.slurm.qos
         if given is None:
-            yield from (one for one in self._unnamed_qos() if one.is_fault)
+            yield from (finding for finding in self._unnamed_qos() if finding.is_fault)
             return
         if isinstance(given, str):
             yield from self._one_qos(QosFields(name=given), ("slurm", "qos"))
@@ -68,10 +69,10 @@ class AccountingChecks(Compared):
 
     def _unnamed_qos(self) -> Iterator[Finding]:
         default = self._associations[0].default_qos if self._associations else None
-        name = default or (self.where_jobs_go.qos if self.where_jobs_go else None)
+        name = default or (self.job_partition.qos if self.job_partition else None)
         if name is not None and self.site.qos_named(name):
-            if default and self.where_jobs_go and not self.where_jobs_go.takes_qos(default):
-                found = f"none named, and {default}, which jobs get then, is not for {self.where_jobs_go.name}"
+            if default and self.job_partition and not self.job_partition.takes_qos(default):
+                found = f"missing, and {self.job_partition.name} does not accept {default}, the default QOS"
                 yield self.at("slurm.qos", "wrong", found, there_are(self._allowed()))
             else:
                 yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
@@ -86,54 +87,54 @@ class AccountingChecks(Compared):
             hint = nearest(one.name, [qos.name for qos in self.site.qos])
             yield Finding(check, "login", "wrong", "no such QOS", where, hint)
         elif self._associations and one.name not in self._associations[0].qos:
-            found = f"not for account {self._associations[0].account}"
+            found = f"account {self._associations[0].account} cannot use it"
             yield Finding(check, "login", "wrong", found, where, there_are(self._allowed()))
-        elif self.where_jobs_go and not self.where_jobs_go.takes_qos(one.name):
-            found = f"not for partition {self.where_jobs_go.name}"
+        elif self.job_partition and not self.job_partition.takes_qos(one.name):
+            found = f"partition {self.job_partition.name} does not accept it"
             yield Finding(check, "login", "wrong", found, where, there_are(self._allowed()))
         else:
             yield self._within_limits(one, path)
 
     def _allowed(self) -> list[str]:
-        """The QOS that this account may use in this partition."""
+        """Return the names of the QOS that this account may use in this partition."""
         names = self._associations[0].qos if self._associations else ()
-        return [name for name in names if self.where_jobs_go is None or self.where_jobs_go.takes_qos(name)]
+        return [name for name in names if self.job_partition is None or self.job_partition.takes_qos(name)]
 
     def _within_limits(self, one: QosFields, path: KeyPath) -> Finding:
         check, where = f"slurm.qos {one.name}", self.cluster.layered.where(path)
         beyond = list(self._beyond(one))
         if not beyond:
-            return Finding(check, "login", "ok", "its limits allow what the profile says", where)
+            return Finding(check, "login", "ok", "its limits allow the limits of the profile", where)
         found = "; ".join(what for what, _ in beyond)
-        return Finding(check, "login", "wrong", found, where, ", ".join(hint for _, hint in beyond))
+        return Finding(check, "login", "wrong", found, where, "set " + ", ".join(hint for _, hint in beyond))
 
-    def _beyond(self, said: QosFields) -> Iterator[tuple[str, str]]:
-        """What the profile lets a job of this QOS have and Slurm does not give; with the mend."""
-        nodes, gpus, limit = self.most_nodes(said.max_nodes), said.max_gpus, self.longest(said.max_time)
-        most = self._least(said.name, "max_nodes")
+    def _beyond(self, given: QosFields) -> Iterator[tuple[str, str]]:
+        """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
+        nodes, gpus, limit = self.most_nodes(given.max_nodes), given.max_gpus, self.longest(given.max_time)
+        most = self._least(given.name, "max_nodes")
         if most is not None and nodes > most:
             yield f"jobs may have {nodes} nodes, Slurm's limit is {most}", f"max_nodes: {most}"
             nodes = most
         per_node = self.cluster.hardware.gpus_per_node
         gpus = min(gpus or nodes * per_node, nodes * per_node)
-        most = self._least(said.name, "max_gpus")
+        most = self._least(given.name, "max_gpus")
         if most is not None and gpus > most:
-            hint = f"max_gpus: {most}" if said.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
+            hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
             yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", hint
-        most = self._least(said.name, "max_wall_s")
+        most = self._least(given.name, "max_wall_s")
         if most is not None and time_limit_s(limit) > most:
-            field = "max_time" if said.max_time or self.slurm.max_time else "time_limit"
+            field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"
             yield (
                 f"jobs may take {limit}, Slurm's limit is {format_time_limit(most)}",
                 f"{field}: {format_time_limit(most)}",
             )
 
     def _least(self, name: str, limit: str) -> int | None:
-        """The limit that holds: the partition's own QOS has the first word (Slurm's Resource Limits, "Hierarchy")."""
-        own = self.site.qos_named(self.where_jobs_go.qos) if self.where_jobs_go else None
+        """Return the limit in effect. The QOS of the partition comes first (Slurm's Resource Limits, "Hierarchy")."""
+        own = self.site.qos_named(self.job_partition.qos) if self.job_partition else None
         both: tuple[Qos | None, ...] = (own, self.site.qos_named(name))
         return next((value for qos in both if qos and (value := getattr(qos, limit)) is not None), None)
 
 
-def _yours(mine: tuple[Association, ...]) -> str:
-    return f"yours are: {', '.join(sorted({one.account for one in mine})) or 'none'}"
+def _your_accounts(mine: tuple[Association, ...]) -> str:
+    return f"your accounts are: {', '.join(sorted({one.account for one in mine})) or 'none'}"

@@ -16,56 +16,57 @@ from orchestrator.slurm.site import Site
 from orchestrator.slurm.site_parsers import Partition
 
 
-class Compared:
-    """One profile and one site. `partition` is where jobs go; None where there is no such one."""
+class SiteChecks:
+    """A profile and its site. `job_partition` is the partition of jobs; None if it does not exist."""
 
     def __init__(self, cluster: Cluster, site: Site) -> None:
         assert cluster.profile.slurm is not None
         self.cluster, self.site = cluster, site
         self.slurm: SlurmFields = cluster.profile.slurm
         names = [self.slurm.partition] if self.slurm.partition else [p.name for p in site.partitions if p.is_default]
-        self.where_jobs_go: Partition | None = site.partition(names[0]) if names else None
+        self.job_partition: Partition | None = site.partition(names[0]) if names else None
 
     def most_nodes(self, also: int | None = None) -> int:
-        """The largest job that planning lets through."""
+        """Return the number of nodes of the largest job that the planner accepts."""
         return min(most for most in (also, self.slurm.max_nodes, self.cluster.hardware.nodes) if most)
 
     def longest(self, also: str | None = None) -> str:
-        """The longest job that planning lets through; without a limit, what a job asks for that says nothing itself."""
+        """Return the time limit of the longest job that the planner accepts; without limits, the default time limit."""
         return min(
             (text for text in (also, self.slurm.max_time) if text), key=time_limit_s, default=self.slurm.time_limit
         )
 
     def at(self, field: str, result: Result, found: str, hint: str | None = None) -> Finding:
-        """A finding about a field of the profile, such as `slurm.qos`."""
+        """Return a finding about a field of the profile, such as `slurm.qos`."""
         where = self.cluster.layered.where(tuple(field.split(".")))
         return Finding(field, "login", result, found, where, hint)
 
 
 def nearest(word: str, there: Sequence[str]) -> str:
-    """A mend for a name that is not there."""
+    """Return the hint for an unknown name: the nearest name, or all names."""
     return did_you_mean(word, there) or there_are(there)
 
 
 def there_are(names: Sequence[str]) -> str:
+    """Return the hint that lists all names."""
     return f"there are: {', '.join(names) or 'none'}"
 
 
 def is_blank(text: str) -> bool:
-    """Whether it is still to be filled in."""
+    """Return whether a value is open, such as `<your account>`."""
     return "<" in text
 
 
 Result = Literal["ok", "wrong", "open", "later", "unknown", "not checked"]
-"""`open`: still to be filled in; `later`: before that is submitted which needs it. `unknown`: who was asked does not
-say. `not checked`: it takes a job on a node, or hardware that the profile does not have."""
+"""Result of a check. `open`: the value must be filled in. `later`: only some jobs need the value. `unknown`: Slurm does
+not answer. `not checked`: the check needs a job on a node, or hardware that the profile does not have."""
 
 Location = Literal["login", "compute"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is the profile's field, or what else was looked at; `where` its file, line and column."""
+    """Result of one check. `check` is the field of the profile, or another subject; `where` is its location."""
 
     check: str
     place: Location
@@ -76,10 +77,11 @@ class Finding:
 
     @property
     def is_fault(self) -> bool:
+        """Whether the user must correct the profile or the site."""
         return self.result in ("wrong", "open")
 
 
-CORRECT = "correct it, or put it there"
+CORRECT = "correct the path, or create it"
 
 Presence = Literal["yes", "no", "unreadable"]
 """Whether a path exists; `unreadable`: this user may not read it."""
@@ -87,9 +89,9 @@ Presence = Literal["yes", "no", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class SitePath:
-    """A path that must exist; `check` is the profile's field, `mend` is the hint if the path is missing.
+    """Path that must exist. `check` is the field of the profile, `hint` is for a missing path.
 
-    With `is_read`, jobs read the file as the user who submits them.
+    If `is_read`, jobs read the file as the user who submits them.
     """
 
     check: str
@@ -100,23 +102,23 @@ class SitePath:
 
 
 def site_paths(cluster: Cluster) -> list[SitePath]:
-    """Every path of the profile that is filled in and that can be looked for before a job runs."""
-    found = [*_images(cluster), *_mounts(cluster), *_workloads(cluster), *_working_folder(cluster)]
+    """Return the paths of the profile that can be checked before a job runs. Open values are left out."""
+    paths = [*_images(cluster), *_mounts(cluster), *_workloads(cluster), *_working_folder(cluster)]
     for block, name in (("site", "staging_folder"), ("mpirun", "hostfile")):
         value = getattr(getattr(cluster.profile, block), name, None)
         if value is not None:
-            found.append(SitePath(f"{block}.{name}", value, cluster.layered.where((block, name))))
-    return [one for one in found if "<" not in one.path and "{" not in one.path]
+            paths.append(SitePath(f"{block}.{name}", value, cluster.layered.where((block, name))))
+    return [path for path in paths if "<" not in path.path and "{" not in path.path]
 
 
 def path_findings(cluster: Cluster, place: Location, there: dict[str, Presence] | None = None) -> list[Finding]:
-    """A finding for each path: as this machine sees it on `login`, or as a job saw it on `compute`."""
+    """Return a finding for each path: as seen by this machine (`login`) or by a job (`compute`)."""
     return [_finding(cluster, one, place, there) for one in site_paths(cluster)]
 
 
 def presence(path: str) -> Presence:
     """Return whether this path exists here."""
-    # os.path's is False, too, for what this user may not look at.
+    # os.path.exists is also False if this user may not read the folder.
     if not os.path.exists(path):  # noqa: PTH110
         return "no"
     return "yes" if os.access(path, os.R_OK) else "unreadable"
@@ -124,9 +126,9 @@ def presence(path: str) -> Presence:
 
 def _finding(cluster: Cluster, one: SitePath, place: Location, there: dict[str, Presence] | None) -> Finding:
     if place == "login" and not cluster.profile.site.login_sees_paths:
-        return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "say --job")
+        return Finding(one.check, "compute", "not checked", f"{one.path}: only nodes see it", one.where, "use --job")
     if place == "compute" and there is None:
-        return Finding(one.check, place, "not checked", one.path, one.where, "say --job")
+        return Finding(one.check, place, "not checked", one.path, one.where, "use --job")
     seen = presence(one.path) if there is None else there.get(one.path, "no")
     if seen == "no":
         return Finding(one.check, place, "wrong", f"{one.path}: no such file or folder", one.where, one.hint)
@@ -153,7 +155,7 @@ def _images(cluster: Cluster) -> Iterator[SitePath]:
 def _mounts(cluster: Cluster) -> Iterator[SitePath]:
     container = cluster.profile.container
     for i, item in enumerate(container.mounts if container else ()):
-        if isinstance(item, MountFields):  # of some jobs only: such paths come and go with them
+        if isinstance(item, MountFields):  # only some jobs have it, so the path may not exist yet
             continue
         source = item.partition(":")[0]
         if source not in ("tmpfs", "umount"):
@@ -167,16 +169,16 @@ def _workloads(cluster: Cluster) -> Iterator[SitePath]:
         for field, value in fields.items() if isinstance(fields, dict) else ():
             if not isinstance(value, str) or not value.startswith("/"):
                 continue
-            if contained and field == "python":  # the image's own, of which a job can tell
+            if contained and field == "python":  # a path inside the image; only a job can check it
                 continue
-            # Megatron-LM's data sets are two files, which it is told without their endings.
+            # A data set of Megatron-LM is two files, and `data_path` is their path without the extension.
             path = f"{value}.idx" if field == "data_path" else value
             where = cluster.layered.where(("workloads", name, field))
             yield SitePath(f"workloads.{name}.{field}", _on_the_host(path, cluster), where)
 
 
 def _on_the_host(path: str, cluster: Cluster) -> str:
-    """Programs are told where things lie in their container, which may be under another name than on the node."""
+    """Return the path on the node of a path in the container."""
     container = cluster.profile.container
     for item in container.mounts if container else ():
         source, _, rest = (item.mount if isinstance(item, MountFields) else item).partition(":")
@@ -187,7 +189,7 @@ def _on_the_host(path: str, cluster: Cluster) -> str:
 
 
 def _working_folder(cluster: Cluster) -> Iterator[SitePath]:
-    """Where sbatch is told to start jobs: where there is no such folder, Slurm takes /tmp without an error."""
+    """Yield the folder of `--chdir`. If it does not exist, Slurm uses /tmp without an error."""
     slurm = cluster.profile.slurm
     for i, word in enumerate(slurm.sbatch if slurm else ()):
         name, _, folder = word.partition("=")

@@ -21,12 +21,13 @@ from pydantic import (
 from orchestrator.config.model import Strict, Text
 
 When = Literal["nodes > 1", "nodes == 1"]
-"""Several nodes need what connects them; one node is often slower, or broken, with it."""
+"""Condition on the number of nodes. Network settings are for several nodes, and can slow down or break one node."""
 
 _NAME = re.compile(r"\{([^{}]*)\}")
 
 
 def holds(when: When | None, nodes: int) -> bool:
+    """Return whether a job on this many nodes meets the condition. No condition is always met."""
     return when is None or (nodes > 1) == (when == "nodes > 1")
 
 
@@ -36,7 +37,7 @@ def _kind(value: Any) -> str:
     return "list" if isinstance(value, list) else "plain"
 
 
-# Which of its forms a value has is seen from its kind, so that a fault is one complaint and not one for each form.
+# The kind of a value selects one form of the union, so that a fault is one problem and not one for each form.
 BY_KIND = Discriminator(_kind)
 
 
@@ -49,21 +50,21 @@ def _text(value: object) -> object:
 
 
 class MountFields(Strict):
-    """A mount that only some jobs have: `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`."""
+    """A mount with a condition: `SOURCE`, `SOURCE:TARGET` or `SOURCE:TARGET:FLAGS`."""
 
     mount: Text
     when: When
 
 
 class SetupFields(Strict):
-    """A line of the script that only some jobs have."""
+    """A line of the script with a condition."""
 
     run: Text
     when: When
 
 
 class VariableFields(Strict):
-    """A variable that only some jobs have."""
+    """A variable with a condition."""
 
     value: Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "integer"]})]
     when: When
@@ -73,23 +74,23 @@ SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag
 
 
 def filled_names(text: str, known: Collection[str]) -> str:
-    """`text`, which may name these in braces; ValueError for another."""
+    """Return the text unchanged. ValueError if it contains a name in braces that is not known."""
     for name in _NAME.findall(text):
         if name not in known:
-            there = ", ".join(f"{{{one}}}" for one in known)
-            raise ValueError(f"{{{name}}} is not known here, only {there}")
+            names = ", ".join(f"{{{name}}}" for name in known)
+            raise ValueError(f"{{{name}}} is not supported here, only {names}")
     return text
 
 
 RUN_NAMES = ("job_id", "user")
-"""What a mount may name in braces; filled in where the job runs."""
+"""Names in braces that a mount may contain. The job replaces them."""
 
 Runtime = Literal["pyxis", "edf", "shifter", "podman-hpc", "apptainer"]
 
 EXPANDED_BY_PYXIS = '$`"\\'
 """Characters that a mount must not contain. pyxis writes mounts into a shell script that enroot runs on the node."""
 
-# The oldest pyxis with each thing that a profile can ask of it (its changelog).
+# The first pyxis version with each option (its changelog).
 _PYXIS_SINCE = {"writable": (0, 11), "pass_env": (0, 15)}
 
 
@@ -103,7 +104,7 @@ def _mount(value: str) -> str:
     if not target.startswith(("/", ".")) and source not in ("tmpfs", "umount"):
         raise ValueError("the target of a mount must start with /")
     if "," in value:
-        raise ValueError("one mount to a line: pyxis divides its list at commas")
+        raise ValueError("a mount must not contain a comma, where pyxis splits its list of mounts")
     if any(character in value for character in EXPANDED_BY_PYXIS):
         names = " and ".join(f"{{{name}}}" for name in RUN_NAMES)
         raise ValueError(f'a mount must not contain $, `, " or \\, which a shell on the node expands; use {names}')
@@ -130,12 +131,12 @@ PassedName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
 
 
 class ContainerFields(Strict):
-    """`images` says which image stands for one that a paper names: a file, or a place in a registry.
+    """Container runtime and images. `images` maps each image name of a paper to a file or an image in a registry.
 
-    `edf` is CSCS's `--environment`. `pass_env` names variables of the host that win over the image's own, `NCCL_*` all
-    that start so; `modules` are Shifter's, `annotations` the EDF's, `options` further words for podman-hpc, Shifter or
-    Apptainer. The script passes `mount_home` and `writable` to the runtime also where they are false, because the
-    defaults differ from site to site. pyxis has no option for a read-only image before 0.11.
+    The runtime `edf` is the `--environment` option of CSCS. `pass_env` lists variables of the host that override those
+    of the image; `NCCL_*` is a prefix. `modules` are for Shifter, `annotations` for EDF files. `options` are further
+    arguments for podman-hpc, Shifter or Apptainer. The script also passes `mount_home` and `writable` if they are
+    false, because the defaults differ between sites. pyxis before 0.11 has no option for a read-only image.
     """
 
     runtime: Runtime
@@ -161,10 +162,10 @@ class ContainerFields(Strict):
             for name, since in _PYXIS_SINCE.items():
                 if getattr(self, name) and have < since:
                     oldest = ".".join(map(str, since))
-                    raise ValueError(f"{name} needs pyxis {oldest} or newer, version says {self.version}")
+                    raise ValueError(f"{name} needs pyxis {oldest} or newer, but version is {self.version}")
         for name, runtimes in _ONLY_FOR.items():
             if getattr(self, name) and self.runtime not in runtimes:
-                raise ValueError(f"{name} is for {' and '.join(runtimes)}, not for {self.runtime}")
+                raise ValueError(f"{name} needs runtime {' or '.join(runtimes)}, but runtime is {self.runtime}")
         return self
 
 
@@ -173,9 +174,9 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 _ONLY_FOR: dict[str, tuple[Runtime, ...]] = {
-    "pass_env": ("pyxis", "podman-hpc"),  # the others hand all of the host's on
+    "pass_env": ("pyxis", "podman-hpc"),  # the other runtimes pass the whole environment of the host
     "writable": ("pyxis", "edf", "apptainer"),
-    "mount_home": ("pyxis", "edf", "podman-hpc", "apptainer"),  # Shifter mounts it where its site says so
+    "mount_home": ("pyxis", "edf", "podman-hpc", "apptainer"),  # the site configures it for Shifter
     "modules": ("shifter",),
     "annotations": ("edf",),
     "options": ("podman-hpc", "shifter", "apptainer"),
@@ -187,8 +188,9 @@ FILE_ENDINGS = (".sqsh", ".squashfs", ".sif")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`path` is a file's. Of an image in a registry `host` is "" for the runtime's own default registry; `name` has
-    the tag and the digest, as in `nvidia/pytorch:20.12-py3@sha256:...`.
+    """A container image: a file at `path`, or `name` in the registry `host` ("" is the runtime's default).
+
+    `name` includes tag and digest, as in `nvidia/pytorch:20.12-py3@sha256:...`.
     """
 
     path: str | None = None
@@ -197,23 +199,24 @@ class Image:
 
     @property
     def for_enroot(self) -> str:
-        """As pyxis and enroot read it in every version: HOST#NAME."""
+        """The image in the syntax of pyxis and enroot, HOST#NAME, which all their versions read."""
         return self.path or (f"{self.host}#{self.name}" if self.host else self.name)
 
     @property
     def for_docker(self) -> str:
-        """As Docker, Podman, Shifter and Apptainer read it: HOST/NAME."""
+        """The image in the syntax of Docker, Podman, Shifter and Apptainer, HOST/NAME."""
         return self.path or (f"{self.host}/{self.name}" if self.host else self.name)
 
     @property
     def file_stem(self) -> str:
-        """What an imported copy is called: `nvidia+pytorch+20.12-py3`."""
+        """The file name of an imported image without its extension: `nvidia+pytorch+20.12-py3`."""
         return re.sub(r"[^A-Za-z0-9._-]+", "+", self.name).strip("+")
 
 
 def read_image(text: str) -> Image:
-    """A path, or a registry's name for an image in any of the ways it is written; ValueError for what is neither, such
-    as `dockerd://`, which is an image of one node's own Docker.
+    """Parse the path or the registry name of an image. All spellings of registry names are supported.
+
+    ValueError for everything else, such as `dockerd://`, the image of a Docker daemon on one node.
 
     >>> read_image("docker://registry.example/team/torch:1").for_enroot
     'registry.example#team/torch:1'
@@ -221,8 +224,8 @@ def read_image(text: str) -> Image:
     if text.startswith(("/", "./")):
         return Image(path=text)
     if text.endswith(FILE_ENDINGS):
-        # pyxis takes foo.sqsh without ./ for the name of an image in a registry.
-        raise ValueError("an image's file must be given with its path, /... or ./...")
+        # pyxis reads foo.sqsh without ./ as an image in a registry.
+        raise ValueError("an image file needs a path, /... or ./...")
     name = text.removeprefix("docker://")
     host, mark, rest = name.partition("#")
     if not mark:

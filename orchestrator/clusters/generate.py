@@ -1,6 +1,7 @@
-"""A Slurm site -> a commented profile of it. Pure: what no command told stands as `<what to write here>`.
+"""Generator of a commented profile from the settings of a Slurm site. Without side effects.
 
-A field that must be a number cannot hold such a text: where nobody knows the number its line is a comment.
+A value that no command reports becomes an open value, `<what to write here>`. An open number is a comment instead,
+because a number field cannot contain text.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ _ACCOUNTS, _QOS = "sacctmgr show user withassoc", "sacctmgr show qos"
 
 _COMMENT_COLUMN, _LONGEST_LINE = 36, 120
 _TIME_LIMIT_S, _MAX_RUNNING = 1800, 4
-"""Our choice where the site says nothing: half an hour, and the profile's own default."""
+"""Defaults if the site has none: half an hour, and the default of the profile."""
 
 _PLAIN = re.compile(r"[A-Za-z_]([A-Za-z0-9_.,/ -]*[A-Za-z0-9_])?")
 _SLICE = re.compile(r"\dg\.\d+gb")
 _OTHER_FORM = re.compile(r"\b(pcie|nvl)\b")
 _MEMORY = re.compile(r"\b(\d{2,3}) ?gb?\b")
-_ONE_MEMORY = {"H200": 141}  # NVIDIA's data sheet, SXM and NVL alike; the others are sold with more than one
+_ONE_MEMORY = {"H200": 141}  # NVIDIA's data sheet, SXM and NVL; other GPUs have several memory sizes
 
 
 def profile_text(site: Site, name: str, partition: str | None, schema: str) -> str:
-    """The YAML of a profile of this site, which loads as it is and takes jobs once its blanks are filled in.
+    """Return a profile of this site as YAML. It is valid, and can run jobs when its open values are filled in.
 
-    Which partition and which of its nodes it is of: `choose`, whose ReproError it raises. `schema` is where an
-    editor finds the JSON schema of profiles.
+    `choose` selects the partition and the kind of nodes, and raises ReproError. `schema` is the path of the JSON
+    schema, for editors.
     """
     choice = choose(_with_like_nodes_together(site), partition)
     parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
@@ -48,14 +49,14 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
 
 
 def _with_like_nodes_together(site: Site) -> Site:
-    """The site with its nodes told apart by hardware: features also name racks and owners."""
+    """Return the site with nodes of equal hardware merged. Features can also be the names of racks or owners."""
     return replace(site, partitions=tuple(replace(one, kinds=_together(one.kinds)) for one in site.partitions))
 
 
 def _together(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
     groups: dict[object, list[NodeKind]] = {}
     for kind in kinds:
-        # Without a GRES type it is features that name GPUs; where we know none of the names, any feature may be one.
+        # Without a GRES type, features name the GPUs. If no feature is a known GPU, any feature may be the name of one.
         named = _gpu_facts(kind) or (kind.features if kind.gpu and not kind.gpu.kind else None)
         key = (kind.cpus, kind.memory_mb, kind.gres, kind.architecture, named)
         groups.setdefault(key, []).append(kind)
@@ -74,13 +75,13 @@ def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
     site = choice.site
     yield f"# yaml-language-server: $schema={printable_line(schema)}"
     yield from _remark(
-        f"What a login node of {site.cluster_name} told (Slurm {site.slurm_version}): beside each value is the command "
-        "that told it, or that it is ours. What no command tells stands as <...>: write it here, or in the .local.yaml "
-        "beside this file what is private.",
+        f"Settings of {site.cluster_name} (Slurm {site.slurm_version}), as its login node reports them. The comment of "
+        "each value names its source: a command, or a default of repro. Replace each <...> in this file; write private "
+        "values to the .local.yaml file beside it.",
         indent=0,
     )
     for complaint in site.complaints:
-        yield from _remark(f"Without an answer: {complaint}", indent=0)
+        yield from _remark(f"No answer: {complaint}", indent=0)
     yield f"about: {_yaml(f'{name}, partition {choice.partition.name} of the Slurm cluster {site.cluster_name}')}"
     yield "scheduler: slurm"
 
@@ -88,8 +89,8 @@ def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
 def _hardware(choice: Choice) -> Iterator[str]:
     yield "hardware:"
     there = choice.kind.count or choice.partition.nodes
-    said = f"{_NODES}: {there} alike" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={there}"
-    yield from _line("nodes", str(there), said)
+    source = f"{_NODES}: {there} of this kind" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={there}"
+    yield from _line("nodes", str(there), source)
     yield from _gpus(choice.kind)
     yield "  # nvlink_gb_s: <GB/s of one GPU in one direction inside a node, from its data sheet>"
     yield "  # network_gb_s: <GB/s of one GPU in one direction between nodes>"
@@ -98,20 +99,20 @@ def _hardware(choice: Choice) -> Iterator[str]:
 def _gpus(kind: NodeKind) -> Iterator[str]:
     facts = _gpu_facts(kind)
     if kind.gpu is None:
-        yield from _line("gpus_per_node", "1", f"not known, {_NODES} lists no GPUs; correct it with the next line")
+        yield from _line("gpus_per_node", "1", f"unknown, {_NODES} lists no GPUs; correct this line and the next")
         yield from _line("gpu", "<the GPU of these nodes, as nvidia-smi names it, once gpus_per_node is right>")
     else:
         yield from _line("gpus_per_node", str(kind.gpu.count), f"{_NODES}: Gres={kind.gpu}")
         name = facts.name if facts else "<the GPU of these nodes, as nvidia-smi names it>"
-        yield from _line("gpu", name, f"{_NODES}: {facts.told_by}" if facts else "")
+        yield from _line("gpu", name, f"{_NODES}: {facts.source}" if facts else "")
     if facts and facts.memory_gb:
-        said = "NVIDIA's data sheet" if facts.name in _ONE_MEMORY else f"{_NODES}: {facts.told_by}"
-        yield from _line("gpu_memory_gb", str(facts.memory_gb), said)
+        source = "NVIDIA's data sheet" if facts.name in _ONE_MEMORY else f"{_NODES}: {facts.source}"
+        yield from _line("gpu_memory_gb", str(facts.memory_gb), source)
     else:
         yield "  # gpu_memory_gb: <memory of one GPU in GB, from its data sheet>"
     if facts:
         peaks = ", ".join(f"{dtype}: {peak:g}" for dtype, peak in GPUS[facts.name].peak_tflops.items())
-        others = [f"; {name} has other peaks" for name in GPUS if name.startswith(f"{facts.name} ")]
+        others = [f"; {name} has different peaks" for name in GPUS if name.startswith(f"{facts.name} ")]
         yield from _line("peak_tflops", f"{{{peaks}}}", f"dense, NVIDIA's data sheet of {facts.name}{''.join(others)}")
     else:
         yield "  # peak_tflops: <dense peaks from the GPU's data sheet, {bf16: ..., fp16: ..., fp32: ...}>"
@@ -127,20 +128,20 @@ def _site(choice: Choice) -> Iterator[str]:
         yield from _line("architecture", machine, f"{_NODES}: Arch")
     if kind.cpus:
         yield from _line("cpus_per_node", str(kind.cpus), f"{_NODES}: CPUTot")
-    yield "  # offline_nodes: true, if compute nodes reach no registry"
-    yield "  # staging_folder: <a folder on the shared file system, into which images are imported>"
+    yield "  # offline_nodes: true if compute nodes cannot reach a registry"
+    yield "  # staging_folder: <a folder for imported images on the shared file system>"
 
 
 def _slurm(choice: Choice) -> Iterator[str]:
     site, partition = choice.site, choice.partition
     yield "slurm:"
     yield from _account(choice)
-    state = "" if partition.is_up else "not up now, "
-    said = f"{'the default one, ' if partition.is_default else ''}{state}{_described(partition)}"
-    yield from _line("partition", _yaml(partition.name), f"{_PARTITIONS}: {said}")
+    state = "" if partition.is_up else "not up, "
+    facts = f"{'the default, ' if partition.is_default else ''}{state}{_described(partition)}"
+    yield from _line("partition", _yaml(partition.name), f"{_PARTITIONS}: {facts}")
     for other in site.partitions:
         if other.name != partition.name:
-            yield from _remark(f"another: {other.name}, {'' if other.is_up else 'not up now, '}{_described(other)}")
+            yield from _remark(f"another: {other.name}, {'' if other.is_up else 'not up, '}{_described(other)}")
     yield from _qos(choice)
     yield from _constraint(choice)
     if site.reservations:
@@ -148,80 +149,80 @@ def _slurm(choice: Choice) -> Iterator[str]:
     yield from _time_limit(choice)
     yield from _resources(choice)
     running = next((qos.max_jobs for qos in choice.limits if qos.max_jobs), _MAX_RUNNING)
-    said = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "ours: jobs of one array that run at once"
-    yield from _line("max_running", str(min(running, _MAX_RUNNING)), said)
+    source = f"{_QOS}: MaxJobsPU" if running < _MAX_RUNNING else "repro's default: running jobs of one array"
+    yield from _line("max_running", str(min(running, _MAX_RUNNING)), source)
     yield from _mpi(site)
 
 
 def _account(choice: Choice) -> Iterator[str]:
     site, own = choice.site, choice.association
     if own is not None:
-        said = f"your {'default ' if own.is_default else ''}account{_also(choice.accounts, own.account)}"
-        yield from _line("account", _yaml(own.account), f"{_ACCOUNTS}: {said}")
+        facts = f"your {'default ' if own.is_default else ''}account{_also(choice.accounts, own.account)}"
+        yield from _line("account", _yaml(own.account), f"{_ACCOUNTS}: {facts}")
     elif choice.accounts:
         yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {', '.join(choice.accounts)}")
     elif site.associations or (site.associations is not None and site.enforces_accounts):
-        said = f"{_ACCOUNTS}: none that this partition takes"
-        yield from _line("account", "<a Slurm account that this partition takes>", said)
+        source = f"{_ACCOUNTS}: no account that this partition accepts"
+        yield from _line("account", "<a Slurm account that this partition accepts>", source)
     elif site.enforces_accounts:
         yield from _line("account", "<your Slurm account, as in sacctmgr show user $USER withassoc>")
     else:
-        enforced = site.settings.get("AccountingStorageEnforce", "not known")
-        yield from _remark(f"account: jobs go without one, {_CONFIG}: AccountingStorageEnforce is {enforced}")
+        enforced = site.settings.get("AccountingStorageEnforce", "unknown")
+        yield from _remark(f"account: not required, {_CONFIG}: AccountingStorageEnforce={enforced}")
 
 
 def _qos(choice: Choice) -> Iterator[str]:
     name, allowed = choice.qos, choice.allowed_qos
     if name is not None:
         limits = choice.site.qos_named(name)
-        said = f"; {_QOS}: {_limits(limits)}" if limits else ""
-        yield from _line("qos", _yaml(name), f"{_ACCOUNTS}: yours{_also(allowed, name)}{said}")
+        shown_limits = f"; {_QOS}: {_limits(limits)}" if limits else ""
+        yield from _line("qos", _yaml(name), f"{_ACCOUNTS}: your QOS{_also(allowed, name)}{shown_limits}")
     elif choice.needs_qos:
-        partition, yours = choice.partition, ",".join(allowed) or "none of yours"
-        taken = "all" if partition.allow_qos is None else ",".join(sorted(partition.allow_qos))
-        but = f" but {','.join(sorted(partition.deny_qos))}" if partition.deny_qos else ""
-        said = f"{_PARTITIONS}: takes {taken}{but}; {_ACCOUNTS}: {yours}"
-        yield from _line("qos", "<a QOS of yours that this partition takes>", said)
+        partition, yours = choice.partition, ",".join(allowed) or "none"
+        accepted = "all" if partition.allow_qos is None else ",".join(sorted(partition.allow_qos))
+        denied = f" except {','.join(sorted(partition.deny_qos))}" if partition.deny_qos else ""
+        source = f"{_PARTITIONS}: accepts {accepted}{denied}; {_ACCOUNTS}: your QOS: {yours}"
+        yield from _line("qos", "<one of your QOS that this partition accepts>", source)
     elif allowed:
-        yield from _remark(f"qos: one can be given, {_ACCOUNTS}: {', '.join(allowed)}")
+        yield from _remark(f"qos: optional, {_ACCOUNTS}: {', '.join(allowed)}")
 
 
 def _constraint(choice: Choice) -> Iterator[str]:
-    """A feature that keeps jobs off the nodes of another kind that would take them as well."""
+    """Yield the feature that keeps jobs off nodes of other kinds which could run them."""
     if not choice.rivals:
         return
     own = sorted(choice.kind.features.difference(*(one.features for one in choice.rivals)))
     if own:
-        yield from _line("constraint", _yaml(own[0]), f"{_NODES}: the partition's unlike nodes lack this feature")
+        yield from _line("constraint", _yaml(own[0]), f"{_NODES}: other nodes of the partition lack this feature")
     else:
-        yield from _remark(f"constraint: {_NODES} shows unlike nodes for such jobs, and no feature to tell them by")
+        yield from _remark(f"constraint: {_NODES} lists different nodes for such jobs, and no feature separates them")
 
 
 def _time_limit(choice: Choice) -> Iterator[str]:
-    """What the site gives a job that asks for nothing, as far as it allows that."""
+    """Yield the time limits and the node limit. The default time limit is at most the longest allowed."""
     default, longest = choice.partition.default_time_s, choice.longest_s
     wanted = default or _TIME_LIMIT_S
-    said = f"{_PARTITIONS}: DefaultTime" if default else "ours, since the partition has no DefaultTime"
-    yield from _line("time_limit", _quoted(format_time_limit(min(wanted, longest or wanted))), said)
+    source = f"{_PARTITIONS}: DefaultTime" if default else "repro's default, the partition has no DefaultTime"
+    yield from _line("time_limit", _quoted(format_time_limit(min(wanted, longest or wanted))), source)
     if longest:
-        told = f"the least of MaxTime ({_PARTITIONS}) and MaxWall ({_QOS})"
-        yield from _line("max_time", _quoted(format_time_limit(longest)), told)
+        source = f"the lower of MaxTime ({_PARTITIONS}) and MaxWall ({_QOS})"
+        yield from _line("max_time", _quoted(format_time_limit(longest)), source)
     if choice.node_limits:
         yield from _line("max_nodes", str(min(choice.node_limits.values())), "; ".join(choice.node_limits))
 
 
 def _resources(choice: Choice) -> Iterator[str]:
     settings, gpu = choice.site.settings, choice.kind.gpu
-    told = f"{_PARTITIONS}: OverSubscribe=EXCLUSIVE"
-    whole = told if choice.partition.is_exclusive else "ours: a measurement wants its nodes to itself"
-    yield from _line("exclusive", "true", whole)
-    select, parameters = settings.get("SelectType", "not known"), settings.get("SelectTypeParameters", "")
+    reported = f"{_PARTITIONS}: OverSubscribe=EXCLUSIVE"
+    source = reported if choice.partition.is_exclusive else "repro's default: no other jobs on the nodes"
+    yield from _line("exclusive", "true", source)
+    select, parameters = settings.get("SelectType", "unknown"), settings.get("SelectTypeParameters", "")
     if "MEMORY" in parameters.upper():
-        yield from _line("mem", '"0"', f"all of a node's, {_CONFIG}: SelectTypeParameters={parameters}")
+        yield from _line("mem", '"0"', f"all memory of a node, {_CONFIG}: SelectTypeParameters={parameters}")
     if gpu is None:
-        yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs to ask for")
+        yield from _line("gpu_request", "none", f"{_NODES} lists no GPUs")
         return
-    # --gpus-per-node and its like need cons_tres (Slurm's guide to generic resources).
+    # --gpus-per-node and similar options need cons_tres (Slurm's guide to generic resources).
     style = "gpus-per-node" if "cons_tres" in f"{select},{parameters}".lower() else "gres"
     yield from _line("gpu_request", style, f"{_CONFIG}: SelectType={select}")
     if gpu.kind:
@@ -235,14 +236,14 @@ def _mpi(site: Site) -> Iterator[str]:
     if default in kinds:
         yield from _line("mpi", _yaml(default), f"{_CONFIG}: MpiDefault; srun --mpi=list{_also(kinds, default)}")
     elif kinds:
-        yield from _remark(f"mpi: one can be given, srun --mpi=list: {', '.join(kinds)}")
+        yield from _remark(f"mpi: optional, srun --mpi=list: {', '.join(kinds)}")
 
 
 def _container(choice: Choice) -> Iterator[str]:
     versions = choice.site.srun.pyxis_versions
     if versions is None:
-        own = ", but CSCS's --environment" if choice.site.srun.has_environment else ""
-        yield from _remark(f"No container: srun --help lists no --container-image of pyxis{own}.", indent=0)
+        edf = ", but the --environment of CSCS" if choice.site.srun.has_environment else ""
+        yield from _remark(f"No container: srun --help does not list --container-image of pyxis{edf}.", indent=0)
         return
     oldest, too_new = versions
     yield "container:"
@@ -251,26 +252,26 @@ def _container(choice: Choice) -> Iterator[str]:
     yield from _line("version", _quoted(oldest), f"srun --help: the options of {oldest} or newer{newest}")
     machine = choice.kind.architecture
     made_for = f", made for {machine} ({_NODES})" if machine else ""
-    yield from _remark(f"For each image that an experiment names, the file that it is here{made_for}, such as")
+    yield from _remark(f"For each image name of an experiment, the file at this site{made_for}, such as")
     yield "  #   nvidia/pytorch:20.12-py3: /path/of/pytorch-20.12.sqsh"
     yield "  images:"
     yield "    pretrain: <an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"
-    yield "  # mounts: [<absolute path of a data folder, mounted at the same place>]"
+    yield "  # mounts: [<absolute path of a data folder, mounted at the same path>]"
 
 
 @dataclass(frozen=True, slots=True)
 class _GpuFacts:
     name: str
     memory_gb: int | None
-    told_by: str
+    source: str
 
 
 def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
-    """The one GPU of GPUS that the GRES type names, or, where it has no type, a feature; None for anything unsure."""
+    """Return the facts of the GPU that the GRES type names, or a feature without a type; None if uncertain."""
     if kind.gpu is None:
         return None
     texts = [kind.gpu.kind] if kind.gpu.kind else sorted(kind.features)
-    # A MIG slice is not the GPU, and the peaks are the SXM form's.
+    # A MIG slice is not a whole GPU. The peaks in GPUS are those of the SXM form.
     if any(_SLICE.search(text.lower()) for text in texts):
         return None
     named = [(text, name) for text in texts if (name := _known_gpu(text))]
@@ -279,7 +280,7 @@ def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
     text, name = named[0]
     if any(_OTHER_FORM.search(_words(text)) for text in texts) and not _OTHER_FORM.search(_words(name)):
         return None
-    # What a GH200's name tells is the memory of its CPU.
+    # The size in the name of a GH200 is the memory of its CPU.
     sizes = {int(size) for text, _ in named for size in _MEMORY.findall(_words(text)) if name != "GH200"}
     memory_gb = sizes.pop() if len(sizes) == 1 else _ONE_MEMORY.get(name)
     return _GpuFacts(name, memory_gb, f"Gres={kind.gpu}" if kind.gpu.kind else f"feature {text}")
@@ -290,7 +291,7 @@ def _known_gpu(text: str) -> str | None:
 
 
 def _words(text: str) -> str:
-    """`nvidia_a100-sxm4-80gb` -> `nvidia a100 sxm4 80gb`."""
+    """Return the words of a name: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
     return re.sub(r"[^a-z0-9]+", " ", text.lower())
 
 
@@ -318,21 +319,21 @@ def _also(names: Iterable[str], but: str) -> str:
     return f", also {', '.join(others)}" if others else ""
 
 
-def _line(key: str, value: str, said: str = "") -> Iterator[str]:
-    """A field with its comment behind it, or above it where it is too long for that."""
-    field, comment = f"  {key}: {value}", f"# {printable_line(said)}"
+def _line(key: str, value: str, remark: str = "") -> Iterator[str]:
+    """Yield a field with its comment after it, or above it if the line would be too long."""
+    field, comment = f"  {key}: {value}", f"# {printable_line(remark)}"
     whole = f"{field.ljust(_COMMENT_COLUMN - 2)}  {comment}"
-    if not said:
+    if not remark:
         yield field
     elif len(whole) <= _LONGEST_LINE:
         yield whole
     else:
-        yield from _remark(said)
+        yield from _remark(remark)
         yield field
 
 
 def _remark(text: str, indent: int = 2) -> Iterator[str]:
-    """Comment lines."""
+    """Yield the text as wrapped comment lines."""
     start = " " * indent + "# "
     width = _LONGEST_LINE - len(start)
     for line in textwrap.wrap(printable_line(text), width, break_long_words=False, break_on_hyphens=False):
@@ -340,7 +341,7 @@ def _remark(text: str, indent: int = 2) -> Iterator[str]:
 
 
 def _yaml(text: str) -> str:
-    """A text that is read back as it is, without quotes where it needs none."""
+    """Return the text as a YAML scalar, in quotes only if necessary."""
     return text if _PLAIN.fullmatch(text) and scalar(text) == text else _quoted(text)
 
 

@@ -1,8 +1,8 @@
-"""Profiles laid over one another, every value's origin kept: what one extends, then itself, then private overlays.
+"""Merge of the layers of a profile: the extended profile, the profile itself, and the private overlays.
 
-Mappings are laid over field by field, everything else is replaced whole. A field set to nothing (`qos:`) is taken
-away again. A list is added to or taken from with `{add: [...], remove: [...]}`; what is removed is named in full, by
-the option before its `=`, or by the mount, line or name in it.
+Mappings are merged field by field; other values are replaced. A field without a value (`qos:`) is removed.
+`{add: [...], remove: [...]}` changes a list. `remove` contains the full item, the option before its `=`, or the mount,
+line or name in the item. The location of each value is kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NAMED_BY = ("mount", "run", "name")
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """The value of all documents together, and where each part of it was written."""
+    """The merged value of all documents, with the location of each part."""
 
     value: dict[str, Any]
     places: Mapping[KeyPath, Location]
     file: str
 
     def where(self, path: KeyPath) -> str:
-        """`file:line:column` of the value at `path`, or of the nearest thing above it."""
+        """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
         for end in range(len(path), 0, -1):
             found = self.places.get(path[:end])
             if found is not None:
@@ -37,7 +37,7 @@ class Layered:
 
 
 def lay(documents: Sequence[Document]) -> Layered:
-    """Lay them over one another in this order; ReproError for what is no profile, or removes what is not there."""
+    """Merge the documents in this order. ReproError if one is not a mapping, or removes an item that does not exist."""
     value: Any = {}
     places: dict[KeyPath, Location] = {}
     problems: list[Problem] = []
@@ -55,13 +55,14 @@ def lay(documents: Sequence[Document]) -> Layered:
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """One document being laid over what is there; keeps `places` in step."""
+    """Merge of one document into the layers below it. It updates `places`."""
 
     document: Document
     places: dict[KeyPath, Location]
     problems: list[Problem]
 
     def mapping(self, below: dict[str, Any], value: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        """Return the mapping `below` with the fields of `value` merged into it."""
         result = dict(below)
         for key, item in value.items():
             here = (*path, key)
@@ -87,14 +88,14 @@ class _Over:
         return deepcopy(value)
 
     def _changed(self, below: list[Any], steps: dict[str, Any], path: KeyPath) -> list[Any]:
-        """A list after `remove`, then `add`, in that order whichever stands first."""
-        kept = [(item, self._taken(path, i)) for i, item in enumerate(below)]
+        """Return the list after `remove` and then `add`. Their order in the file does not matter."""
+        kept = [(item, self._item_places(path, i)) for i, item in enumerate(below)]
         for number, unwanted in enumerate(_listed(steps.get("remove"))):
-            left = [(item, places) for item, places in kept if not _is_meant(item, unwanted)]
-            if len(left) == len(kept):
-                where = str(self.document.place((*path, "remove", number)))
-                self.problems.append(Problem(f"{dotted(path)}: there is no {unwanted!r} to remove", where))
-            kept = left
+            remaining = [(item, places) for item, places in kept if not _is_meant(item, unwanted)]
+            if len(remaining) == len(kept):
+                location = str(self.document.place((*path, "remove", number)))
+                self.problems.append(Problem(f"{dotted(path)}: the list has no {unwanted!r} to remove", location))
+            kept = remaining
         self._forget(path)
         self.places[path] = self.document.key_place(path)
         for i, (_, places) in enumerate(kept):
@@ -105,13 +106,13 @@ class _Over:
             self._place((*path, i), source)
         return [*(item for item, _ in kept), *deepcopy(added)]
 
-    def _taken(self, path: KeyPath, index: int) -> dict[KeyPath, Location]:
-        """Where the parts of a list's item stand, by their path below it."""
+    def _item_places(self, path: KeyPath, index: int) -> dict[KeyPath, Location]:
+        """Return the locations of the parts of a list item, by their path inside the item."""
         start = (*path, index)
         return {at[len(start) :]: place for at, place in self.places.items() if at[: len(start)] == start}
 
     def _place(self, path: KeyPath, source: KeyPath) -> None:
-        """What the document has at `source` is at `path` now; of a field the place of its name."""
+        """Record for `path` the locations at `source` in the document. The location of a field is that of its key."""
         found = {at: place for at, place in self.document.values.items() if at[: len(source)] == source}
         found |= {at: place for at, place in self.document.keys.items() if at[: len(source)] == source}
         self.places.update({(*path, *at[len(source) :]): place for at, place in found.items()})
@@ -122,7 +123,7 @@ class _Over:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Every single value with its path; an empty mapping or list counts as one."""
+    """Yield each single value with its path. An empty mapping or list is a single value."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from leaves(item, (*path, key))
@@ -143,5 +144,5 @@ def _is_meant(item: Any, unwanted: Any) -> bool:
 
 
 def dotted(path: KeyPath) -> str:
-    """A field as a person reads it: `slurm.qos.0.name`."""
+    """Return a path for a message: `slurm.qos.0.name`."""
     return ".".join(str(part) for part in path)

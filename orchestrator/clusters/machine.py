@@ -1,6 +1,4 @@
-"""What this machine has: its GPUs as nvidia-smi lists them, else its CPU cores; and who has their memory. Never imports
-torch.
-"""
+"""Hardware of this machine: its GPUs and their memory from nvidia-smi, or its CPU cores. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ from orchestrator.megatron.hardware import gpu_facts
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`gpu_memory_gb` is the smallest GPU's, in units of 10^9 bytes. `lack` is why there are no GPUs, or not all: what
-    nvidia-smi said when it failed, or how many CUDA_VISIBLE_DEVICES hides; None where nothing says so.
+    """CPU cores and visible GPUs. `gpu_memory_gb` is that of the smallest GPU, in units of 10^9 bytes.
+
+    `lack` is the reason for missing GPUs: the error of nvidia-smi, or the number of GPUs that CUDA_VISIBLE_DEVICES
+    hides; None if no reason is known.
     """
 
     cpus: int
@@ -29,11 +29,11 @@ class Machine:
 
     @property
     def processes(self) -> int:
-        """Places for processes on CPU cores; four even on a small machine, which then takes its time."""
+        """The number of processes that may run on the CPU cores: at least four, even if they are slow."""
         return max(4, self.cpus)
 
     def hardware(self) -> Hardware:
-        """This machine as a cluster of one node; without GPUs its places are CPU processes."""
+        """Return this machine as a cluster of one node. Without GPUs, CPU processes take their place."""
         facts = gpu_facts(self.gpu)
         return Hardware.model_validate(
             {
@@ -48,7 +48,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that nvidia-smi names: MiB that it holds of one GPU (None where that is not told), and its program."""
+    """A process on a GPU: the MiB that it uses (None if unknown) and the name of its program."""
 
     pid: int
     used_mib: int | None
@@ -57,8 +57,9 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """A GPU by nvidia-smi's number, how much of its memory is in use, and by whom as far as that is told: of what runs
-    outside of this container there may be nothing.
+    """Memory in use on a GPU, by its nvidia-smi index, with its processes.
+
+    nvidia-smi may not list processes outside this container.
     """
 
     index: int
@@ -68,7 +69,7 @@ class GpuMemory:
 
 
 def this_machine() -> Machine:
-    """Ask nvidia-smi; a machine without it, or on which it fails, has no GPUs."""
+    """Return this machine. It has no GPUs if nvidia-smi is missing or fails."""
     cpus = len(os.sched_getaffinity(0))
     if shutil.which("nvidia-smi") is None:
         return Machine(cpus)
@@ -79,7 +80,7 @@ def this_machine() -> Machine:
 
 
 def parse_nvidia_smi(text: str, cpus: int, visible: str | None = None) -> Machine:
-    """One `index, uuid, name, memory in MiB` row per GPU, of which CUDA_VISIBLE_DEVICES lets jobs see `visible`."""
+    """Parse `index, uuid, name, memory in MiB` rows of GPUs. `visible` is the value of CUDA_VISIBLE_DEVICES."""
     there = re.findall(r"^ *([0-9]+), *([^,\s]+), *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
     rows = _visible(there, visible)
     machine = Machine(cpus)
@@ -93,9 +94,7 @@ def parse_nvidia_smi(text: str, cpus: int, visible: str | None = None) -> Machin
 
 
 def gpu_memory() -> list[GpuMemory]:
-    """How much of each GPU's memory is in use now, in the order in which jobs here take them; nothing where nvidia-smi
-    does not tell.
-    """
+    """Return the memory in use on each visible GPU, in the order of CUDA_VISIBLE_DEVICES; [] if nvidia-smi fails."""
     gpus, trouble = _ask("--query-gpu=index,uuid,memory.used,memory.total")
     if trouble is not None:
         return []
@@ -104,8 +103,9 @@ def gpu_memory() -> list[GpuMemory]:
 
 
 def parse_gpu_memory(gpus: str, processes: str, visible: str | None = None) -> list[GpuMemory]:
-    """One `index, uuid, used, total` row per GPU, and one `uuid, pid, used, program` row per process and GPU; MiB, or
-    `[N/A]` and the like.
+    """Parse `index, uuid, used, total` rows of GPUs and `uuid, pid, used, program` rows of processes.
+
+    Sizes are in MiB. The size of a process may be `[N/A]` or similar.
     """
     of_gpu: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used, name in re.findall(
@@ -121,7 +121,7 @@ def parse_gpu_memory(gpus: str, processes: str, visible: str | None = None) -> l
 
 
 def _visible(rows: Sequence[tuple[str, ...]], visible: str | None) -> list[tuple[str, ...]]:
-    """Of rows that begin with a GPU's number and id those that CUDA_VISIBLE_DEVICES names, in its order."""
+    """Return the rows that CUDA_VISIBLE_DEVICES selects by index or uuid, in its order."""
     if visible is None:
         return list(rows)
     words = [word.strip() for word in visible.split(",") if word.strip()]
@@ -130,15 +130,15 @@ def _visible(rows: Sequence[tuple[str, ...]], visible: str | None) -> list[tuple
 
 
 def _ask(query: str) -> tuple[str, str | None]:
-    """nvidia-smi's answer, and in one line why there is none."""
+    """Return the output of nvidia-smi and None, or "" and the error in one line."""
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        return "", "nvidia-smi gave no answer for 30 s"
+        return "", "nvidia-smi did not answer within 30 s"
     except OSError as error:
         return "", f"nvidia-smi: {error.strerror or error}"
     if answer.returncode != 0:
-        said = b" ".join((answer.stdout + b"\n" + answer.stderr).split()).decode(errors="replace")
-        return "", f"nvidia-smi: {said[:200]}" if said else f"nvidia-smi: exit code {answer.returncode}"
+        message = b" ".join((answer.stdout + b"\n" + answer.stderr).split()).decode(errors="replace")
+        return "", f"nvidia-smi: {message[:200]}" if message else f"nvidia-smi: exit code {answer.returncode}"
     return answer.stdout.decode(errors="replace"), None

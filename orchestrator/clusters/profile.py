@@ -1,4 +1,4 @@
-"""Model of a cluster profile, and its JSON Schema, with which editors complete fields and mark mistakes."""
+"""Model of a cluster profile, and its JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload, WorkloadSite
 from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
 
-# The scripts set the first for each rank; the others are the shell's own (and so is all of BASH...): an `export` of
-# them would fail, or reach the program as something else.
+# The scripts set the first group for each rank. The second group, like all of BASH..., belongs to the shell: an
+# `export` of them would fail or change their value.
 _RANK_NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE"})
 _SHELL_NAMES = frozenset(
     {"_", "folder", "DIRSTACK", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "HISTCMD", "IFS"}
@@ -27,9 +27,9 @@ _SHELL_NAMES = frozenset(
 
 def _variable(name: str) -> str:
     if name in _RANK_NAMES:
-        raise ValueError("the scripts set it for each rank")
+        raise ValueError("the job scripts set this variable for each rank")
     if name in _SHELL_NAMES or name.startswith("BASH"):
-        raise ValueError("the script's shell keeps this variable for itself")
+        raise ValueError("the shell of the job script reserves this variable")
     return name
 
 
@@ -37,7 +37,7 @@ def _value(value: object) -> object:
     if isinstance(value, (dict, VariableFields)):
         return value
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError("must be text or a whole number, in quotes if need be")
+        raise ValueError("must be text or an integer; use quotes for text")
     text = str(value)
     if any(character in text for character in "\n\r\0"):
         raise ValueError("must be one line of text")
@@ -55,9 +55,9 @@ Architecture = Literal["x86_64", "aarch64"]
 
 
 class RendezvousFields(Strict):
-    """Where ranks find the first one: its host's name with a suffix (of a faster network), and a port.
+    """Address of the first rank: its host name with a suffix (for a faster network), and a port.
 
-    Without a port each job has one of 10,000, by its job id.
+    Without a port, the job id selects one of 10,000 ports.
     """
 
     host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$")] | None = None
@@ -65,7 +65,7 @@ class RendezvousFields(Strict):
 
 
 class NetworkFields(Strict):
-    """What connects the nodes: `adapter_gbit_s` is one adapter's rate in Gbit/s and one direction."""
+    """Network between the nodes. `adapter_gbit_s` is the rate of one adapter in Gbit/s, in one direction."""
 
     fabric: Text
     adapters_per_node: Count | None = None
@@ -73,11 +73,11 @@ class NetworkFields(Strict):
 
 
 class SiteFields(Strict):
-    """What else planning and checking must know of a site.
+    """Further settings of a site for planning and checks.
 
-    `cpus_per_node` as Slurm counts them. `offline_nodes`: compute nodes reach no registry. `staging_folder` lies on
-    the shared file system; images are imported into it. `login_sees_paths: false` where paths of the profile exist on
-    compute nodes only.
+    `cpus_per_node` is the number of CPUs that Slurm counts. `offline_nodes`: compute nodes cannot reach a registry.
+    `staging_folder` is the folder for imported images, on the shared file system. `login_sees_paths: false` means that
+    the paths of the profile exist on compute nodes only.
     """
 
     architecture: Architecture | None = None
@@ -88,16 +88,16 @@ class SiteFields(Strict):
 
 
 class WorkloadSites(Strict):
-    """Where jobs find each program and its data: one field for each workload, by its name."""
+    """Paths of the programs and their data: one field for each workload."""
 
     def site(self, workload: str) -> WorkloadSite | None:
-        """Return the fields of a workload; None if the profile does not name it, or there is no such workload."""
-        found: WorkloadSite | None = getattr(self, _identifier(workload), None)
-        return found
+        """Return the fields of a workload; None if the profile lacks them or the workload does not exist."""
+        fields: WorkloadSite | None = getattr(self, _identifier(workload), None)
+        return fields
 
     @property
     def pretrain_python(self) -> str | None:
-        """The Python of `pretrain` jobs; None if the profile does not name it."""
+        """The Python of `pretrain` jobs; None if the profile does not contain it."""
         site = self.site(PRETRAIN)
         return site.python if isinstance(site, PretrainSite) else None
 
@@ -124,12 +124,12 @@ else:
 
 
 class ClusterProfile(Strict):
-    """Everything that is the site's and not the paper's.
+    """Settings of a site, independent of any paper.
 
-    `environment` is set for every rank, inside the container; `env_prepend` puts folders in front of a variable's
-    there, `env_unset` removes one. `env_from` names variables of the submitting shell, whose values are written
-    nowhere. `setup` lines run on each job's first node, before anything is started. With `sample_gpus_every_s`
-    nvidia-smi runs beside each job on GPUs and writes down their memory, power and clocks so often.
+    `environment` is set for every rank, inside the container. There, `env_prepend` adds folders at the front of a
+    variable, and `env_unset` removes a variable. `env_from` lists variables that jobs take from the submitting shell;
+    their values are not written to any file. `setup` lines run on the first node of a job, before its processes start.
+    `sample_gpus_every_s` is the interval in which nvidia-smi records memory, power and clocks of the GPUs of a job.
     """
 
     extends: Text | None = None
@@ -155,8 +155,7 @@ class ClusterProfile(Strict):
         needed = {"slurm": ("slurm", "hardware"), "mpirun": ("mpirun", "hardware"), "local": ()}[self.scheduler]
         missing = [name for name in needed if getattr(self, name) is None]
         if missing:
-            kind = {"slurm": "a Slurm cluster", "mpirun": "a cluster without a scheduler"}[self.scheduler]
-            raise ValueError(f"{kind} needs {' and '.join(f'{name}:' for name in missing)}")
+            raise ValueError(f"scheduler: {self.scheduler} needs {' and '.join(f'{name}:' for name in missing)}")
         strangers = {
             "local": ("slurm", "mpirun", "container"),
             "mpirun": ("slurm", "container", "sample_gpus_every_s"),
@@ -164,26 +163,26 @@ class ClusterProfile(Strict):
         }
         for name in strangers[self.scheduler]:
             if getattr(self, name) is not None:
-                raise ValueError(f"scheduler: {self.scheduler} has no {name}:")
+                raise ValueError(f"scheduler: {self.scheduler} does not support {name}:")
         return self
 
     @property
     def time_limit(self) -> str | None:
-        """What a job asks for, or is given, where its experiment says nothing."""
+        """The time limit of jobs whose experiment has none."""
         own = self.slurm or self.mpirun
         return own.time_limit if own else None
 
     def variables(self, nodes: int) -> dict[str, str]:
-        """What every rank of a job on this many nodes is given."""
+        """Return the environment of the ranks of a job on this many nodes."""
         return held(self.environment, nodes)
 
     def prepended(self, nodes: int) -> dict[str, str]:
-        """What is put in front of a variable there."""
+        """Return the folders to prepend to each variable, for a job on this many nodes."""
         return held(self.env_prepend, nodes)
 
 
 def held(variables: Mapping[str, str | VariableFields], nodes: int) -> dict[str, str]:
-    """Those that a job on so many nodes has."""
+    """Return the variables whose condition a job on this many nodes meets."""
     return {
         name: value if isinstance(value, str) else value.value
         for name, value in variables.items()
@@ -196,22 +195,23 @@ _SIMPLE = {"type", "pattern", "minLength", "minimum", "maximum", "exclusiveMinim
 
 
 def profile_schema() -> dict[str, Any]:
-    """What one file may hold (draft 2020-12), whether it is a whole profile, extends another or is an overlay.
+    """Return the JSON Schema (draft 2020-12) of one file: a profile, an extension or an overlay.
 
-    Every field may be left to a lower layer, or set to nothing, which takes it away; a list may be added to and taken
-    from. What only a whole profile can break, such as scheduler: slurm without slurm:, is left to `find_cluster`.
+    No field is required, because a lower layer may contain it. Each field may be null, which removes it, and each list
+    may be changed by `add` and `remove`. `find_cluster` checks the rules for whole profiles, such as `scheduler: slurm`
+    without `slurm:`.
     """
     schema = _relaxed(ClusterProfile.model_json_schema(by_alias=True))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A cluster's profile", **schema}
 
 
 def schema_text() -> str:
-    """`clusters/schema.json`."""
+    """Return the content of `clusters/schema.json`."""
     return json.dumps(profile_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without what a lower layer may have said, and without the titles that repeat the fields' names."""
+    """Return the schema without required fields, null and container defaults, and titles."""
     result: dict[str, Any] = {}
     for key, item in schema.items():
         if key in ("required", "title") or (key == "default" and (item is None or isinstance(item, (dict, list)))):
@@ -236,7 +236,7 @@ def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _field(schema: dict[str, Any]) -> dict[str, Any]:
-    """A field of a mapping: its value, nothing, or steps to change the list that it is."""
+    """Return the schema of a field: its value, null, or the steps that change a list."""
     relaxed = _relaxed(schema)
     beside: dict[str, Any] = {key: relaxed.pop(key) for key in ("default", "description") if key in relaxed}
     choices = [choice for choice in _choices(relaxed) if choice != _NULL]
@@ -248,7 +248,7 @@ def _field(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choices(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a field can be, the choices within choices, too."""
+    """Yield all alternatives of a field, including nested ones."""
     if "anyOf" not in schema:
         yield schema
     for choice in schema.get("anyOf", ()):
@@ -256,7 +256,7 @@ def _choices(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _steps(item: dict[str, Any]) -> dict[str, Any]:
-    """`{add: [...], remove: [...]}`; one thing needs no list, and what is removed may be named by its beginning."""
+    """Return the schema of `{add: [...], remove: [...]}`. A single item needs no list. `remove` also accepts text."""
     added = {"anyOf": [item, {"type": "array", "items": item}]}
     named = {"anyOf": [item, {"type": "string"}]}
     removed = {"anyOf": [*named["anyOf"], {"type": "array", "items": named}]}

@@ -26,21 +26,21 @@ from orchestrator.workloads.base import ContainerImage, JobContext, Program
 def program_for(case: Case, paper: Paper, cluster: Cluster, folders: Folders) -> Program:
     """Return the program of a case on a cluster.
 
-    ReproError if the profile does not give what the workload needs, the paper names no code for it, or the workload
-    does not support a setting of the case.
+    ReproError if the profile does not define the workload, the paper has no code for it, or the workload does not
+    support a setting of the case.
     """
     workload = find_workload(case.workload)
     site = cluster.profile.workloads.site(workload.name)
     if site is None:
         needed = [name for name, field in workload.site.model_fields.items() if field.is_required()]
-        hint = f"the profile needs workloads: {workload.name}: {', '.join(needed)}"
-        raise ReproError(Problem(f"{cluster.name} has no {workload.name}", hint=hint))
+        hint = f"set in the profile: workloads: {workload.name}: {', '.join(needed)}"
+        raise ReproError(Problem(f"{cluster.name} does not define workload {workload.name}", hint=hint))
     job = JobContext(case, paper, site, _image(workload.name, paper, cluster), folders)
     return workload.program(job, workload.all_arguments(case, site))
 
 
 def is_offered(workload: str, cluster: Cluster) -> bool:
-    """Return whether the profile gives what the workload needs."""
+    """Return whether the profile defines the workload."""
     return cluster.profile.workloads.site(workload) is not None
 
 
@@ -58,10 +58,10 @@ def _image(workload: str, paper: Paper, cluster: Cluster) -> ContainerImage:
 
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:
-    """The file that an import of this image leaves for jobs; None where they use something else."""
+    """Return the file that the import of this image creates; None if jobs do not use an imported file."""
     container, location = cluster.profile.container, cluster.image_location(name)
-    says = container.images.get(name) if container else None
-    if says is None or location is None or location == says or location.startswith("<"):
+    given = container.images.get(name) if container else None
+    if given is None or location is None or location == given or location.startswith("<"):
         return None
     return Path(location)
 
@@ -75,31 +75,31 @@ def image_uri(cluster: Cluster, name: str) -> str:
 
 
 def import_record(file: Path) -> dict[str, Any]:
-    """What an import wrote beside the file; {} where there is nothing readable."""
+    """Return the record that the import wrote beside the file; {} if it cannot be read."""
     try:
-        found = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: links that go round in a circle
+        record = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def recorded_uris(record: dict[str, Any]) -> list[str]:
-    """Return the names under which the image was imported, the first one first."""
+    """Return the addresses that the image was imported from, the first one first."""
     others = record.get("other_uris")
     return [uri for uri in (record.get("uri"), *(others if isinstance(others, list) else ())) if isinstance(uri, str)]
 
 
 def recorded_digest(record: dict[str, Any]) -> str | None:
-    """Return `sha256:` and 64 digits; None where the record has no such digest."""
+    """Return the digest, `sha256:` and 64 digits; None if the record has none."""
     digest = record.get("digest")
     return digest if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
 
 
 def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
-    """Return what jobs use as the image of this name, and its digest where an import recorded it.
+    """Return the image that jobs use for this name, and its digest if an import recorded it.
 
-    Jobs use the file with the digest in its name, not the link to it: a later import changes the link, and a queued job
-    would run with another image than its identity says.
+    Jobs use the file with the digest in its name and not the link to it. A later import changes the link, and a queued
+    job would run with an image that does not match its identity.
     """
     location = cluster.image_location(name)
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
@@ -111,13 +111,14 @@ def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
 
 
 def is_there(file: Path) -> bool:
-    return os.path.exists(file)  # noqa: PTH110  False, too, where it cannot be looked at
+    """Return whether a file exists; False if its folder cannot be read."""
+    return os.path.exists(file)  # noqa: PTH110  Path.exists raises PermissionError
 
 
 def _link(file: Path) -> str | None:
-    """Return the name in the same folder that this link has as its target; None for every other file."""
+    """Return the target of a link if it is in the same folder; None for every other file."""
     try:
-        target = os.readlink(file)  # noqa: PTH115  the text, as it stands
+        target = os.readlink(file)  # noqa: PTH115  the unchanged text
     except OSError:
         return None
     return target if "/" not in target else None

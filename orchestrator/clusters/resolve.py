@@ -1,4 +1,4 @@
-"""Resolution of a cluster name to its profile, and of the profile that a recorded run used."""
+"""Lookup of cluster profiles by name or path, and of the profile of a recorded run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from orchestrator.ownership import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}
-"""The runtimes that run an image from a file, and how such files end."""
+"""Runtimes that read images from files, with the extension of these files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfilled:
-    """A value that is still `<what to write here>`."""
+    """An open value, `<what to write here>`."""
 
     path: KeyPath
     text: str
@@ -42,8 +42,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A profile ready for planning. `layered` is the merged YAML, of which the value is recorded with each run;
-    `layers` are the files that it was merged from, the overlay of this cluster last if it `has_overlay`.
+    """A validated profile with its sources.
+
+    `layered` is the merged YAML; its value is recorded with each run. `layers` are the merged files. The last one is
+    the overlay of this cluster if it `has_overlay`.
     """
 
     name: str
@@ -63,18 +65,18 @@ class Cluster:
 
     @property
     def is_slurm(self) -> bool:
-        """Whether jobs go to Slurm; else they wait in a queue of this machine."""
+        """Whether Slurm runs the jobs; otherwise they wait in a queue on this machine."""
         return self.profile.scheduler == "slurm"
 
     @property
     def file(self) -> Path:
-        """The profile itself, of the files that it was merged from."""
+        """The file of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
 
     def image_location(self, name: str) -> str | None:
-        """Where jobs find the image of this name: a file, or what a registry calls it; None where the site has none.
+        """Return the file or the registry name of an image; None if the site does not have it.
 
-        A registry's image is taken from the staging folder, where there is one and the runtime reads files.
+        An image of a registry is a file in the staging folder, if the profile has one and the runtime reads files.
         """
         container = self.profile.container
         given = container.images.get(name) if container else None
@@ -86,25 +88,25 @@ class Cluster:
         return given
 
     def require_filled(self, workload: str, image: str | None) -> list[Problem]:
-        """What this job needs and the site has not filled in yet; other workloads' blanks do not matter."""
+        """Return the open values that prevent a job. Open values of other workloads do not matter."""
         open_ones = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
         if not open_ones:
             return []
         names = ", ".join(dotted(blank.path) for blank in open_ones)
         if not self.has_overlay:
-            hint = f"{shown(self.files[-1])} keeps what is private to a site there: {names}"
-            return [Problem("no such file", shown(self.overlay), hint)]
-        hint = f"write it in {shown(self.overlay)}"
-        return [Problem(f"{dotted(b.path)}: still to be filled in, {b.text}", b.where, hint) for b in open_ones]
+            hint = f"create it with the private values of {shown(self.files[-1])}: {names}"
+            return [Problem("no such file", f"{shown(self.overlay)}:", hint)]
+        hint = f"set it in {shown(self.overlay)}"
+        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.where, hint) for b in open_ones]
 
 
 def cluster_names(folders: Folders) -> dict[str, Path]:
-    """Name -> file of every cluster profile; overlays are no clusters of their own."""
+    """Return the name and file of each cluster profile. Overlays are not clusters."""
     return {path.stem: path for path in folders.cluster_files() if not _is_overlay(path)}
 
 
 def find_cluster(folders: Folders, name: str) -> Cluster:
-    """Read the profile of this name, or at this path; ReproError has every fault of its files."""
+    """Read the profile with this name or path. ReproError has all problems of its files."""
     file = _profile_file(folders, name)
     layers = list(_layers(folders, file))
     problems = [problem for _, layer in layers if isinstance(layer, ReproError) for problem in layer.problems]
@@ -132,7 +134,7 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
 
 
 def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
-    """Return a line for each further file of the profile, and for each that replaces a shipped profile."""
+    """Return a line for each further layer of the profile, and for each file that replaces a shipped profile."""
     found = []
     for layer in cluster.layers:
         shipped = folders.shipped / "clusters" / layer.file.name
@@ -140,14 +142,14 @@ def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
             found.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
         elif layer.file != cluster.file:
             sets = ", ".join(layer.fields) or "nothing"
-            found.append(f"profile {cluster.name}: {shown(layer.file)} is a layer of it and sets {sets}")
+            found.append(f"profile {cluster.name}: the layer {shown(layer.file)} sets {sets}")
     return found
 
 
 def _read_layer(folders: Folders, path: Path) -> Document:
-    """Read a layer; ReproError if another user could have written it, because its `setup` lines run as this user.
+    """Read a layer. ReproError if another user could have written it, because its `setup` lines run as this user.
 
-    Shipped profiles lie beside the code of this package and are as trustworthy as the code is.
+    Shipped profiles are part of this package and are trusted like its code.
     """
     if _is_shipped(folders, path):
         return read_document(path)
@@ -158,11 +160,13 @@ def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> 
     name = shown(path)
     trusted = (os.geteuid(), 0, folders.shipped.stat().st_uid)
     if status.st_uid not in trusted:
-        hint = f"check its content, then make a copy of your own: cp {shlex.quote(name)} COPY"
-        return Problem(f"belongs to user {name_of_user(status.st_uid)}, whose commands would run as you", name, hint)
+        hint = f"check its content, then copy it: cp {shlex.quote(name)} COPY"
+        return Problem(
+            f"belongs to user {name_of_user(status.st_uid)}, whose commands would run as you", f"{name}:", hint
+        )
     if status.st_mode & stat.S_IWOTH:
         hint = f"check its content, then: chmod o-w {shlex.quote(name)}"
-        return Problem("every user can write to it, and its commands would run as you", name, hint)
+        return Problem("every user can write to it, and its commands would run as you", f"{name}:", hint)
     return None
 
 
@@ -175,9 +179,9 @@ def _is_shipped(folders: Folders, path: Path) -> bool:
 
 
 def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Document | ReproError]]:
-    """Yield the files of a profile, each with its overlay and after the profile that it extends.
+    """Yield the files of a profile: the profile that it extends, the profile, its overlay.
 
-    Each file is read once. A file that cannot be read comes with its error.
+    Each file is read once. An unreadable file has its error instead of a document.
     """
     document = _document(folders, file)
     base, where = _extended(document)
@@ -187,20 +191,20 @@ def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Itera
         except ReproError as error:
             raise ReproError(*(Problem(f"extends: {one.what}", where, one.hint) for one in error.problems)) from None
         if _real(below) in (_real(one) for one in (file, *above)):
-            raise ReproError(Problem(f"extends: {base} extends this profile, too", where))
+            raise ReproError(Problem(f"extends: {base} and this profile extend each other", where))
         yield from _layers(folders, below, (*above, file))
     yield file, document
     overlay = _overlay(folders, file)
-    if os.path.isfile(overlay):  # noqa: PTH113  False, too, for a name that no file can have
+    if os.path.isfile(overlay):  # noqa: PTH113  Path.is_file raises an error for invalid names
         private = _document(folders, overlay)
         stray, where = _extended(private)
         if stray is not None:
-            raise ReproError(Problem("extends: an overlay extends nothing", where, f"write it in {shown(file)}"))
+            raise ReproError(Problem("extends: not supported in an overlay", where, f"set it in {shown(file)}"))
         yield overlay, private
 
 
 def _base_file(folders: Folders, file: Path, base: str) -> Path:
-    """A path is meant from the file that names it; so is a name, where such a profile lies beside it."""
+    """Return the file of the extended profile. Paths, and names of files in the same folder, are relative to `file`."""
     if "/" in base or base.endswith(".yaml"):
         return _with_name(file.parent / base)
     beside = _with_name(file.parent / f"{base}.yaml")
@@ -208,9 +212,11 @@ def _base_file(folders: Folders, file: Path, base: str) -> Path:
 
 
 def _with_name(path: Path) -> Path:
-    """The path itself; ReproError for `/`, `..` and whatever else cannot be the path of a file."""
+    """Return the path. ReproError for `/`, `..` and other paths without a file name."""
     if path.name in ("", "..") or "\0" in str(path):
-        raise ReproError(Problem("is no path of a profile", repr(str(path)), "give a profile's name or its YAML file"))
+        raise ReproError(
+            Problem("not a path of a profile", f"{str(path)!r}:", "give a profile's name or its YAML file")
+        )
     return path
 
 
@@ -234,7 +240,7 @@ def _extended(document: Document | ReproError) -> tuple[str | None, str]:
 
 
 def _with_network(hardware: Hardware, network: NetworkFields | None) -> Hardware:
-    """The adapters' rates as the GB/s that each GPU has of them, where the profile does not say that itself."""
+    """Return the hardware with `network_gb_s` calculated from the adapters, if the profile does not contain it."""
     if hardware.network_gb_s or network is None or not (network.adapters_per_node and network.adapter_gbit_s):
         return hardware
     per_gpu = network.adapters_per_node * network.adapter_gbit_s / 8 / hardware.gpus_per_node
@@ -252,7 +258,7 @@ def _profile_file(folders: Folders, name: str) -> Path:
 
 
 def _overlay(folders: Folders, file: Path) -> Path:
-    """Where the private values of a profile are, or belong: never into an installed package."""
+    """Return the path of the overlay of a profile. It is never inside the installed package, unless it exists there."""
     name = f"{file.stem}.local.yaml"
     if file.parent != folders.shipped / "clusters":
         return file.with_name(name)
@@ -269,9 +275,9 @@ def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
 
 
 def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
-    """Return the profile of a run: of its recorded name where that is the recorded file, else of the file itself.
+    """Return the profile of a recorded run: by its name if that is still the recorded file, otherwise by the file.
 
-    ReproError where another user can change the file, or one that it is merged from.
+    ReproError if another user can change a file of the profile.
     """
     named = cluster_names(folders).get(name)
     if named is not None and (file is None or _is_same(named, Path(file))):
@@ -290,12 +296,12 @@ def _require_own(file: Path, name: str) -> None:
     for path in (file, file.parent):
         why = why_not_own_path(path)
         if why is not None:
-            what = f"{why}, so the profile that the ledger names is not used"
+            what = f"{why}, so the profile recorded in the ledger is not used"
             raise ReproError(Problem(what, f"{path}:", _hint(name)))
 
 
 def _hint(name: str) -> str:
-    return f"name the profile yourself: --cluster {name}, or --cluster FILE"
+    return f"give the profile: --cluster {name}, or --cluster FILE"
 
 
 def _is_same(one: Path, other: Path) -> bool:

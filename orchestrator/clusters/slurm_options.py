@@ -1,4 +1,4 @@
-"""What a profile says of Slurm: where jobs go, what they ask for, and how their processes are started."""
+"""Slurm settings of a profile: partition, account, resources and process launch."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from orchestrator.clusters.container import BY_KIND, filled_names
 from orchestrator.config.model import Count, Strict, Text, TimeLimit
 from orchestrator.slurm.notation import time_limit_s
 
-# How a submission is found again, and where its output goes, cannot be the site's as well.
+# repro sets these options itself, to find its jobs and their output.
 _OURS = {
-    "--comment": "it carries the token that finds a job again",
-    "--output": "a job's folder is known when it is submitted",
-    "--array": "repro puts jobs together",
-    "--requeue": "repro decides what runs again, unless requeue: true says that Slurm does",
-    "--no-requeue": "it is what every job says, unless requeue: true",
-    "--exclude": "repro excludes nodes that failed; to leave some out always, say constraint: or reservation:",
+    "--comment": "it contains the token that identifies a job",
+    "--output": "it is a file in the folder of the job",
+    "--array": "repro groups jobs into arrays",
+    "--requeue": "repro decides which jobs run again; set requeue: true to let Slurm decide",
+    "--no-requeue": "every job has it, unless requeue: true is set",
+    "--exclude": "repro excludes nodes that failed; use constraint: or reservation: to exclude others",
 }
 
 
 def _free_argument(value: str) -> str:
     if not value.startswith("-"):
-        raise ValueError("a free argument must start with -")
+        raise ValueError("an argument must start with -")
     if value.startswith(("--container-", "--no-container-")):
-        raise ValueError("container options belong to container:, which puts them on srun and never on sbatch")
+        raise ValueError("container options belong to container:, and repro passes them to srun")
     name = value.partition("=")[0]
     if any(character.isspace() for character in name):
-        raise ValueError("a free argument is one word, --name=value")
+        raise ValueError("an argument must be one word, --name=value")
     if name in _OURS:
-        raise ValueError(f"{name} is not the site's: {_OURS[name]}")
+        raise ValueError(f"{name} is set by repro: {_OURS[name]}")
     return value
 
 
@@ -42,7 +42,7 @@ def _account(value: str) -> str:
 
 
 class QosFields(Strict):
-    """A quality of service and the jobs that it takes; of several the first that takes a job is asked for."""
+    """A QOS and the limits of its jobs. A job requests the first QOS that accepts it."""
 
     name: Text
     min_nodes: Count | None = None
@@ -51,6 +51,7 @@ class QosFields(Strict):
     max_time: TimeLimit | None = None
 
     def takes(self, nodes: int, gpus: int, time_limit: str) -> bool:
+        """Return whether this QOS accepts a job of this size."""
         return (
             (self.min_nodes or nodes) <= nodes <= (self.max_nodes or nodes)
             and gpus <= (self.max_gpus or gpus)
@@ -62,12 +63,13 @@ Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("
 
 
 class SlurmFields(Strict):
-    """Placement, resources and binding. `account` may say {project}; `sbatch` and `srun` are further arguments.
+    """Partition, account, resources and binding. `account` may contain {project}.
 
-    `requeue`: Slurm itself runs a job again that lost a node or gave way to another, and repro then does not.
+    `sbatch` and `srun` are further arguments. `requeue`: Slurm, and not repro, runs a job again after a node failure or
+    a preemption.
 
-    `tasks`: srun starts a process for each GPU, or a launcher on each node that starts the processes there: torchrun,
-    for `pretrain` its own.
+    `tasks`: srun starts one process for each GPU, or one launcher on each node. The launcher, torchrun or that of
+    `pretrain`, starts the processes of its node.
     """
 
     project: Text | None = None
@@ -100,37 +102,39 @@ class SlurmFields(Strict):
     @model_validator(mode="after")
     def _names_are_given(self) -> SlurmFields:
         if "{project}" in (self.account or "") and self.project is None:
-            raise ValueError("account says {project}, so project: must be given")
+            raise ValueError("account contains {project}, but project: is missing")
         if self.tasks == "per-node" and self.gpu_request == "gpus-per-task":
-            raise ValueError("one task for each node cannot ask for GPUs by the task; gpu_request: gpus-per-node")
+            raise ValueError(
+                "tasks: per-node does not work with gpu_request: gpus-per-task; set gpu_request: gpus-per-node"
+            )
         return self
 
     @property
     def account_name(self) -> str | None:
-        """The account with its project filled in."""
+        """The account with its project inserted."""
         return self.account.replace("{project}", self.project or "") if self.account else None
 
     def qos_for(self, nodes: int, gpus: int, time_limit: str) -> str | None:
-        """The quality of service of a job of this size; None where the profile names none, or none takes it."""
+        """Return the QOS of a job of this size; None if the profile has no QOS or none accepts the job."""
         if not isinstance(self.qos, list):
             return self.qos
         return next((one.name for one in self.qos if one.takes(nodes, gpus, time_limit)), None)
 
     def refusals(self, nodes: int, gpus: int, time_limit: str) -> list[str]:
-        """Why this site takes no job of this size."""
+        """Return the reasons why this site does not accept a job of this size."""
         found = []
         if self.max_nodes is not None and nodes > self.max_nodes:
-            found.append(f"needs {nodes} nodes, jobs here may have {self.max_nodes}")
+            found.append(f"needs {nodes} nodes, but the limit of this cluster is {self.max_nodes}")
         if self.max_time is not None and time_limit_s(time_limit) > time_limit_s(self.max_time):
-            found.append(f"asks for {time_limit}, jobs here may take {self.max_time}")
+            found.append(f"requests {time_limit}, but the limit of this cluster is {self.max_time}")
         if isinstance(self.qos, list) and self.qos_for(nodes, gpus, time_limit) is None:
             names = ", ".join(one.name for one in self.qos)
-            found.append(f"no QOS takes {nodes} nodes, {gpus} GPUs for {time_limit} (there are: {names})")
+            found.append(f"no QOS accepts {nodes} nodes, {gpus} GPUs for {time_limit} (there are: {names})")
         return found
 
 
 class MpirunFields(Strict):
-    """A cluster without a scheduler: Open MPI starts the processes on the nodes of a hostfile, from this machine."""
+    """A cluster without a scheduler. mpirun on this machine starts the processes on the nodes of a hostfile."""
 
     hostfile: Text
     time_limit: TimeLimit

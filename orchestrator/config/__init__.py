@@ -1,1 +1,1 @@
-"""YAML files with file:line:column, read into pydantic models, every error at once."""
+"""YAML configuration files, validated by pydantic models. Errors have file, line and column."""

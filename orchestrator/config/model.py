@@ -14,38 +14,38 @@ from orchestrator.errors import Problem, ReproError, did_you_mean
 
 
 class Strict(BaseModel):
-    """What every model read from YAML is: unknown fields refused, never changed once read."""
+    """Base class of models that are read from YAML: frozen, and without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def _time(value: str) -> str:
     if not value.strip("0:-"):
-        raise ValueError("a time limit of nothing would be no limit at all")
+        raise ValueError("must not be zero, which Slurm reads as no limit")
     return value
 
 
-# Numbers are numbers: "08" or true are not counts, whatever pydantic would make of them.
-# No count of a job exceeds a billion, and arithmetic with counts up to that limit cannot overflow a float.
+# Counts are strict, because pydantic would otherwise accept "08" and true as numbers.
+# The limit keeps arithmetic with counts within the range of a float.
 LARGEST_COUNT = 10**9
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_COUNT)]
 NonNegative = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
 Positive = Annotated[float, Field(gt=0, le=1e15)]
 Text = Annotated[str, Field(min_length=1)]
 TimeLimit = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}$"), AfterValidator(_time)]
-"""`[D-]H:MM:SS`, as Slurm reads it."""
+"""Time limit in the syntax of Slurm: `[D-]H:MM:SS`."""
 
 _LONGEST_QUOTED = 100
 
 M = TypeVar("M", bound=BaseModel)
 
-_PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # and not the redirections of `sort <in >out`
+_PLACEHOLDER = re.compile(r"<(?! )[^<>]*(?<! )>")  # does not match the redirections of `sort <in >out`
 
 
 def read_model(model: type[M], document: Document, at: Callable[[KeyPath], str] | None = None) -> M:
-    """Validate a document; ReproError has one problem per wrong, missing or unknown field.
+    """Return the model of a document. ReproError has one problem for each wrong, missing or unknown field.
 
-    `at` says where a path stands when the value was laid together from several files.
+    `at` returns the location of a path if the value was merged from several files.
     """
     if not isinstance(document.value, dict):
         raise ReproError(Problem("must be fields and values, `name: value`", str(document.place(()))))
@@ -57,7 +57,7 @@ def read_model(model: type[M], document: Document, at: Callable[[KeyPath], str] 
 
 
 def placeholders(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Every text still of the form `<something to fill in>`, as the papers' own scripts ship them."""
+    """Yield the path and the text of each open value, `<something to fill in>`."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from placeholders(item, (*path, key))
@@ -79,23 +79,23 @@ def _problem(
         return Problem(f"{name}: unknown field", place(path), _nearest(model, detail["loc"]))
     if kind == "missing":
         return Problem(f"{name}: missing", place(path), f"add {name}:")
-    said = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    said = said[:1].lower() + said[1:]
+    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message[:1].lower() + message[1:]
     dotted = ".".join(str(part) for part in path) or "file"
-    if name == "[key]":  # pydantic's mark for a mapping's key
+    if name == "[key]":  # pydantic marks the key of a mapping in this way
         hint = detail.get("ctx", {}).get("hint")
-        what = said if hint else f"not a name for this: {said}"
+        what = message if hint else f"invalid name: {message}"
         return Problem(f"{dotted}: {what}", at(path) if at else str(document.key_place(path)), hint)
-    return Problem(f"{dotted}: {said}{_shown_value(document.value, path)}", place(path))
+    return Problem(f"{dotted}: {message}{_shown_value(document.value, path)}", place(path))
 
 
 def _known_path(value: Any, loc: tuple[str | int, ...]) -> KeyPath:
     """Return pydantic's location without the names of union members, which a YAML file does not contain."""
     path: list[str | int] = []
     for part in loc:
-        held = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-        if part in held:
-            value = held[part]
+        children = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        if part in children:
+            value = children[part]
             path.append(part)
     return tuple(path)
 
@@ -107,7 +107,7 @@ def _shown_value(value: Any, path: KeyPath) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return the value as a message quotes it: not more than a line of it."""
+    """Return the value for a message, shortened to one line."""
     text = repr(value)
     return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}..."
 
@@ -116,11 +116,11 @@ def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:
     fields = _fields_at(model, loc[:-1])
     if not fields:
         return None
-    return did_you_mean(str(loc[-1]), fields) or f"known here: {', '.join(fields)}"
+    return did_you_mean(str(loc[-1]), fields) or f"known fields: {', '.join(fields)}"
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
-    """Return the field names of the model at `loc`, through lists, mappings and unions."""
+    """Return the field names of the model at `loc`. Follow lists, mappings and unions."""
     current: list[type[BaseModel]] = [model]
     for part in loc:
         if any(tag == part for candidate in current for tag in _tags(candidate)):
@@ -128,12 +128,12 @@ def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
             continue
         below = [field for candidate in current for name, field in _named_fields(candidate) if name == part]
         if below:
-            current = [found for field in below for found in _models_in(field.annotation)]
+            current = [submodel for field in below for submodel in _models_in(field.annotation)]
     return sorted({name for candidate in current for name, _ in _named_fields(candidate)})
 
 
 def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Return the fields by their names in the file."""
+    """Yield each field with its name in the file."""
     for name, field in model.model_fields.items():
         yield field.alias or name, field
 
@@ -146,19 +146,19 @@ def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _models_in(part)]
+    return [submodel for part in get_args(annotation) for submodel in _models_in(part)]
 
 
 def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Keep the first error of each kind: a union reports the same error once per member."""
+    """Return the problems without repetitions. A union reports the same error once per member."""
     return list(dict.fromkeys(problems))
 
 
 class Hardware(Strict):
-    """Nodes of one kind. Memory is in units of 10^9 bytes.
+    """Hardware of the nodes, which are of one kind. Memory is in units of 10^9 bytes.
 
-    `peak_tflops` is the dense peak by dtype; the GPU does not support a dtype that is not listed. Bandwidths are per
-    GPU and direction, in GB/s: `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is unknown.
+    `peak_tflops` is the dense peak for each dtype. The GPU does not support a dtype that is not listed. Bandwidths are
+    in GB/s for one GPU and one direction: `nvlink_gb_s` inside a node, `network_gb_s` between nodes. None is unknown.
     """
 
     nodes: Count

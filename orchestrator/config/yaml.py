@@ -1,7 +1,6 @@
-"""YAML text -> plain values that remember where they stood.
+"""Parser for YAML files. It keeps the location of each key and value.
 
-The values follow YAML 1.2's core schema, not 1.1, and where even that guesses they stay text: `no`, `1:30:00`, `08`
-and `0x10` are what was typed, so that a time limit is a time limit and a Norwegian partition is a partition.
+Values follow the core schema of YAML 1.2, except that ambiguous scalars stay text: `no`, `1:30:00`, `08` and `0x10`.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
-# Far beyond any file a person writes; what is past them is a mistake or an attack ("billion laughs").
+# A file beyond these limits is a mistake or an attack ("billion laughs").
 _DEEPEST = 64
 _MOST_VALUES = 100_000
 _LONGEST_NUMBER = 400
 _LARGEST_FILE = 16 * 1024**2
-"""Bytes. A file of the most values that are read is smaller."""
+"""Size in bytes. A file with `_MOST_VALUES` values is smaller."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a value stands: `file:line:column`, both counted from 1."""
+    """Position of a value, `file:line:column`. Lines and columns start at 1."""
 
     file: str
     line: int
@@ -50,10 +49,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML file: its plain value, and the place of every key and every value in it.
+    """Content of a YAML file, with the location of each key and value.
 
-    A place is looked up by path, `("matrix", "pp", 0)`; `keys` has the place of a mapping's key, `values` that of
-    what it holds.
+    Paths, such as `("matrix", "pp", 0)`, are the keys of both mappings. `keys` contains the locations of the keys of
+    mappings, `values` the locations of the values.
     """
 
     file: str
@@ -75,41 +74,41 @@ class Document:
 
 
 def shown(path: Path) -> str:
-    """`path` as a person would type it: relative to the current folder when it lies below it."""
+    """Return the path for a message. It is relative if it is below the current folder."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
-    except (OSError, RuntimeError, ValueError):  # outside, a loop of links, or a name that no file can have
+    except (OSError, RuntimeError, ValueError):  # not below this folder, a loop of links, or an invalid name
         return str(path)
 
 
 def read_document(path: Path, refusal: Callable[[os.stat_result], Problem | None] | None = None) -> Document:
-    """Read one YAML file; ReproError names the place of everything that is not plain YAML.
+    """Read a YAML file. ReproError has the location of each problem.
 
-    `refusal` returns what is wrong with the status of the open file, or None if the file may be read.
+    `refusal` returns the problem with the status of the open file, or None if the file may be read.
     """
     name = shown(path)
     try:
         raw = _file_bytes(path, name, refusal)
     except FileNotFoundError:
-        raise ReproError(Problem("no such file", name)) from None
+        raise ReproError(Problem("no such file", f"{name}:")) from None
     except OSError as error:
-        raise ReproError(Problem(f"cannot be read: {error.strerror}", name)) from None
-    except ValueError:  # a NUL, or a character that the file system's encoding lacks
-        raise ReproError(Problem("no file can have this name", repr(str(path)), "correct the path")) from None
+        raise ReproError(Problem(f"cannot be read: {error.strerror}", f"{name}:")) from None
+    except ValueError:  # a NUL, or a character outside the encoding of the file system
+        raise ReproError(Problem("not a valid file name", f"{str(path)!r}:", "correct the path")) from None
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ReproError(Problem(f"not UTF-8 text (byte {error.start})", name, "save it as UTF-8")) from None
+        raise ReproError(Problem(f"not UTF-8 text (byte {error.start})", f"{name}:", "save it as UTF-8")) from None
     return parse_document(text.replace("\r\n", "\n").replace("\r", "\n"), name)
 
 
 def _file_bytes(path: Path, name: str, refusal: Callable[[os.stat_result], Problem | None] | None) -> bytes:
     """Return the content of a regular file; ReproError for any other kind, OSError if it cannot be read."""
-    _require_regular(os.stat(path).st_mode, name)  # noqa: PTH116  before it is opened: to open a device can do something
+    _require_regular(os.stat(path).st_mode, name)  # noqa: PTH116  opening a device can have side effects
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket that took the file's place
+        if error.errno == errno.ENXIO:  # a socket replaced the file
             raise ReproError(_not_regular("a socket", name)) from None
         raise
     with os.fdopen(descriptor, "rb") as file:
@@ -121,7 +120,7 @@ def _file_bytes(path: Path, name: str, refusal: Callable[[os.stat_result], Probl
         raw = file.read(_LARGEST_FILE + 1)
     if len(raw) > _LARGEST_FILE:
         limit = f"larger than {_LARGEST_FILE // 1024**2} MiB"
-        raise ReproError(Problem(f"{limit}, so it is not read", name, "split it, or correct the path"))
+        raise ReproError(Problem(f"{limit}, so it is not read", f"{name}:", "split it, or correct the path"))
     return raw
 
 
@@ -134,21 +133,21 @@ def _require_regular(mode: int, name: str) -> None:
 
 
 def _not_regular(kind: str, name: str) -> Problem:
-    return Problem(f"is {kind}, not a YAML file", name, "remove it, or correct the path")
+    return Problem(f"is {kind}, not a YAML file", f"{name}:", "remove it, or correct the path")
 
 
 def parse_document(text: str, name: str) -> Document:
-    """As `read_document`, for text already in hand; `name` is what the places call the file."""
+    """Parse YAML text. `name` is the file name in locations. ReproError as for `read_document`."""
     loader = _Loader(text)
     try:
         refused = list(_unread_features(text, name))
         root = None if refused else loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
-        raise ReproError(Problem(f"not YAML: {error.problem or error.context}", str(where))) from None
+        location = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
+        raise ReproError(Problem(f"not YAML: {error.problem or error.context}", str(location))) from None
     except yaml.YAMLError as error:
-        raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", name)) from None
+        raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", f"{name}:")) from None
     finally:
         loader.dispose()
     if refused:
@@ -159,19 +158,19 @@ def parse_document(text: str, name: str) -> Document:
 
 
 def _unread_features(text: str, name: str) -> Iterator[Problem]:
-    """Yield problems of unsupported YAML before the C library builds a tree, which it does by recursion."""
+    """Yield the problems of unsupported YAML. Runs first, because the C library builds its tree by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        where = str(_place(name, event))
+        location = str(_place(name, event))
         tag = getattr(event, "tag", None)
         if tag is not None:
-            yield Problem(f"the tag {tag} is not read here", where, "leave it out; quotes make a text")
+            yield Problem(f"the tag {tag} is not supported", location, "remove it; use quotes for text")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > _DEEPEST:
-            yield Problem(f"nested more than {_DEEPEST} deep", where)
+            yield Problem(f"more than {_DEEPEST} nested levels", location)
             return
 
 
@@ -181,11 +180,11 @@ def _place(file: str, marked: yaml.Node | yaml.Event) -> Location:
 
 
 class _TooManyValues(Exception):
-    """Aliases of aliases have grown beyond all bounds."""
+    """The file has more values than allowed, usually from aliases of aliases."""
 
 
 class _Builder:
-    """Walks the node tree once, collecting values, places and problems."""
+    """Builder of a document. It collects values, locations and problems from the node tree."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -197,7 +196,7 @@ class _Builder:
         try:
             value = self.build(root, (), frozenset())
         except _TooManyValues:
-            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", self.file)) from None
+            raise ReproError(Problem(f"more than {_MOST_VALUES:,} values, aliases included", f"{self.file}:")) from None
         if self.problems:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
@@ -220,26 +219,26 @@ class _Builder:
     def mapping(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            where = _place(self.file, key_node)
+            location = _place(self.file, key_node)
             if not isinstance(key_node, yaml.ScalarNode):
-                self.problems.append(Problem("a field's name must be a word", str(where)))
+                self.problems.append(Problem("a field name must be a word", str(location)))
                 continue
             key = str(key_node.value)
             here = (*path, key)
             if key == "<<":
-                self.problems.append(Problem("merge keys (<<) are not read here", str(where), "write the fields out"))
+                self.problems.append(Problem("merge keys (<<) are not supported", str(location), "write all fields"))
                 continue
             if key in result:
                 first = self.keys[here]
-                self.problems.append(Problem(f"{key}: given twice", str(where), f"first at line {first.line}"))
+                self.problems.append(Problem(f"{key}: given twice", str(location), f"first at line {first.line}"))
                 continue
-            self.keys[here] = where
+            self.keys[here] = location
             result[key] = self.build(value_node, here, above)
         return result
 
 
 def scalar(text: str, plain: bool = True) -> object:
-    """One YAML 1.2 scalar: int, float, bool, None or text."""
+    """Return the value of a YAML 1.2 scalar: int, float, bool, None or text."""
     if not plain:
         return text
     if text in _WORDS:

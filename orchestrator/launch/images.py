@@ -194,8 +194,8 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
         return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
     where = cluster.layered.where(("container", "images", name))
     if says.startswith("<"):
-        hint = f"write it in {shown(cluster.overlay)}"
-        return Problem(f"container.images.{name}: still to be filled in, {says}", where, hint)
+        hint = f"set it in {shown(cluster.overlay)}"
+        return Problem(f"container.images.{name}: not filled in, {says}", where, hint)
     return Problem(f"{name} is already a file, {says}: nothing to import", where)
 
 

@@ -88,7 +88,9 @@ def test_private_values_of_a_shipped_profile_are_wanted_in_the_working_folder_an
     installed: Path, tmp_path: Path
 ) -> None:
     wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
-    assert wanted.returncode == 2 and wanted.stderr.startswith("repro: clusters/selene.local.yaml no such file. Hint: ")
+    assert wanted.returncode == 2 and wanted.stderr.startswith(
+        "repro: clusters/selene.local.yaml: no such file. Hint: "
+    )
     (tmp_path / "clusters").mkdir()
     (tmp_path / "clusters" / "selene.local.yaml").write_text(
         "slurm: {account: a, partition: p}\n"

@@ -123,5 +123,5 @@ def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:
 def test_a_figure_without_its_paper_names_the_missing_file(tmp_path: Path) -> None:
     file = write_experiment(tmp_path)
     (file.parent / "paper.yaml").unlink()
-    with pytest.raises(ReproError, match=r"paper\.yaml no such file"):
+    with pytest.raises(ReproError, match=r"paper\.yaml: no such file"):
         find_experiment(Folders(shipped=tmp_path, home=tmp_path), "figure-1")

@@ -63,7 +63,7 @@ def test_a_cluster_file_that_is_no_file_is_said_and_the_other_clusters_are_liste
     make(repro.site.folder / "clusters" / "odd.yaml")
     done = repro("clusters", "list", "--json")
     assert (done.returncode, len(done.complaints)) == (2, 1)
-    assert f"clusters/odd.yaml {problem}" in done.complaints[0]
+    assert f"clusters/odd.yaml: {problem}" in done.complaints[0]
     assert {"here", "selene"} <= {row["cluster"] for row in json.loads(done.stdout)}
 
 
@@ -78,7 +78,7 @@ def test_an_experiment_file_that_is_no_file_is_said_and_the_other_experiments_ar
     make(file)
     done = repro("list", "--json")
     assert (done.returncode, len(done.complaints)) == (2, 1)
-    assert f"experiments/own/{name}.yaml {problem}" in done.complaints[0]
+    assert f"experiments/own/{name}.yaml: {problem}" in done.complaints[0]
     assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)}
 
 
@@ -86,7 +86,7 @@ def test_a_profile_that_extends_a_device_is_refused(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "odd.yaml").write_text("extends: /dev/zero\nabout: x\n")
     done = repro("clusters", "show", "odd")
     assert done.returncode == 2
-    assert done.complaints == ["repro: /dev/zero is a device, not a YAML file. Hint: remove it, or correct the path"]
+    assert done.complaints == ["repro: /dev/zero: is a device, not a YAML file. Hint: remove it, or correct the path"]
 
 
 @pytest.mark.parametrize(

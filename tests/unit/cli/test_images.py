@@ -101,8 +101,8 @@ def test_all_problems_are_printed_at_once_and_nothing_is_written(repro: Caller) 
     assert done.complaints == [
         f"repro: clusters/site.yaml:10:5 kept is already a file, {repro.site.folder}/kept.sqsh: nothing to import",
         'repro: pretrian: site has no such image. Did you mean "pretrain"?',
-        "repro: clusters/site.yaml:11:5 container.images.blank: still to be filled in, <the image of the other "
-        "program>. Hint: write it in clusters/site.local.yaml",
+        "repro: clusters/site.yaml:11:5 container.images.blank: not filled in, <the image of the other "
+        "program>. Hint: set it in clusters/site.local.yaml",
     ]
     assert repro("images", "import", "--cluster", "sit").complaints == [
         'repro: sit: no such cluster. Did you mean "site"?'

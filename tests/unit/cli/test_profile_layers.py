@@ -27,7 +27,7 @@ def test_an_overlay_of_the_working_folder_is_named_on_stderr(
     overlay.write_text(f"setup: ['true']\nworkloads: {{pretrain: {{python: '{program}'}}}}\n")
     done = repro(command[0], *CASE, "--cluster", "local", *command[1:], folder=tmp_path / "work")
     assert done.returncode == 0, done.stderr
-    named = "note: profile local: clusters/local.local.yaml is a layer of it and sets setup, workloads"
+    named = "note: profile local: the layer clusters/local.local.yaml sets setup, workloads"
     assert done.stderr.splitlines().count(named) == 1
 
 
@@ -50,7 +50,7 @@ def test_a_profile_that_replaces_a_shipped_one_is_named(repro: Caller) -> None:
 @pytest.mark.parametrize("name", ["site.yaml", "site.local.yaml", "base.yaml"])
 def test_a_layer_that_every_user_can_write_is_refused(tmp_path: Path, name: str) -> None:
     (only,) = refusals(tmp_path, name, lambda path: path.chmod(0o646))
-    assert only.startswith(f"{tmp_path}/own/clusters/{name} every user can write to it")
+    assert only.startswith(f"{tmp_path}/own/clusters/{name}: every user can write to it")
     assert only.endswith(f"check its content, then: chmod o-w {tmp_path}/own/clusters/{name}")
 
 
@@ -59,7 +59,7 @@ def test_a_layer_that_every_user_can_write_is_refused(tmp_path: Path, name: str)
 def test_a_layer_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
     (only,) = refusals(tmp_path, name, lambda path: os.chown(path, 4321, -1))
     assert only.startswith(
-        f"{tmp_path}/own/clusters/{name} belongs to user 4321, whose commands would run as you. Hint: "
+        f"{tmp_path}/own/clusters/{name}: belongs to user 4321, whose commands would run as you. Hint: "
     )
     assert only.endswith(f": cp {tmp_path}/own/clusters/{name} COPY")
 

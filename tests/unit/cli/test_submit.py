@@ -256,8 +256,8 @@ def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(fai
     assert (done.returncode, done.complaints) == (
         2,
         [
-            f"repro: {place}: {why}, so the profile that the ledger names is not used. "
-            "Hint: name the profile yourself: --cluster here, or --cluster FILE"
+            f"repro: {place}: {why}, so the profile recorded in the ledger is not used. "
+            "Hint: give the profile: --cluster here, or --cluster FILE"
         ],
     )
     assert len(failed.site.started()) == 1
@@ -272,7 +272,7 @@ def test_a_name_of_a_cluster_in_the_ledger_is_no_path(failed: Caller) -> None:
     with new_ledger(failed.site.folder).writing() as session:
         session.execute(sa.update(Run).values(profile_file=None, cluster=str(file)))
     done = failed("retry", "figure-13", "--class", "gpu-oom")
-    assert done.returncode == 2 and "no such cluster. Hint: name the profile yourself" in done.stderr
+    assert done.returncode == 2 and "no such cluster. Hint: give the profile" in done.stderr
     assert len(failed.site.started()) == 1
 
 

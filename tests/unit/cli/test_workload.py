@@ -200,8 +200,8 @@ def test_a_figure_that_was_not_run_with_a_program_says_what_to_type(both: Caller
     assert (done.returncode, done.complaints) == (
         2,
         [
-            "repro: figure-99 with pretrain was never submitted. "
-            "Hint: repro submit figure-99 --cluster local --workload pretrain"
+            "repro: figure-99 with pretrain was never submitted; "
+            "repro submit figure-99 --cluster local --workload pretrain"
         ],
     )
 

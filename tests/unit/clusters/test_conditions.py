@@ -75,4 +75,4 @@ def test_text_with_known_names_is_kept_as_it_is(text: str) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError) as caught:
         filled_names(f"/a/{{{name}}}/{{user}}", ("job_id", "user"))
-    assert str(caught.value) == f"{{{name}}} is not known here, only {{job_id}}, {{user}}"
+    assert str(caught.value) == f"{{{name}}} is not supported here, only {{job_id}}, {{user}}"

@@ -31,7 +31,7 @@ def said(folder: Path, fields: str) -> str:
 def test_what_the_sites_pyxis_is_too_old_for_is_refused(version: str, asked: str, since: str, tmp_path: Path) -> None:
     fault = said(tmp_path, f"runtime: pyxis, version: '{version}', {asked}")
     name = asked.partition(":")[0]
-    assert fault == f"site.yaml:5:1 container: {name} needs pyxis {since} or newer, version says {version}"
+    assert fault == f"site.yaml:5:1 container: {name} needs pyxis {since} or newer, but version is {version}"
 
 
 @pytest.mark.parametrize("version", ["0.15", "0.15.1", "0.20.0", "0.100", "1"])
@@ -67,10 +67,16 @@ def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ("runtime: pyxis, modules: [gpu]", "modules is for shifter, not for pyxis"),
-        ("runtime: shifter, annotations: {a.b: c}", "annotations is for edf, not for shifter"),
-        ("runtime: pyxis, options: [--x]", "options is for podman-hpc and shifter and apptainer, not for pyxis"),
-        ("runtime: edf, options: [--x]", "options is for podman-hpc and shifter and apptainer, not for edf"),
+        ("runtime: pyxis, modules: [gpu]", "modules needs runtime shifter, but runtime is pyxis"),
+        ("runtime: shifter, annotations: {a.b: c}", "annotations needs runtime edf, but runtime is shifter"),
+        (
+            "runtime: pyxis, options: [--x]",
+            "options needs runtime podman-hpc or shifter or apptainer, but runtime is pyxis",
+        ),
+        (
+            "runtime: edf, options: [--x]",
+            "options needs runtime podman-hpc or shifter or apptainer, but runtime is edf",
+        ),
     ],
 )
 def test_what_only_another_runtime_has_is_refused(fields: str, why: str, tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
     ("mount", "why"),
     [
         ("data:/data", "a mount must start with / or ./"),
-        ("/a:/a,/b:/b", "one mount to a line: pyxis divides its list at commas"),
+        ("/a:/a,/b:/b", "a mount must not contain a comma, where pyxis splits its list of mounts"),
         ("/a:/b:ro:rw", "a mount is SOURCE:TARGET:FLAGS"),
         ("/data/$(id)", 'a mount must not contain $, `, " or \\, which a shell on the node expands; use {job_id} and'),
         ("/data/`id`:/data", "a mount must not contain $, `, "),
@@ -123,7 +129,7 @@ def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
         ("/data:/data:ro$(id)", "a mount must not contain $, `, "),
         ('/data"', "a mount must not contain $, `, "),
         ("/data\\", "a mount must not contain $, `, "),
-        ("/run/{job}", "{job} is not known here, only {job_id}, {user}"),
+        ("/run/{job}", "{job} is not supported here, only {job_id}, {user}"),
     ],
 )
 def test_mounts_that_a_runtime_would_misread_are_refused_with_or_without_a_condition(

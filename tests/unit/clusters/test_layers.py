@@ -100,15 +100,15 @@ def test_an_item_with_fields_is_removed_by_what_names_it_or_in_full(item: str, n
 def test_what_is_not_there_cannot_be_removed_and_is_said_where_it_is_asked_for() -> None:
     problems = said("a: {b: [--x=1, {mount: /m, when: nodes > 1}]}", "a:\n  b: {remove: [--x, --y, --x, ~, mount]}")
     assert problems == [
-        "b.yaml:2:21 a.b: there is no '--y' to remove",
-        "b.yaml:2:26 a.b: there is no '--x' to remove",
-        "b.yaml:2:31 a.b: there is no None to remove",
-        "b.yaml:2:34 a.b: there is no 'mount' to remove",
+        "b.yaml:2:21 a.b: the list has no '--y' to remove",
+        "b.yaml:2:26 a.b: the list has no '--x' to remove",
+        "b.yaml:2:31 a.b: the list has no None to remove",
+        "b.yaml:2:34 a.b: the list has no 'mount' to remove",
     ]
 
 
 def test_a_name_is_the_whole_word_before_the_equals_sign() -> None:
-    assert said("a: [--mem-per-cpu=1]", "a: {remove: [--mem]}") == ["b.yaml:1:14 a: there is no '--mem' to remove"]
+    assert said("a: [--mem-per-cpu=1]", "a: {remove: [--mem]}") == ["b.yaml:1:14 a: the list has no '--mem' to remove"]
 
 
 @pytest.mark.parametrize("below", ["x: 1", "a: {c: 1}", "a: {b: }"])

@@ -41,10 +41,10 @@ def test_an_account_is_the_project_and_what_its_hours_are_for() -> None:
 
 def test_an_account_without_its_project_is_refused(tmp_path: Path) -> None:
     assert said(tmp_path, "account: '{project}_g'") == (
-        "site.yaml:4:1 slurm: account says {project}, so project: must be given"
+        "site.yaml:4:1 slurm: account contains {project}, but project: is missing"
     )
     assert said(tmp_path, "project: a, account: '{gpu}@{project}'").startswith(
-        "site.yaml:4:21 slurm.account: {gpu} is not known here, only {project}"
+        "site.yaml:4:21 slurm.account: {gpu} is not supported here, only {project}"
     )
 
 
@@ -74,7 +74,7 @@ def test_the_first_qos_that_takes_a_job_is_asked_for(nodes: int, limit: str, exp
         []
         if expected
         else [
-            f"no QOS takes {nodes} nodes, {nodes * 4} GPUs for {limit} "
+            f"no QOS accepts {nodes} nodes, {nodes * 4} GPUs for {limit} "
             "(there are: normal, boost_qos_bprod, boost_qos_lprod)"
         ]
     )
@@ -124,13 +124,14 @@ def test_a_job_larger_or_longer_than_the_site_allows_is_refused_for_each_reason(
     own = slurm(max_nodes=8, max_time="12:00:00", qos=[{"name": "only", "max_gpus": 16}])
     assert own.refusals(8, 16, "12:00:00") == []
     assert own.refusals(9, 36, "12:00:01") == [
-        "needs 9 nodes, jobs here may have 8",
-        "asks for 12:00:01, jobs here may take 12:00:00",
-        "no QOS takes 9 nodes, 36 GPUs for 12:00:01 (there are: only)",
+        "needs 9 nodes, but the limit of this cluster is 8",
+        "requests 12:00:01, but the limit of this cluster is 12:00:00",
+        "no QOS accepts 9 nodes, 36 GPUs for 12:00:01 (there are: only)",
     ]
 
 
 def test_one_task_for_each_node_cannot_ask_for_gpus_by_the_task(tmp_path: Path) -> None:
     assert said(tmp_path, "tasks: per-node, gpu_request: gpus-per-task") == (
-        "site.yaml:4:1 slurm: one task for each node cannot ask for GPUs by the task; gpu_request: gpus-per-node"
+        "site.yaml:4:1 slurm: tasks: per-node does not work with gpu_request: gpus-per-task; "
+        "set gpu_request: gpus-per-node"
     )

@@ -33,9 +33,7 @@ def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_
     tmp_path: Path, image: str
 ) -> None:
     (only,) = said(tmp_path, CONTAINER % f"images: {{a: {image}}}")
-    assert only.startswith(
-        "site.yaml:5:38 container.images.a: an image's file must be given with its path, /... or ./..."
-    )
+    assert only.startswith("site.yaml:5:38 container.images.a: an image file needs a path, /... or ./...")
 
 
 @pytest.mark.parametrize("image", ["/images/x.sqsh", "./x.sqsh", "registry.example#nvidia/pytorch:24.05-py3", "ubuntu"])
@@ -57,9 +55,9 @@ def test_mounts_that_pyxis_refuses_or_divides_are_refused(tmp_path: Path, mount:
         ("--container-image=x", "container options belong to container:"),
         ("--container-mounts=/a:/b", "container options belong to container:"),
         ("--no-container-mount-home", "container options belong to container:"),
-        ("mem=5", "a free argument must start with -"),
-        ("-p batch", "a free argument is one word, --name=value"),
-        ("--comment a=b", "a free argument is one word, --name=value"),
+        ("mem=5", "an argument must start with -"),
+        ("-p batch", "an argument must be one word, --name=value"),
+        ("--comment a=b", "an argument must be one word, --name=value"),
         ("--comment=a\\nb", "string should match pattern"),
         ("--x=\\0", "string should match pattern"),
         ("", "string should match pattern"),
@@ -80,7 +78,7 @@ def test_other_free_arguments_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("argument", ["--comment=billing", "--output=x", "--array=0-3", "--requeue"])
 def test_an_argument_that_would_take_our_own_place_is_refused_with_the_reason(tmp_path: Path, argument: str) -> None:
-    with pytest.raises(ReproError, match="is not the site's: "):
+    with pytest.raises(ReproError, match="is set by repro: "):
         cluster_of(tmp_path, slurm(f"sbatch: [{argument}]"))
 
 
@@ -101,13 +99,13 @@ def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_pat
 @pytest.mark.parametrize("value", ["true", "~", "1.5", "[1]"])
 def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(tmp_path: Path, value: str) -> None:
     (only,) = said(tmp_path, PLAIN + f"environment: {{A: {value}}}\n")
-    assert only.startswith("site.yaml:5:15 environment.A: must be text or a whole number, in quotes if need be")
+    assert only.startswith("site.yaml:5:15 environment.A: must be text or an integer; use quotes for text")
 
 
 def test_a_value_with_other_fields_than_value_and_when_is_refused_at_each(tmp_path: Path) -> None:
     lines = said(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
     assert "site.yaml:5:15 value: missing. Hint: add value:" in lines
-    assert "site.yaml:5:19 a: unknown field. Hint: known here: value, when" in lines
+    assert "site.yaml:5:19 a: unknown field. Hint: known fields: value, when" in lines
 
 
 def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:
@@ -118,41 +116,41 @@ def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "''", "'A=B'", "Ä", "'$(x)'"])
 def test_a_name_that_is_no_variable_is_refused_at_the_name(tmp_path: Path, name: str) -> None:
     (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: x}}\n")
-    assert only.startswith("site.yaml:5:15 environment.") and "not a name for this" in only
+    assert only.startswith("site.yaml:5:15 environment.") and "invalid name" in only
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
 def test_rank_variables_are_the_scripts_own(tmp_path: Path, name: str) -> None:
     (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
-    assert only.endswith(f"environment.{name}: not a name for this: the scripts set it for each rank")
+    assert only.endswith(f"environment.{name}: invalid name: the job scripts set this variable for each rank")
 
 
 @pytest.mark.parametrize("name", ["UID", "BASHOPTS", "BASH_ENV", "folder", "RANDOM", "_"])
 def test_variables_that_the_shell_keeps_are_refused(tmp_path: Path, name: str) -> None:
     (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
-    assert only.endswith("the script's shell keeps this variable for itself")
+    assert only.endswith("the shell of the job script reserves this variable")
 
 
 def test_a_slurm_cluster_needs_its_parts_and_a_local_machine_has_none(tmp_path: Path) -> None:
     assert said(tmp_path, "about: x\nscheduler: slurm\n") == [
-        "site.yaml:1:1 file: a Slurm cluster needs slurm: and hardware:"
+        "site.yaml:1:1 file: scheduler: slurm needs slurm: and hardware:"
     ]
     (only,) = said(tmp_path, "about: x\nscheduler: local\nslurm: {time_limit: 1:00:00}\n")
-    assert only.endswith("file: scheduler: local has no slurm:")
+    assert only.endswith("file: scheduler: local does not support slurm:")
 
 
 def test_a_cluster_without_a_scheduler_needs_its_hostfile_and_has_no_slurm(tmp_path: Path) -> None:
     mpirun = PLAIN.replace("scheduler: slurm", "scheduler: mpirun")
-    assert said(tmp_path, mpirun) == ["site.yaml:1:1 file: a cluster without a scheduler needs mpirun:"]
+    assert said(tmp_path, mpirun) == ["site.yaml:1:1 file: scheduler: mpirun needs mpirun:"]
     both = mpirun + "mpirun: {hostfile: /etc/hosts.mpi, time_limit: 2:00:00}\n"
-    assert said(tmp_path, both) == ["site.yaml:1:1 file: scheduler: mpirun has no slurm:"]
+    assert said(tmp_path, both) == ["site.yaml:1:1 file: scheduler: mpirun does not support slurm:"]
     profile = cluster_of(tmp_path, both, "slurm:\n").profile
     assert (profile.slurm, profile.time_limit) == (None, "2:00:00")
 
 
 @pytest.mark.parametrize("part", ["mpirun: {hostfile: /h, time_limit: 1:00:00}"])
 def test_a_slurm_cluster_has_no_hostfile(tmp_path: Path, part: str) -> None:
-    assert said(tmp_path, f"{PLAIN}{part}\n") == ["site.yaml:1:1 file: scheduler: slurm has no mpirun:"]
+    assert said(tmp_path, f"{PLAIN}{part}\n") == ["site.yaml:1:1 file: scheduler: slurm does not support mpirun:"]
 
 
 @pytest.mark.parametrize("field", ["env_from: [%s]", "env_unset: [%s]", "env_prepend: {%s: /x}"])

@@ -36,7 +36,7 @@ def said(folder: Path, text: str, overlay: str | None = None) -> list[str]:
 
 def test_selene_without_its_overlay_is_one_clear_message(tmp_path: Path) -> None:
     (only,) = open_ends(selene(tmp_path, overlay=None))
-    assert only.startswith("selene.local.yaml no such file. Hint: selene.yaml keeps what is private to a site there: ")
+    assert only.startswith("selene.local.yaml: no such file. Hint: create it with the private values of selene.yaml: ")
     for name in ("slurm.account", "slurm.partition", f"container.images.{IMAGE}", "container.mounts.0"):
         assert name in only
     assert "workloads.megatron-2021.checkout" in only
@@ -65,14 +65,10 @@ def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_p
     partly = "slurm:\n  account: proj\ncontainer:\n  mounts: [/data, <your scratch>]\n"
     lines = open_ends(selene(tmp_path, partly))
     assert len(lines) == 7
-    assert all(line.endswith(". Hint: write it in selene.local.yaml") for line in lines)
+    assert all(line.endswith(". Hint: set it in selene.local.yaml") for line in lines)
     row = 1 + (CHECKOUT / "clusters" / "selene.yaml").read_text().partition("  partition: <")[0].count("\n")
-    assert lines[0].startswith(
-        f"selene.yaml:{row}:3 slurm.partition: still to be filled in, <a partition of A100-80GB nodes"
-    )
-    assert any(
-        line.startswith("selene.local.yaml:4:19 container.mounts.1: still to be filled in, <your") for line in lines
-    )
+    assert lines[0].startswith(f"selene.yaml:{row}:3 slurm.partition: not filled in, <a partition of A100-80GB nodes")
+    assert any(line.startswith("selene.local.yaml:4:19 container.mounts.1: not filled in, <your") for line in lines)
 
 
 def test_blanks_of_other_workloads_and_images_do_not_matter(tmp_path: Path) -> None:
@@ -88,7 +84,7 @@ def test_blanks_of_other_workloads_and_images_do_not_matter(tmp_path: Path) -> N
 def test_a_blank_is_refused_wherever_it_stands(tmp_path: Path, line: str) -> None:
     text = "\n".join(row for row in PLAIN.splitlines() if not row.startswith(line.split(":")[0])) + f"\n{line}\n"
     (only,) = open_ends(cluster_of(tmp_path, text, "slurm: {qos: q}\n"))
-    assert "still to be filled in" in only and only.startswith("site.yaml:4:" if "about" in line else "site.yaml:5:")
+    assert "not filled in" in only and only.startswith("site.yaml:4:" if "about" in line else "site.yaml:5:")
 
 
 CHILD = "extends: site\nabout: another\nhardware: {gpu: H100, peak_tflops: {fp16: 989}}\nenvironment: {A: 2}\n"
@@ -142,7 +138,7 @@ def test_profiles_that_extend_one_another_in_a_ring_are_refused(tmp_path: Path, 
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=tmp_path, home=tmp_path), str(tmp_path / "clusters" / "one.yaml"))
     (only,) = caught.value.problems
-    assert short(only) == f"{ring[-1]}.yaml:1:10 extends: one extends this profile, too"
+    assert short(only) == f"{ring[-1]}.yaml:1:10 extends: one and this profile extend each other"
 
 
 def test_faults_of_a_base_and_of_what_extends_it_are_said_together(tmp_path: Path) -> None:
@@ -266,7 +262,7 @@ def test_a_path_without_a_profile_is_one_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ReproError) as caught:
         find_cluster(Folders(shipped=CHECKOUT, home=tmp_path), name)
-    assert str(caught.value) == f"{name} {why}"
+    assert str(caught.value) == f"{name}: {why}"
 
 
 def test_a_folder_is_no_profile(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: 
     found = path_findings(cluster_of(files, PLAIN, overlay(files)), "login")
     assert told(found) == [
         ("container.images.pretrain", "login", "ok", None),
-        ("container.mounts", "login", "wrong", "correct it, or put it there"),
+        ("container.mounts", "login", "wrong", "correct the path, or create it"),
     ]
     assert found[1].found == f"{files / 'gone'}: no such file or folder"
 
@@ -102,7 +102,7 @@ def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: 
 def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
     cluster = cluster_of(files, PLAIN, overlay(files, "site: {login_sees_paths: false}\n"))
     for found in (path_findings(cluster, "login"), path_findings(cluster, "compute")):
-        assert {(one.place, one.result, one.hint) for one in found} == {("compute", "not checked", "say --job")}
+        assert {(one.place, one.result, one.hint) for one in found} == {("compute", "not checked", "use --job")}
 
 
 def test_what_a_job_saw_counts_and_not_what_this_machine_has(files: Path) -> None:

@@ -111,7 +111,9 @@ def test_every_value_that_is_not_blank_says_who_told_it() -> None:
     for number, line in enumerate(lines):
         if re.match(r"  \w+: [^<{\[]", line):
             told = "#" in line or lines[number - 1].startswith("  # ")
-            assert told and re.search(r"scontrol|sacctmgr|srun|data sheet|ours", line + lines[number - 1]), line
+            assert told and re.search(r"scontrol|sacctmgr|srun|data sheet|repro's default", line + lines[number - 1]), (
+                line
+            )
     assert max(map(len, lines)) <= 120
 
 
@@ -153,7 +155,7 @@ def test_limits_of_partition_and_qos_bound_the_nodes_and_the_jobs_at_once() -> N
     ("change", "account"),
     [
         ({"associations": None}, "<your Slurm account, as in sacctmgr show user $USER withassoc>"),
-        ({"associations": ()}, "<a Slurm account that this partition takes>"),
+        ({"associations": ()}, "<a Slurm account that this partition accepts>"),
         ({"associations": (Association("a"), Association("b"))}, "<one of your Slurm accounts>"),
         ({"associations": None, "settings": {}}, None),
         ({"associations": (), "settings": {}}, None),
@@ -167,9 +169,9 @@ def test_an_account_is_written_only_when_it_is_certain(change: dict[str, Any], a
 def test_a_qos_that_the_partition_does_not_take_is_not_written() -> None:
     own = (Association("a", ("normal", "low", "high"), "normal"),)
     denied = replace(SITE, associations=own, partitions=(replace(BATCH, deny_qos=frozenset({"normal"})),))
-    assert values(text_of(denied))["slurm"]["qos"] == "<a QOS of yours that this partition takes>"
+    assert values(text_of(denied))["slurm"]["qos"] == "<one of your QOS that this partition accepts>"
     free = replace(SITE, associations=(Association("a", ("x", "y")),))
-    assert "qos" not in values(text_of(free))["slurm"] and "# qos: one can be given" in text_of(free)
+    assert "qos" not in values(text_of(free))["slurm"] and "# qos: optional" in text_of(free)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_a_partition_without_gpus_stops_jobs_until_somebody_says_what_is_there(t
     cluster = loaded(tmp_path, text)
     assert ("hardware", "gpu") in {blank.path for blank in cluster.unfilled}
     assert values(text)["slurm"]["gpu_request"] == "none" and "gres_type" not in values(text)["slurm"]
-    assert "not known" in next(line for line in text.splitlines() if "gpus_per_node: 1" in line)
+    assert "unknown" in next(line for line in text.splitlines() if "gpus_per_node: 1" in line)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +246,7 @@ def test_jobs_are_kept_off_nodes_with_other_gpus_by_a_feature() -> None:
     assert found["slurm"]["constraint"] == "v100-32g" and "gres_type" not in found["slurm"]
     alike = [replace(kind, memory_mb=count) for count, kind in enumerate((NODES, NODES))]
     text = text_of(with_nodes(*alike))
-    assert "constraint" not in values(text)["slurm"] and "shows unlike nodes" in text
+    assert "constraint" not in values(text)["slurm"] and "lists different nodes" in text
 
 
 def test_without_pyxis_there_is_no_container() -> None:
@@ -264,7 +266,7 @@ def test_a_default_for_mpi_that_srun_does_not_list_is_not_written() -> None:
 
 def test_what_could_not_be_asked_is_said_at_the_top() -> None:
     text = text_of(replace(SITE, associations=None, qos=None, complaints=("sacctmgr: Connection refused",)))
-    assert "# Without an answer: sacctmgr: Connection refused\n" in text
+    assert "# No answer: sacctmgr: Connection refused\n" in text
 
 
 AWKWARD = ("true", "null", "1e3", "08", "- a", "a: b", "a #b", "&a", "*a", "!t", "a\nslurm: {}", "\\", "\u2028", "\x85")

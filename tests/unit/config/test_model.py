@@ -95,7 +95,7 @@ def test_the_suggestion_comes_from_the_model_that_stands_there() -> None:
 
 def test_where_no_name_is_near_all_are_listed() -> None:
     assert said("title: t\nsize: 1\nsites: {zzzzz: 1}\n") == [
-        "d.yaml:3:9 zzzzz: unknown field. Hint: known here: megatron-2021"
+        "d.yaml:3:9 zzzzz: unknown field. Hint: known fields: megatron-2021"
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_union_without_or_with_a_wrong_kind_says_which_there_are() -> None:
 
 def test_a_wrong_name_in_a_mapping_is_shown_at_the_name_and_not_at_its_value() -> None:
     (only,) = said("title: t\nsize: 1\nnamed:\n  B2: {kind: box, width: 1}\n")
-    assert only.startswith("d.yaml:4:3 named.B2: not a name for this: ")
+    assert only.startswith("d.yaml:4:3 named.B2: invalid name: ")
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,11 @@ def test_keys_are_text_so_that_a_quoted_number_is_the_same_key() -> None:
         ('a: "open\n', "f.yaml:2:1 not YAML: "),
         ("a: *nobody\n", "f.yaml:1:4 not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1 not YAML: "),
-        ("a: \0\n", "f.yaml not YAML: unacceptable character"),
-        ("? [a, b]\n: 1\n", "f.yaml:1:3 a field's name must be a word"),
-        ("a: !vault x\n", "f.yaml:1:4 the tag !vault is not read here"),
-        ("a: !!str 5\n", "f.yaml:1:4 the tag tag:yaml.org,2002:str is not read here"),
-        ("a: &x {b: 1}\nc:\n  <<: *x\n", "f.yaml:3:3 merge keys (<<) are not read here"),
+        ("a: \0\n", "f.yaml: not YAML: unacceptable character"),
+        ("? [a, b]\n: 1\n", "f.yaml:1:3 a field name must be a word"),
+        ("a: !vault x\n", "f.yaml:1:4 the tag !vault is not supported"),
+        ("a: !!str 5\n", "f.yaml:1:4 the tag tag:yaml.org,2002:str is not supported"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n", "f.yaml:3:3 merge keys (<<) are not supported"),
     ],
 )
 def test_what_is_not_plain_yaml_is_one_line_with_its_place(text: str, expected: str) -> None:
@@ -149,14 +149,14 @@ def test_an_alias_to_itself_is_refused_and_not_followed_for_ever() -> None:
 def test_a_billion_laughs_are_cut_short() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    assert problems("\n".join(lines)) == ["f.yaml more than 100,000 values, aliases included"]
+    assert problems("\n".join(lines)) == ["f.yaml: more than 100,000 values, aliases included"]
 
 
 @pytest.mark.parametrize("deep", [65, 2_000, 50_000])
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ("{a: ", "}"), ("- ", "")])
 def test_deep_nesting_neither_crashes_the_c_library_nor_recurses(deep: int, start: str, end: str) -> None:
     (only,) = problems(start * deep + "x" + end * deep)
-    assert "nested more than 64 deep" in only or "not YAML" in only
+    assert "more than 64 nested levels" in only or "not YAML" in only
 
 
 def test_nesting_that_a_person_writes_is_read() -> None:
@@ -189,7 +189,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     ):
         with pytest.raises(ReproError) as caught:
             read_document(path)
-        assert str(caught.value) == f"{shown(path)} {expected}"
+        assert str(caught.value) == f"{shown(path)}: {expected}"
 
 
 def test_a_file_below_the_current_folder_is_named_as_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_all_that_is_wrong_with_the_names_is_said_at_once(tmp_path: Path) -> Non
     text = with_images("{pretrain: registry.example/a:1, kept: /images/x.sqsh, blank: <the image>}")
     assert refused(profile(tmp_path, text=text), "kept", "blank", "pretrian", "pretrain") == [
         "site.yaml:7:44 kept is already a file, /images/x.sqsh: nothing to import",
-        "site.yaml:7:66 container.images.blank: still to be filled in, <the image>. Hint: write it in site.local.yaml",
+        "site.yaml:7:66 container.images.blank: not filled in, <the image>. Hint: set it in site.local.yaml",
         'pretrian: site has no such image. Did you mean "pretrain"?',
     ]
 
@@ -50,13 +50,13 @@ def test_all_that_is_wrong_with_the_names_is_said_at_once(tmp_path: Path) -> Non
 def test_a_site_without_a_staging_folder_is_told_where_to_write_one_and_what_else_is_open(tmp_path: Path) -> None:
     text = SITE.replace("time_limit: 0:30:00", "time_limit: 0:30:00, account: <yours>")
     open_one, folder = refused(cluster_of(tmp_path, text, overlay="about: ours"))
-    assert open_one.startswith("site.yaml:4:") and "slurm.account: still to be filled in, <yours>" in open_one
+    assert open_one.startswith("site.yaml:4:") and "slurm.account: not filled in, <yours>" in open_one
     assert folder == (
         "site has no folder for imported images. "
         "Hint: add site: {staging_folder: /...}, a folder that every node sees, to site.local.yaml"
     )
     (blank,) = refused(profile(tmp_path, "<a folder>"))
-    assert "site.staging_folder: still to be filled in, <a folder>" in blank
+    assert "site.staging_folder: not filled in, <a folder>" in blank
 
 
 @pytest.mark.parametrize(("runtime", "command"), [("shifter", "shifterimg pull"), ("podman-hpc", "podman-hpc pull")])
@@ -90,7 +90,7 @@ def test_offline_nodes_and_a_folder_that_this_machine_does_not_see_leave_no_plac
 
 def test_a_qos_that_takes_no_single_node_is_said_before_sbatch_says_it(tmp_path: Path) -> None:
     text = SITE.replace("time_limit: 0:30:00", "time_limit: 0:30:00, qos: [{name: large, min_nodes: 8}]")
-    assert "an import no QOS takes 1 nodes" in refused(profile(tmp_path, text=text))[0]
+    assert "an import no QOS accepts 1 nodes" in refused(profile(tmp_path, text=text))[0]
 
 
 def test_a_cluster_without_containers_or_without_a_registrys_image_has_nothing_to_import(tmp_path: Path) -> None:

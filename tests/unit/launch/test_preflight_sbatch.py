@@ -163,7 +163,7 @@ def test_what_the_profile_lacks_for_the_experiment_is_a_fault_and_no_crash(tmp_p
     assert no_site.result == "wrong" and "megatron-2021" in no_site.found
     blank = "container: {runtime: pyxis, images: {pretrain: <file>}}\n"
     (is_open,) = submitted(cluster_of(tmp_path, PROFILE, blank), tmp_path)
-    assert is_open.result == "wrong" and "still to be filled in" in is_open.found
+    assert is_open.result == "wrong" and "not filled in" in is_open.found
 
 
 @pytest.mark.usefixtures("commands")

@@ -25,7 +25,9 @@ def test_todays_megatron_needs_its_checkout_alone_and_runs_its_own_commit_where_
     entry = shipped()
     case = replace(expand(entry)[0], workload="megatron-2026")
     assert not is_offered("megatron-2026", cluster_of(tmp_path))
-    with pytest.raises(ReproError, match=r"^site has no megatron-2026. Hint: .* megatron-2026: checkout$"):
+    with pytest.raises(
+        ReproError, match=r"^site does not define workload megatron-2026. Hint: .* megatron-2026: checkout$"
+    ):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
     found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
     assert (found.target, found.python_path, found.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))

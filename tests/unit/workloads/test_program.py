@@ -91,7 +91,7 @@ def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) 
     with pytest.raises(ReproError) as caught:
         program(cluster_of(tmp_path))
     assert str(caught.value).startswith(
-        "site has no megatron-2021. Hint: the profile needs workloads: megatron-2021: checkout"
+        "site does not define workload megatron-2021. Hint: set in the profile: workloads: megatron-2021: checkout"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_site_without_the_code_is_told_exactly_what_that_code_needs(
     assert not is_offered(case.workload, cluster)
     with pytest.raises(ReproError) as caught:
         program_for(case, entry.paper, cluster, FOLDERS)
-    assert str(caught.value) == f"site has no {case.workload}. Hint: the profile needs {fields}"
+    assert str(caught.value) == f"site does not define workload {case.workload}. Hint: set in the profile: {fields}"
 
 
 def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_they_do_not(tmp_path: Path) -> None:
