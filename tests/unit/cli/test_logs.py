@@ -136,7 +136,7 @@ def test_a_task_for_each_node_is_known_by_the_script_it_has(made: MadeJobs) -> N
     assert made.repro("logs", "a-id", "--rank", "1").stdout == "0: [default1]: a\n0: [rank1]: b\n"
 
 
-def test_a_log_in_which_no_line_has_a_rank_is_said_and_not_taken_for_silence(made: MadeJobs) -> None:
+def test_a_log_without_rank_labels_is_an_error_of_rank(made: MadeJobs) -> None:
     made.submit("a", "b")
     made.runs("a-id", b"one\ntwo\n")
     for job in ("a-id", "b-id"):
@@ -161,7 +161,7 @@ def test_an_earlier_attempt_is_shown_by_its_number(made: MadeJobs) -> None:
     assert (done.returncode, done.complaints) == (2, ["repro: --attempt 3: a-id has no such attempt. Hint: 1 to 2"])
 
 
-def test_a_log_that_is_not_there_yet_is_waited_for_and_an_empty_one_is_no_fault(made: MadeJobs) -> None:
+def test_follow_waits_for_a_log_that_does_not_exist_yet(made: MadeJobs) -> None:
     made.submit("a")
     nothing = [lambda: None, lambda: None]
     made.then = [*nothing, lambda: made.runs("a-id", b"begins\n"), *nothing, lambda: made.ends("a-id")]
@@ -212,7 +212,7 @@ def test_a_log_that_begins_anew_is_followed_from_its_start(made: MadeJobs) -> No
     ]
 
 
-def test_a_new_attempt_is_followed_and_said(made: MadeJobs) -> None:
+def test_follow_continues_with_a_new_attempt_and_names_it(made: MadeJobs) -> None:
     made.submit("a")
     made.runs("a-id", b"the first time\n")
 

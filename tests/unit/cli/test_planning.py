@@ -228,7 +228,7 @@ def test_a_name_that_two_files_of_a_folder_have_is_refused(repro: Caller) -> Non
         ]
 
 
-def test_a_file_of_ones_own_takes_a_shipped_ones_place_and_says_so(repro: Caller) -> None:
+def test_an_own_file_replaces_the_shipped_file_with_a_note(repro: Caller) -> None:
     write(repro, FIGURE.replace("gbs: [32, 128]\nrules", "gbs: [32]\nrules"), "sc21/figure-13")
     note = "sc21/figure-13 is experiments/sc21/figure-13.yaml, not the shipped file"
     shown, planned = repro("show", "figure-13"), repro("plan", "figure-13", "--cluster", "selene")
@@ -336,7 +336,7 @@ def test_the_page_on_adding_an_experiment_shows_what_works(repro: Caller) -> Non
     assert [row["case"] for row in json.loads(repro("show", "own/table-1", "--json").stdout)["cases"]] == ["case=1.7B"]
 
 
-def test_what_is_reference_only_is_shown_and_no_plan_of_it_suggested(repro: Caller) -> None:
+def test_a_reference_only_experiment_is_shown_and_no_plan_is_suggested(repro: Caller) -> None:
     done = repro("show", "table-2")
     assert done.returncode == 0 and "reference only: " in done.stderr
     assert done.stderr.splitlines()[-1] == "next: repro list   # the experiments that can be run"

@@ -45,7 +45,7 @@ def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path,
         ("--where nonsense=1", "nonsense"),
     ],
 )
-def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
+def test_a_wrong_argument_is_one_line_and_nothing_is_written(looking: Caller, words: str, complaint: str) -> None:
     there = looking.site.folder / "there.png"
     there.write_text("mine")
     (looking.site.folder / "folder.png").mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ def test_what_cannot_be_done_is_a_line_and_nothing_is_written(looking: Caller, w
     assert there.read_text() == "mine" and sorted(looking.site.folder.iterdir()) == before
 
 
-def test_a_folder_of_the_pictures_own_name_is_a_line_too(looking: Caller) -> None:
+def test_a_folder_with_the_name_of_the_picture_is_one_line(looking: Caller) -> None:
     file = looking.site.folder / DRAWN
     file.unlink(missing_ok=True)
     file.mkdir()
@@ -82,7 +82,7 @@ def test_a_file_is_replaced_where_that_was_said_or_answered(
     assert file.read_text().startswith("<?xml")
 
 
-def test_where_nothing_is_verified_a_line_says_so_and_nothing_is_drawn(
+def test_without_a_verified_case_plot_is_one_line_and_draws_nothing(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = MadeJobs.make(repro, monkeypatch)

@@ -82,7 +82,7 @@ def test_the_next_command_shows_why_a_case_failed(repro: Caller) -> None:
     assert done.stderr.splitlines()[-1] == f"next: repro logs {row.job_id}   # why {row.case_name} failed"
 
 
-def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, ledger: Ledger) -> None:
+def test_an_experiment_whose_file_is_missing_is_left_out_with_a_note(repro: Caller, ledger: Ledger) -> None:
     import sqlalchemy as sa
 
     from orchestrator.ledger.tables import Run
@@ -96,7 +96,7 @@ def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, l
 
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("figure-99 -o page", 'figure-99: no such experiment. Did you mean "'),
         ("sc21 -o page", "sc21: a paper, not an experiment. Hint: it has "),
@@ -107,12 +107,12 @@ def test_an_experiment_whose_file_has_gone_is_left_out_and_said(repro: Caller, l
         ("-o clusters", "clusters: holds something else (here.yaml). Hint: give -o a folder of its own"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_and_nothing_is_written(repro: Caller, words: str, said: str) -> None:
+def test_a_wrong_argument_is_one_line_and_nothing_is_written(repro: Caller, words: str, message: str) -> None:
     (repro.site.folder / "a-file").write_text("mine")
     before = everything_in(repro.site.folder)
     done = repro("report", *words.split())
     assert done.returncode == 2 and done.stdout == ""
-    assert len(done.complaints) == 1 and said in done.complaints[0]
+    assert len(done.complaints) == 1 and message in done.complaints[0]
     assert everything_in(repro.site.folder) == before
 
 
@@ -122,7 +122,7 @@ def test_forced_it_is_written_beside_what_is_there(repro: Caller) -> None:
     assert {path.name for path in (repro.site.folder / "clusters").iterdir()} == {"here.yaml", "index.html"}
 
 
-def test_before_anything_was_submitted_it_says_what_to_submit(repro: Caller) -> None:
+def test_without_a_ledger_the_hint_is_a_submit_command(repro: Caller) -> None:
     done = repro("report", "-o", "page")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.complaints == ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]

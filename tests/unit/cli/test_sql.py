@@ -92,20 +92,20 @@ def test_the_question_that_it_proposes_can_be_asked(asking: Caller) -> None:
         (["select 1", "--json", "--csv"], "repro: --json and --csv: give one of them"),
     ],
 )
-def test_a_bad_question_is_one_line(asking: Caller, words: list[str], expected: str) -> None:
+def test_a_wrong_query_is_one_line(asking: Caller, words: list[str], expected: str) -> None:
     before = everything_in(asking.site.folder)
     done = asking("sql", *words)
     assert (done.returncode, done.stdout, done.stderr.splitlines()) == (2, "", [expected])
     assert everything_in(asking.site.folder) == before
 
 
-def test_it_says_that_jobs_under_way_are_shown_as_last_seen(asking: Caller) -> None:
+def test_open_jobs_are_noted_as_last_recorded(asking: Caller) -> None:
     assert asking("sql", "select 1").stderr == ""
     record(new_ledger(asking.site.folder), "c", token="other")
     assert asking("sql", "select 1").stderr.startswith("note: open jobs have their last recorded state")
 
 
-def test_where_nothing_was_submitted_it_says_so(repro: Caller) -> None:
+def test_without_a_ledger_sql_names_the_submit_command(repro: Caller) -> None:
     done = repro("sql", "select 1")
     assert done.returncode == 2
     assert done.complaints[0] == "repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"

@@ -130,7 +130,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def test_of_a_log_of_a_gigabyte_only_the_end_is_read_and_of_a_waiting_job_nothing(
+def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_jobs(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.submit("a", "b")

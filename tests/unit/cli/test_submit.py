@@ -103,7 +103,7 @@ def test_a_repeat_that_has_not_begun_can_be_cancelled(repro: Caller) -> None:
 # ---- what failed ---------------------------------------------------------------------------------------------
 
 
-def test_what_would_fail_again_is_left_alone_with_the_command_that_runs_it_all_the_same(repro: Caller) -> None:
+def test_a_job_that_would_fail_again_is_left_alone_with_the_retry_command(repro: Caller) -> None:
     repro.site.behave("fail", "pp2-gbs4")
     assert submit(repro, *SMALL, "--wait").returncode == 1
     done = submit(repro, *SMALL)
@@ -123,7 +123,7 @@ def failed(repro: Caller) -> Caller:
     return repro
 
 
-def test_a_retry_leaves_what_would_fail_again_and_says_why_and_how(failed: Caller) -> None:
+def test_a_retry_leaves_a_job_that_would_fail_again_with_reason_and_command(failed: Caller) -> None:
     done = failed("retry", "figure-13")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.complaints == ["no jobs to run again", "failed (gpu-oom): the job would run out of GPU memory again"]
@@ -323,7 +323,7 @@ def test_a_case_that_is_verified_already_needs_no_canary(repro: Caller) -> None:
     assert summary(done) == "3 cases: 1 done, 2 submitted" and len(repro.site.started()) == 3
 
 
-def test_a_canary_that_failed_and_would_again_is_to_be_seen_to_before_the_others_start(repro: Caller) -> None:
+def test_a_canary_that_would_fail_again_blocks_the_others(repro: Caller) -> None:
     repro.site.behave("fail")
     submit(repro, "--canary", *SMALL, "--wait")
     assert len(repro.site.started()) == 1
@@ -381,7 +381,7 @@ def test_a_job_that_has_ended_is_not_waited_for(repro: Caller) -> None:
     assert submit(repro, "--where", "pp=2,gbs=4", "--after", row.job_id, "--wait").returncode == 0
 
 
-def test_what_cannot_be_waited_for_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
+def test_after_refuses_jobs_that_cannot_be_awaited(repro: Caller, monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     assert submit(repro, *ONE, "--after", "zzz").complaints == [
         "repro: zzz: no experiment or job of this name. Hint: repro status shows the jobs"
     ]
@@ -410,7 +410,7 @@ def test_none_at_all_is_not_a_number_of_jobs(repro: Caller, word: str) -> None:
     assert not (repro.site.folder / "results.db").exists()
 
 
-def test_a_warm_up_of_what_needs_none_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_without_kernels_is_refused(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     done = submit(repro, "--depends-on", "warm-up")
     assert (done.returncode, done.complaints) == (
         2,
@@ -434,7 +434,7 @@ def on_slurm(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 THERE = ("submit", "figure-13", "--cluster", "there", "--scale", "cpu")
 
 
-def test_what_a_full_queue_did_not_take_is_said_with_what_sends_it(
+def test_jobs_that_a_full_queue_refused_are_queued_with_the_command_that_submits_them(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_slurm(repro, monkeypatch).has_room_for(3)

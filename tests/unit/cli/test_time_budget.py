@@ -33,8 +33,8 @@ def four_gpus(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
 def planned(repro: Caller, *words: str) -> dict[str, Any]:
     done = repro("plan", *QUAD, *words, "--json")
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
 
 
 def tight(repro: Caller, *words: str) -> int:
@@ -48,30 +48,30 @@ def dry(repro: Caller, *words: str) -> list[dict[str, Any]]:
 
 
 def summary(done: Done) -> str:
-    found = re.search(r"^figure-13 at scale quad on here: (.*)$", done.stderr, re.MULTILINE)
-    assert found, done.stderr
-    return found[1]
+    match = re.search(r"^figure-13 at scale quad on here: (.*)$", done.stderr, re.MULTILINE)
+    assert match, done.stderr
+    return match[1]
 
 
 def test_a_plan_shows_the_iterations_that_fit_and_ends_with_their_sum(four_gpus: Caller) -> None:
     budget_s = tight(four_gpus)
     asked = ("--time-budget", f"{budget_s}s")
-    own, found = planned(four_gpus), planned(four_gpus, *asked)
+    own, cut = planned(four_gpus), planned(four_gpus, *asked)
     assert "iterations" not in own["cases"][0]
-    assert {row["iterations"] for row in found["cases"]} == {7}
-    seconds = [row["run_s"] for row in found["cases"]]
-    assert sum(seconds) == pytest.approx(found["totals"]["run_s"], abs=0.5)
-    assert found["totals"]["run_s"] <= found["totals"]["time_budget_s"] == budget_s
-    assert found["totals"]["gpu_hours"] < own["totals"]["gpu_hours"]
+    assert {row["iterations"] for row in cut["cases"]} == {7}
+    seconds = [row["run_s"] for row in cut["cases"]]
+    assert sum(seconds) == pytest.approx(cut["totals"]["run_s"], abs=0.5)
+    assert cut["totals"]["run_s"] <= cut["totals"]["time_budget_s"] == budget_s
+    assert cut["totals"]["gpu_hours"] < own["totals"]["gpu_hours"]
     done = four_gpus("plan", *QUAD, *asked)
     assert re.search(r"  ITERATIONS +RUN_S$", done.stdout.splitlines()[0])
-    said = rf"7 iterations instead of 8: 6 jobs, one after another, (\d+) s of the {budget_s} s of --time-budget, "
-    last = re.fullmatch(rf"{said}predicted within \d+ %", done.complaints[-1])
+    expected = rf"7 iterations instead of 8: 6 jobs, one after another, (\d+) s of the {budget_s} s of --time-budget, "
+    last = re.fullmatch(rf"{expected}predicted within \d+ %", done.complaints[-1])
     assert last and abs(int(last[1]) - sum(seconds)) < 1
     assert f"submit figure-13 --cluster here --scale quad --time-budget {budget_s}s --dry-run" in done.stderr
 
 
-def test_a_budget_that_all_of_it_fits_into_changes_no_job(four_gpus: Caller) -> None:
+def test_a_large_budget_changes_no_job(four_gpus: Caller) -> None:
     assert dry(four_gpus) == dry(four_gpus, "--time-budget", "1h")
     assert "8 iterations, as in the experiment: 6 jobs" in four_gpus("plan", *QUAD, "--time-budget", "1h").stderr
 
@@ -114,7 +114,7 @@ def test_the_jobs_that_were_asked_for_last_count_whether_they_ran_then_or_before
         assert {(row["iterations"], row["verdict"]) for row in rows} == {(expected, "verified")}
 
 
-def test_of_repeats_each_has_its_share_so_that_all_of_them_fit(four_gpus: Caller) -> None:
+def test_repeats_share_the_budget_equally(four_gpus: Caller) -> None:
     budget_s = tight(four_gpus)
     once = {row["case"]: row["job"] for row in dry(four_gpus, "--time-budget", f"{budget_s}s")}
     twice = ("--time-budget", f"{2 * budget_s + 1}s", "--repeat", "2")
@@ -152,7 +152,7 @@ def test_a_budget_is_for_one_experiment(repro: Caller) -> None:
     ]
 
 
-def test_what_is_refused_is_said_with_a_budget_as_without(repro: Caller) -> None:
+def test_refused_cases_are_printed_with_and_without_a_budget(repro: Caller) -> None:
     file = repro.site.folder / "experiments" / "own" / "figure-99.yaml"
     file.parent.mkdir(parents=True)
     (file.parent / "paper.yaml").write_text("title: t\nvenue: v\n")
@@ -165,7 +165,7 @@ def test_what_is_refused_is_said_with_a_budget_as_without(repro: Caller) -> None
     assert " 4 jobs, one after another, " in cut.complaints[-1]
 
 
-def test_the_help_says_that_slurm_may_need_less(finished: Site) -> None:
+def test_the_help_names_the_budget_an_upper_bound_on_slurm(finished: Site) -> None:
     for command in ("plan", "submit", "render"):
         text = " ".join(finished.repro(command, "--help").stdout.split())
         assert "If Slurm runs several jobs at once, the time is an upper bound." in text

@@ -194,7 +194,7 @@ def test_what_another_program_has_done_is_not_counted_as_the_figures_own(both: C
     assert done() == "1/1 cpu@here, 2/2 cpu@here with pretrain"
 
 
-def test_a_figure_that_was_not_run_with_a_program_says_what_to_type(both: Caller) -> None:
+def test_a_workload_that_was_never_submitted_has_a_submit_hint(both: Caller) -> None:
     submit(both, "--where", "pp=1,gbs=4")
     done = both("collect", "figure-99", "--workload", "pretrain")
     assert (done.returncode, done.complaints) == (

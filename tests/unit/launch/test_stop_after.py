@@ -89,8 +89,7 @@ def test_after_so_many_failures_of_a_class_what_waits_is_cancelled_and_what_runs
 ) -> None:
     fails(ledger, "ab", Failure.GPU_OOM)
     update(ledger, "c", phase=RUNNING, state="RUNNING")
-    said = stop(ledger, 2)
-    assert said == "2 jobs failed (gpu-oom): 3 that had not started are cancelled"
+    assert stop(ledger, 2) == "2 jobs failed (gpu-oom): 3 that had not started are cancelled"
     assert sorted(cancelled) == ["17_3", "17_4", "17_5"]
     asked = asked_to_end(ledger, [row.attempt_id for row in job_rows(ledger)])
     assert {row.case_name for row in job_rows(ledger) if row.attempt_id in asked} == set("def")
