@@ -200,8 +200,8 @@ def test_a_workload_that_was_never_submitted_has_a_submit_hint(both: Caller) -> 
     assert (done.returncode, done.complaints) == (
         2,
         [
-            "repro: figure-99 with pretrain was never submitted; "
-            "repro submit figure-99 --cluster local --workload pretrain"
+            "repro: figure-99 with pretrain was never submitted. "
+            "Hint: repro submit figure-99 --cluster local --workload pretrain"
         ],
     )
 

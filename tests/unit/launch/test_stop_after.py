@@ -28,6 +28,8 @@ def ledger(tmp_path: Path) -> Ledger:
     run = replace(new_run(host=socket.gethostname()), user=user_name())
     record(made, *"abcdef", run=run, scheduler="slurm")
     record_submission(made, "token", "17")
+    for name in "abcdef":
+        update(made, name, folder=str(job_folder(made, name)))
     return made
 
 
@@ -62,15 +64,15 @@ ENDS = {
 """Exit code and log of a job that failed so. A lost node leaves no end record."""
 
 
-def run_folder(ledger: Ledger) -> Path:
-    return ledger.runs[0] / "the-run"
+def job_folder(ledger: Ledger, name: str) -> Path:
+    return ledger.runs[0] / "the-run" / name
 
 
 def fails(ledger: Ledger, names: str, failure: Failure) -> None:
     for name in names:
         update(ledger, name, phase=ENDED, state="FAILED", verdict=FAILED, failure=str(failure))
         if failure in ENDS:
-            leave(run_folder(ledger) / name, *ENDS[failure])
+            leave(job_folder(ledger, name), *ENDS[failure])
 
 
 def leave(folder: Path, code: int, log: str) -> None:
@@ -103,6 +105,18 @@ def test_fewer_failures_or_failures_of_several_classes_stop_nothing(ledger: Ledg
     fails(ledger, "b", Failure.TIMEOUT)
     fails(ledger, "c", Failure.NODE_FAIL)
     assert stop(ledger, 2) is None and cancelled == []
+
+
+def test_a_job_that_failed_after_the_last_poll_is_not_counted_and_not_cancelled(
+    ledger: Ledger, cancelled: list[str]
+) -> None:
+    """The ledger has it as WAITING until the next poll. If it were cancelled, its failure would be recorded as that."""
+    fails(ledger, "a", Failure.GPU_OOM)
+    leave(job_folder(ledger, "b"), *ENDS[Failure.GPU_OOM])
+    assert stop(ledger, 2) is None and cancelled == []
+    update(ledger, "b", phase=ENDED, state="FAILED", verdict=FAILED, failure=str(Failure.GPU_OOM))
+    assert stop(ledger, 2) == "2 jobs failed (gpu-oom): 4 that had not started are cancelled"
+    assert sorted(cancelled) == ["17_2", "17_3", "17_4", "17_5"]
 
 
 def test_the_class_that_is_met_most_decides(ledger: Ledger, cancelled: list[str]) -> None:
