@@ -156,26 +156,32 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"slurm": {"partition": "bach"}}, 'slurm.partition: bach: no such partition; did you mean "batch"?'),
-        ({"slurm": {"account": "reserch"}}, 'slurm.account: reserch is no account of root; did you mean "research"?'),
-        ({"slurm": {"qos": "limitd"}}, 'slurm.qos limitd: no such QOS; did you mean "limited"?'),
+        ({"slurm": {"partition": "bach"}}, 'slurm.partition: bach: no such partition. Did you mean "batch"?'),
+        (
+            {"slurm": {"account": "reserch"}},
+            'slurm.account: reserch is not an account of root. Did you mean "research"?',
+        ),
+        ({"slurm": {"qos": "limitd"}}, 'slurm.qos limitd: no such QOS. Did you mean "limited"?'),
         (
             {"slurm": {"qos": [{"name": "limited", "max_nodes": 3}]}},
-            "slurm.qos limited: jobs may have 3 nodes, Slurm's limit is 2; max_nodes: 2",
+            "slurm.qos limited: jobs may have 3 nodes, Slurm's limit is 2. Hint: set max_nodes: 2",
         ),
-        ({"slurm": {"gres_type": "h10"}}, 'slurm.gres_type: h10: no such type of GPU in batch; did you mean "h100"?'),
-        ({"hardware": {"gpus_per_node": 8}}, "hardware.gpus_per_node: says 8, the nodes have 4; gpus_per_node: 4"),
-        ({"hardware": {"nodes": 9}}, "hardware.nodes: says 9, batch has 4; nodes: 4"),
-        ({"slurm": {"constraint": "h200"}}, 'slurm.constraint: no node of batch has h200; did you mean "h100"?'),
-        ({"slurm": {"time_limit": "5:00:00"}}, "slurm.time_limit: 5:00:00, but batch allows 4:00:00; "),
-        ({"slurm": {"cpus_per_task": 5}}, "slurm.cpus_per_task: 4 tasks of 5, but the nodes have 16 CPUs; "),
-        ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun knows no such kind; did you mean "),
-        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation; there are: none"),
-        ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered; did you mean "--unbuffered"?'),
-        ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume; take it out"),
+        ({"slurm": {"gres_type": "h10"}}, 'slurm.gres_type: h10: no such GPU type in batch. Did you mean "h100"?'),
+        (
+            {"hardware": {"gpus_per_node": 8}},
+            "hardware.gpus_per_node: is 8, but the nodes have 4. Hint: set gpus_per_node: 4",
+        ),
+        ({"hardware": {"nodes": 9}}, "hardware.nodes: is 9, but batch has 4. Hint: set nodes: 4"),
+        ({"slurm": {"constraint": "h200"}}, 'slurm.constraint: no node of batch has h200. Did you mean "h100"?'),
+        ({"slurm": {"time_limit": "5:00:00"}}, "slurm.time_limit: 5:00:00, but batch allows 4:00:00. Hint: "),
+        ({"slurm": {"cpus_per_task": 5}}, "slurm.cpus_per_task: 4 tasks of 5, but the nodes have 16 CPUs. Hint: "),
+        ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun has no such MPI type. Did you mean "),
+        ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation. Hint: there are: none"),
+        ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered. Did you mean "--unbuffered"?'),
+        ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume. Hint: take it out"),
         ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun reports: "),
-        ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty; "),
-        ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder; "),
+        ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty. Hint: "),
+        ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder. Hint: "),
     ],
 )  # fmt: skip
 def test_a_classic_fault_is_named_in_one_line_with_its_place(mine: Checked, changed: dict[str, Any], line: str) -> None:
@@ -189,7 +195,7 @@ def test_a_smaller_partition_is_named_by_what_does_not_fit_it(mine: Checked) -> 
     assert mine.check(slurm={"partition": "short", "max_time": None}) == 2
     time_limit, nodes = mine.faults
     assert time_limit.startswith("yaml:") and "time_limit: 0:30:00, but short allows 0:10:00" in time_limit
-    assert "slurm.max_nodes: jobs may have 4 nodes, but short allows 2; max_nodes: 2" in nodes
+    assert "slurm.max_nodes: jobs may have 4 nodes, but short allows 2. Hint: set max_nodes: 2" in nodes
 
 
 def test_what_only_sbatch_sees_is_in_its_own_words_at_the_field_that_mends_it(mine: Checked) -> None:
@@ -197,18 +203,19 @@ def test_what_only_sbatch_sees_is_in_its_own_words_at_the_field_that_mends_it(mi
     assert mine.check("--experiment", "figure-13", "--scale", "cpu") == 2
     assert len(mine.faults) == 2
     assert all(
-        "Requested node configuration is not available; compare GPUs, CPUs and memory" in said for said in mine.faults
+        "Requested node configuration is not available. Hint: compare GPUs, CPUs and memory" in said
+        for said in mine.faults
     )
     assert mine.check("--job") == 2
     (said,) = mine.faults
     assert said.startswith("local.yaml:") and " job: Memory specification can not be satisfied" in said
-    assert "; lower `mem` in the profile" in said
+    assert ". Hint: lower `mem` in the profile" in said
 
 
 def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> None:
     assert mine.check("--experiment", "figure-13") == 2
     assert mine.stderr == [
-        "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16; "
+        "repro: plan: figure-13 all 10 cases: needs 64 GPUs, mine has 4 x 4 = 16. Hint: "
         "another --scale, of paper, quad, pair, cpu"
     ]
 
@@ -223,11 +230,11 @@ def test_no_pyxis_and_a_pyxis_too_old_are_named(mine: Checked, slurm_cluster: Sl
     finally:
         conf.write_text(before)
     (said,) = mine.faults
-    assert "container.runtime: srun has no --container-image: there is no pyxis; install pyxis" in said
+    assert "container.runtime: srun has no --container-image, the option of pyxis. Hint: install pyxis" in said
     with slurm_cluster.pyxis(version="0.12"):
         assert mine.check(container={"version": None}) == 2
     (said,) = mine.faults
-    assert "container.pass_env: this pyxis has no --container-env; srun's options are those of pyxis 0.11" in said
+    assert "container.pass_env: this pyxis has no --container-env. Hint: srun's options are those of pyxis 0.11" in said
 
 
 def test_a_version_that_is_not_this_pyxis_is_named(mine: Checked) -> None:
@@ -235,7 +242,7 @@ def test_a_version_that_is_not_this_pyxis_is_named(mine: Checked) -> None:
     assert mine.check() == 2
     (said,) = mine.faults
     assert said.endswith(
-        'container.version: says 0.16, but srun\'s options are those of pyxis 0.24 or newer; version: "0.24"'
+        'container.version: is 0.16, but srun\'s options are those of pyxis 0.24 or newer. Hint: set version: "0.24"'
     )
 
 
@@ -254,12 +261,12 @@ def test_an_image_and_a_mount_that_the_node_does_not_have_are_named_once_each(mi
     assert mine.check("--job", site={"login_sees_paths": False}) == 2
     assert len(mine.faults) == 1, mine.faults
     (said,) = mine.faults
-    assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder; correct it" in said
+    assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder. Hint: correct the path" in said
     mine.contained(mounts=["/nosuch/data:/data"])
     assert mine.check("--job") == 2
     assert len(mine.faults) == 1, mine.faults
     (said,) = mine.faults
-    assert "container.mounts: /nosuch/data: no such file or folder; correct it" in said
+    assert "container.mounts: /nosuch/data: no such file or folder. Hint: correct the path" in said
 
 
 def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> None:
@@ -268,7 +275,7 @@ def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> 
     assert mine.check("--job") == 2
     (said,) = mine.faults
     assert said.startswith("local.yaml:") and " container.images.pretrain: FAILED with exit code 1: " in said
-    assert f"for image: {mine.image}; [ERROR] Invalid image format; " in said
+    assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in said
 
 
 def test_an_image_that_the_user_may_not_read_is_named_as_the_login_node_and_as_a_node_sees_it(
@@ -284,9 +291,13 @@ def test_an_image_that_the_user_may_not_read_is_named_as_the_login_node_and_as_a
         folder.chmod(0o777)
         mine.site.user = OTHER_USER
         assert mine.check() == 2
-        assert f"container.images.pretrain: {mine.image}: you may not read it; ask its owner" in "".join(mine.faults)
+        assert f"container.images.pretrain: {mine.image}: you may not read it. Hint: ask its owner" in "".join(
+            mine.faults
+        )
         assert mine.check("--job", site={"login_sees_paths": False}) == 2
-        assert f"container.images.pretrain: {mine.image}: you may not read it; ask its owner" in "".join(mine.faults)
+        assert f"container.images.pretrain: {mine.image}: you may not read it. Hint: ask its owner" in "".join(
+            mine.faults
+        )
 
 
 def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -> None:
@@ -294,7 +305,9 @@ def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -
     assert mine.check("--job") == 2
     (said,) = mine.faults
     gpus = mine.compute["hardware.gpus_per_node"].split()[3]
-    assert said.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs; workloads: " in said
+    assert (
+        said.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs. Hint: workloads: " in said
+    )
     key = mine.line_of("python:")
     assert said.startswith(f"local.yaml:{key}:"), said
 
@@ -306,17 +319,19 @@ def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None
     bare.chmod(0o755)
     assert mine.check("--job", workloads={"pretrain": {"python": str(bare)}}) == 2
     (said,) = mine.faults
-    assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'; " in said
+    assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'. Hint: " in said
     assert mine.check("--job", workloads={"pretrain": {"python": "/nosuch/python"}}) == 2
     (said,) = mine.faults
-    problem = "workloads.pretrain.python: /nosuch/python: no such program in image pretrain; workloads: pretrain: "
+    problem = (
+        "workloads.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: workloads: pretrain: "
+    )
     assert said.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in said
 
 
 def test_gpus_that_a_task_cannot_see_are_named(mine: Checked) -> None:
     assert mine.check("--job", slurm={"gpu_bind": "single:1"}) == 2
     (said,) = mine.faults
-    assert "hardware.gpus_per_node: each task sees 1 GPUs; all tasks of a node must see all its GPUs" in said
+    assert "hardware.gpus_per_node: each task sees 1 GPUs. Hint: all tasks of a node must see all its GPUs" in said
 
 
 def test_a_folder_for_runs_that_nodes_do_not_see_is_named(mine: Checked) -> None:
@@ -331,8 +346,8 @@ echo "$job"
 """)
     assert mine.check("--job") == 2
     (said,) = [line for line in mine.stderr if line.startswith("repro: ")]
-    assert said.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here; ")
-    assert said.endswith("; set REPRO_HOME to a folder that the nodes see")
+    assert said.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here. Hint: ")
+    assert said.endswith(". Hint: set REPRO_HOME to a folder that the nodes see")
 
 
 # ---- waiting, and a Slurm out of reach -----------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_job_imports_the_image_and_list_shows_it(site: Site, enroot: StandIn, 
     assert json.loads((site.folder / "images" / f"{FILE}.json").read_text())["job_id"] == job
     assert "stand-in" in next(site.folder.glob("runs/images/*/log.txt")).read_text()
     again = site.repro("images", "import", "--cluster", "site.yaml", "pretrain")
-    assert again.returncode == 0 and "already imported" in again.stderr and len(enroot.imports) == 1
+    assert again.returncode == 0 and "imported already" in again.stderr and len(enroot.imports) == 1
 
 
 def test_of_a_job_that_fails_the_last_words_are_said_and_the_exit_code_is_1(site: Site, enroot: StandIn) -> None:

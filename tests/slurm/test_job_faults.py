@@ -203,7 +203,9 @@ def test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix(site: StandInS
         assert began == {JOB} and {row["failure"] for row in rows if row["case"] != JOB} == {"stopped"}
         site.behave("well")
         again = site.submit("--canary")
-        assert again.returncode == 2 and "the others wait for it; repro retry figure-13" in again.stderr, again.stderr
+        assert again.returncode == 2 and "the others wait for it. Hint: repro retry figure-13" in again.stderr, (
+            again.stderr
+        )
         assert "5 submitted" in site.submit().stderr
 
 
