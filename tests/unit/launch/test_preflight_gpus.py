@@ -29,7 +29,7 @@ def test_a_gpu_in_use_is_named_with_how_much_and_by_whom() -> None:
 
 def test_where_no_process_is_told_the_memory_is_said_all_the_same() -> None:
     (said,) = gpus_in_use([GpuMemory(0, LEAST_MIB, 143_771)])
-    assert "1.0 of 140.4 GiB: nvidia-smi does not say by which process;" in said
+    assert "1.0 of 140.4 GiB: nvidia-smi does not list the process;" in said
 
 
 @pytest.mark.parametrize("used", [0, 4, LEAST_MIB - 1])

@@ -108,7 +108,7 @@ def test_killed_before_the_queue_was_started_the_jobs_wait_their_turn_again(site
     assert refresh(ledger).complaints == ()
     rows = job_rows(ledger)
     assert [(row.state, row.phase, row.verdict, row.token) for row in rows] == [(QUEUED, WAITING, None, "")] * 3
-    assert "`repro submit` again" in str(rows[0].reason)
+    assert "`repro submit` or `repro wait` submits it" in str(rows[0].reason)
     again(site, ledger)
     each_ran_once_as(1, site, ledger)
 

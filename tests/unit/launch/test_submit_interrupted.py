@@ -56,7 +56,7 @@ def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is
     }
     assert stdout == ""
     assert stderr.splitlines() == [
-        "interrupted; what was submitted until then is recorded and goes on",
+        "interrupted; the jobs submitted so far are recorded and continue",
         "next: repro status figure-13   # or: repro cancel figure-13",
     ]
 

@@ -135,7 +135,7 @@ def test_a_folder_with_a_backslash_that_slurm_would_remove_is_refused(tmp_path: 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
 def test_a_value_that_would_end_its_directive_is_refused(tmp_path: Path, value: str) -> None:
     cluster = with_slurm(plain_slurm(tmp_path), account=value)
-    with pytest.raises(ReproError, match="cannot stand in an #SBATCH line"):
+    with pytest.raises(ReproError, match="cannot be a value of an #SBATCH line"):
         directives(plans(plain_slurm(tmp_path), "quad")[0], cluster)
 
 
