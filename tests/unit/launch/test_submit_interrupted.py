@@ -74,7 +74,7 @@ def test_ctrl_c_while_waiting_leaves_the_jobs_running_and_says_so(site: Site) ->
     (site.folder / "go").touch()
     assert repro.returncode == 130
     assert stderr.splitlines()[-2:] == [
-        "no longer waiting; the jobs go on",
+        "no longer waiting; the jobs continue",
         "next: repro status figure-13 --watch   # or: repro cancel figure-13",
     ]
     ended = site.folder / "ended"
