@@ -178,7 +178,7 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
         ({"slurm": {"mpi": "pmi3"}}, "slurm.mpi: pmi3: srun has no such MPI type. Did you mean "),
         ({"slurm": {"reservation": "day"}}, "slurm.reservation: day: no such reservation. Hint: there are: none"),
         ({"slurm": {"srun": ["--unbufered"]}}, 'slurm.srun: srun has no --unbufered. Did you mean "--unbuffered"?'),
-        ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume. Hint: take it out"),
+        ({"slurm": {"srun": ["--auto-resume=1"]}}, "slurm.srun: srun has no --auto-resume. Hint: remove it"),
         ({"slurm": {"srun": ["--mem-bind=zz"]}}, "slurm.srun: --mem-bind=zz: srun reports: "),
         ({"slurm": {"sbatch": ["--pty"]}}, "slurm.sbatch: sbatch has no --pty. Hint: "),
         ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder. Hint: "),

@@ -149,6 +149,7 @@ def test_another_user_to_whom_slurm_does_not_show_the_job_never_calls_it_lost(
     try:
         assert site.submit(*CASE).returncode == 0
         (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
+        site.wait_for(lambda _rows: [*site.folder.glob("runs/*/*/start")], LIMIT_S)
         (folder / "results.db").chmod(0o666)
         home = folder / "theirs"
         home.mkdir()
