@@ -93,7 +93,7 @@ def job_ids(incomplete: str) -> list[str]:
 
 
 def _matching(incomplete: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    with suppress(Exception):  # a traceback within a command line that is typed helps nobody
+    with suppress(Exception):  # a traceback would break the command line that the user types
         return [name for name in dict.fromkeys(names()) if name.startswith(incomplete)]
     return []
 

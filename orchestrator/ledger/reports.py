@@ -142,7 +142,7 @@ def script_texts(ledger: Ledger, digests: Collection[str]) -> dict[str, str]:
 
 
 def latest_moment(ledger: Ledger) -> datetime | None:
-    """When the last thing happened that the ledger knows of; None where nothing has. UTC."""
+    """Return the time (UTC) of the latest event in the ledger; None if there is none."""
     with ledger.reading() as session:
         return session.scalar(sa.select(sa.func.max(Event.at)))
 
@@ -171,7 +171,7 @@ def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]
 
 
 def last_seen(ledger: Ledger) -> datetime | None:
-    """When the scheduler last told of that job under way of which it has been silent longest; None without one. UTC."""
+    """Return the oldest time (UTC) at which the scheduler last listed an open job; None without open jobs."""
     seen = sa.func.min(sa.func.coalesce(Attempt.refreshed_at, Attempt.created_at))
     query = sa.select(seen).where(Attempt.phase.in_(OPEN), Attempt.state != QUEUED)
     with ledger.reading() as session:
