@@ -116,8 +116,7 @@ def check(
     if json:
         as_json(rows)
     else:
-        passed = [row for row, finding in zip(rows, findings, strict=True) if not finding.is_fault]
-        table(passed, ["result", "place", "check", "found"])  # faults follow, as errors with location and hint
+        table(rows, ["result", "place", "check", "found"])  # faults follow again, with location and hint
     if checked.problems:
         raise ReproError(*checked.problems)
     unchecked = [finding for finding in findings if finding.result == "not checked"]

@@ -75,5 +75,5 @@ def test_a_missing_secret_or_hostfile_is_said_before_anything_is_recorded(site: 
     assert answer.returncode == 2 and "REPRO_TEST_SECRET not set in this shell" in answer.stderr
     site.variables["REPRO_TEST_SECRET"] = "x"
     answer = site.repro("submit", *CASE)
-    assert answer.returncode == 2 and "no such file" in answer.stderr
+    assert answer.returncode == 2 and "no such hostfile" in answer.stderr
     assert not (site.folder / "runs").exists()
