@@ -30,7 +30,7 @@ from pathlib import Path
 
 import zstandard
 
-from orchestrator.megatron.logs.iteration import IterationLines
+from orchestrator.megatron.logs.columns import IterationLines
 from orchestrator.megatron.logs.iteration_lines import IN_ORDER
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.logs import log_files

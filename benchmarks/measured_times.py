@@ -19,9 +19,7 @@ from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
 from orchestrator.paths import find_folders
 from orchestrator.planning.time_constants import FITTED, Constants
 from orchestrator.planning.time_model import Duration, predict_with

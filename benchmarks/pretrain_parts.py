@@ -126,7 +126,7 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
     import torch.distributed as dist
     from megatron.core import parallel_state
 
-    from orchestrator.pretrain import build, train
+    from orchestrator.pretrain import model, train
     from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope, use_own_stream
 
@@ -134,12 +134,12 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
         arguments = replace(arguments, cuda_graph_impl="none")
     layout = Layout.of(arguments, dist.get_world_size())
     use_own_stream(device)
-    build.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
+    model.start_model_parallel(layout, arguments.seed, recordable=graph_scope(arguments, device) is not None)
     with ExitStack() as stack:
         stack.callback(parallel_state.destroy_model_parallel)
         for part in without:
             stack.enter_context(_parts()[part]())
-        trainee = build.build(arguments, layout, device)
+        trainee = model.build(arguments, layout, device)
         batches = Batches(arguments, layout, device)
         run = train.passes_of_an_iteration(arguments, layout, trainee, batches, device)
         torch.cuda.reset_peak_memory_stats()

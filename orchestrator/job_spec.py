@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 
 Setting = bool | int | float | str
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, shortened
 from orchestrator.errors import did_you_mean
-from orchestrator.megatron.training import ContextCommunication, DdpKind, Recompute
+from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.catalog.axes import AXES, Value, axis_hint, read_value
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import short_name
 
 _NOT_CASES = ("submissions", "warm-up-")

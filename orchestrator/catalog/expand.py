@@ -23,9 +23,7 @@ from orchestrator.catalog.experiment import (
 from orchestrator.catalog.library import Entry
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 
 _SHAPE = ("layers", "hidden", "heads", "seq", "vocab")
 MOST_CASES = 20_000

@@ -9,8 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from orchestrator.catalog.axes import AXES, Matrix, ModelAxes, Rules, Settings, axis_hint
 from orchestrator.catalog.claims import Claim, HowStated, Metric
 from orchestrator.config.model import Count, Hardware, NonNegative, Positive, Strict, Text, TimeLimit
-from orchestrator.megatron.model import Family
-from orchestrator.megatron.training import Attention, Dtype, Recompute
+from orchestrator.megatron.model import Attention, Dtype, Family, Recompute
 
 PAPER = "paper"
 """Name of the published scale, the top level of the file."""

@@ -23,9 +23,7 @@ from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
 from orchestrator.masking import hidden_values, masked, secret_values
 from orchestrator.megatron.flops import flops_per_iteration
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before

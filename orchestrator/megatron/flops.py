@@ -12,8 +12,7 @@ backward, and only the experts that a token visits. Embedding, norms and a route
 
 from __future__ import annotations
 
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Recompute
+from orchestrator.megatron.model import ModelShape, Recompute
 
 SECONDS_PER_DAY = 86400
 

@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.training import Attention, Training
+from orchestrator.megatron.model import Attention, Layout, ModelShape, Training, padded_vocabulary
 
 _CHUNKS_HERE = 3
 """Chunks that are not on the host: one computes, one is sent, one is loaded."""

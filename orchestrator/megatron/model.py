@@ -1,11 +1,9 @@
-"""Shape of a language model and its number of parameters."""
+"""Model, layout and training of a job: the input of all formulas and rules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-
-from orchestrator.megatron.layout import Layout
 
 Family = Literal["gpt", "llama"]
 
@@ -101,3 +99,75 @@ def parameters_of_rank(model: ModelShape, layout: Layout, stage: int, vocabulary
     if stage == p - 1:
         count += norm + (table if p > 1 or model.family == "llama" else 0)
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Parallel sizes and batch sizes of one job.
+
+    `virtual_stages` is the number of model chunks per pipeline stage (SC21's v); 1 is the plain 1F1B schedule.
+    `expert_tensor_parallel` is `tensor_parallel` unless given. Batch sizes count sequences.
+    """
+
+    gpus: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    micro_batch_size: int
+    global_batch_size: int
+    virtual_stages: int = 1
+    context_parallel: int = 1
+    sequence_parallel: bool = False
+    expert_parallel: int = 1
+    expert_tensor_parallel: int | None = None
+
+    @property
+    def model_parallel(self) -> int:
+        """GPUs of one replica of the model."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+    @property
+    def data_parallel(self) -> int:
+        """Data-parallel size; 0 if a replica needs more GPUs than there are."""
+        return self.gpus // self.model_parallel
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches per pipeline and iteration (SC21's m)."""
+        return self.global_batch_size // max(1, self.micro_batch_size * self.data_parallel)
+
+    def bubble(self) -> float:
+        """Return the pipeline bubble as a fraction of the ideal time: SC21 2.2, `(p - 1) / (v m)`."""
+        return (self.pipeline_parallel - 1) / (self.virtual_stages * max(1, self.microbatches))
+
+
+Dtype = Literal["fp32", "fp16", "bf16"]
+Recompute = Literal["none", "selective", "full", "ours"]
+Attention = Literal["unfused", "flash"]
+DdpKind = Literal["local", "torch"]
+ContextCommunication = Literal["p2p", "all_gather", "a2a"]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Options of a training. Counts are iterations; None is the workload's default.
+
+    `recompute` names the activations of a layer that the backward pass computes again: all (`full`), the attention
+    scores (`selective`), or norms and activation functions as in ATC'24 (`ours`). `offload` is the share of the
+    remaining activations that ATC'24 moves to the host (its alpha). `scatter_gather` is SC21 section 4.1; `ddp` is one
+    of the two implementations of Megatron-LM in 2021.
+    """
+
+    dtype: Dtype = "fp32"
+    loss_scale: int | None = None
+    recompute: Recompute = "none"
+    dropout: float = 0.1
+    iterations: int = 20
+    warmup_iterations: int = 2
+    log_interval: int = 1
+    evaluation_iterations: int = 0
+    offload: float = 0.0
+    scatter_gather: bool = True
+    ddp: DdpKind = "local"
+    cp_comm: ContextCommunication = "p2p"
+    distributed_optimizer: bool | None = None
+    attention: Attention | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Training
 from orchestrator.paths import short_name
 from orchestrator.planning.cost import run_s
 from orchestrator.planning.plan import CheckedCase, check_case, refusal_problems, what_runs

@@ -7,7 +7,7 @@ from typing import Literal
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Training
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import Duration, predict
 from orchestrator.workloads import find_workload

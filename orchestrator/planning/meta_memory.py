@@ -131,12 +131,12 @@ def plan_rank(job: ExactJob, arguments: TrainingArguments, rank: int) -> RankMem
     """Build the rank's model and run the part of an iteration that reaches the peak."""
     from megatron.core import parallel_state
 
-    from orchestrator.pretrain import build
+    from orchestrator.pretrain import model
 
     layout = Layout.of(arguments, job.world_size)
     dist.init_process_group("cpu:fake,meta:fake", rank=rank, world_size=job.world_size, store=FakeStore())
     try:
-        build.start_model_parallel(layout, arguments.seed)
+        model.start_model_parallel(layout, arguments.seed)
         return _plan(job, arguments, layout, rank)
     finally:
         parallel_state.destroy_model_parallel()
@@ -147,7 +147,7 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     from megatron.core import parallel_state
     from megatron.core.distributed import finalize_model_grads
 
-    from orchestrator.pretrain import build, model
+    from orchestrator.pretrain import model
 
     stage = parallel_state.get_pipeline_model_parallel_rank()
     config = model.transformer_config(arguments, layout, _GPU)
@@ -158,8 +158,8 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     with LiveBytes() as live:
         with _META:
             chunks = model.build_chunks(arguments, layout, config, _META)
-        chunks = build.wrap_chunks(arguments, config, chunks)
-        build.connect_overlap(arguments, config, chunks)
+        chunks = model.wrap_chunks(arguments, config, chunks)
+        model.connect_overlap(arguments, config, chunks)
         gc.collect()
         live.restart()
         state = live.now
@@ -217,11 +217,11 @@ def _optimizer_bytes(arguments: TrainingArguments, chunks: list[Any]) -> int:
 def prepare() -> None:
     """Import Megatron-Core, adapted to tensors without data and with the kernels of a GPU. Call it once."""
     warnings.filterwarnings("ignore")
-    from orchestrator.pretrain import megatron_patches
+    from orchestrator.pretrain import rank
 
     _add_extensions()
     _import_with_compiled()
-    megatron_patches.redirect_cuda(_META)
+    rank.redirect_cuda(_META)
     _skip_other_groups()
     from orchestrator.pretrain import layers, model
 

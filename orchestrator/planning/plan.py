@@ -23,9 +23,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_spec import ComputedProducts, JobSpec, Resources
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.cost import Cost, cost_of
 from orchestrator.planning.exact import absent_packages, install_command

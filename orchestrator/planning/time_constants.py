@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.hardware import GPUS, Fit, gpu_facts
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import TimeFacts
 

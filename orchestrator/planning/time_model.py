@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from orchestrator.config.model import Hardware
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning import time_constants
 from orchestrator.planning.time_constants import FITTED, Constants, Rates, TimedJob
 from orchestrator.workloads import find_workload

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils._device
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.environment import Place, missing_gpu_reason
 from orchestrator.pretrain.layout import refusals
-from orchestrator.pretrain.megatron_patches import fuse_weight_gradient, redirect_cuda
 
 EXIT_REFUSED = 2
 
@@ -114,3 +118,121 @@ def _prepare_for(device_type: str) -> None:
         # torch's CUDA build logs in each process that there is a compiler and no GPU.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         redirect_cuda()
+
+
+_FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "rand", "randn", "randint")
+_EXTENSION = "fused_weight_gradient_mlp_cuda"
+
+
+def redirect_cuda(device: torch.device | None = None) -> None:
+    """Send Megatron-Core's torch.cuda calls to `device`, the CPU by default. Raise RuntimeError if a GPU is usable."""
+    if torch.cuda.is_available():
+        raise RuntimeError("the CPU shim is for machines without a GPU")
+    target = device or torch.device("cpu")
+    _replace_queries(target)
+    _replace_factories(target)
+    _import_uncompiled()
+    _replace_random_state()
+    _replace_type_names()
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    setattr(owner, name, value)
+
+
+def _replace_queries(device: torch.device) -> None:
+    _set(torch.cuda, "current_device", lambda: device)
+    for name in ("synchronize", "empty_cache", "current_stream"):
+        _set(torch.cuda, name, lambda *_, **__: None)
+
+
+def _replace_factories(device: torch.device) -> None:
+    """Send `device="cuda"` and `.cuda()` to the device."""
+    torch.utils._device._device_constructors()  # caches the list of factories, which must be the plain ones
+    for name in _FACTORIES:
+        factory = getattr(torch, name)
+        if not hasattr(factory, "__wrapped__"):
+            _set(torch, name, _on_device(factory, device))
+    _set(torch.Tensor, "cuda", lambda self, *_, **__: self)
+
+
+def _on_device(factory: Callable[..., torch.Tensor], target: torch.device) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda":
+            kwargs["device"] = target
+        kwargs.pop("pin_memory", None)  # pinning needs a GPU
+        return factory(*args, **kwargs)
+
+    return make
+
+
+def _import_uncompiled() -> None:
+    """Import Megatron-Core without compiling the functions that it decorates with torch.compile.
+
+    They are not used on CPU, and the decorator alone costs each process seconds.
+    """
+    compile_before = torch.compile
+    _set(torch, "compile", lambda model=None, **_: model if model is not None else lambda function: function)
+    try:
+        import megatron.core.distributed
+        import megatron.core.models.gpt
+        import megatron.core.optimizer
+        import megatron.core.pipeline_parallel  # noqa: F401
+    finally:
+        _set(torch, "compile", compile_before)
+
+
+def _replace_random_state() -> None:
+    """Use one CPU generator for both the CPU and the GPU. Megatron's tracker still forks it per region."""
+    import megatron.core.tensor_parallel.random as megatron_random
+
+    # Megatron-Core would print this warning in every region that draws random numbers.
+    logging.getLogger(megatron_random.__name__).addFilter(
+        lambda record: "CPU RNG state changed within GPU RNG context" not in record.getMessage()
+    )
+    _set(torch.cuda, "manual_seed", torch.manual_seed)
+    _set(torch.cuda, "get_rng_state", lambda *_, **__: torch.get_rng_state())
+    _set(megatron_random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state())
+    _set(megatron_random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state))
+
+
+def _replace_type_names() -> None:
+    """Report tensor types as torch.cuda.*Tensor: Megatron's optimizers accept no other parameters."""
+    plain_type = torch._C.TensorBase.type
+
+    def type_name(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return plain_type(self, *args, **kwargs)
+        return str(plain_type(self)).replace("torch.", "torch.cuda.", 1)
+
+    _set(torch.Tensor, "type", type_name)
+
+
+def fuse_weight_gradient() -> None:
+    """Provide apex's weight-gradient extension if it is missing. Must run before Megatron-Core's layers are imported.
+
+    The extension adds weight gradients to the fp32 gradient buffer inside the GEMM.
+    """
+    try:
+        __import__(_EXTENSION)
+    except ImportError:
+        module: Any = ModuleType(_EXTENSION)
+        module.wgrad_gemm_accum_fp32 = accumulate_weight_gradient
+        module.wgrad_gemm_accum_fp16 = accumulate_weight_gradient
+        sys.modules[_EXTENSION] = module
+
+
+def accumulate_weight_gradient(inputs: torch.Tensor, grad_output: torch.Tensor, main_grad: torch.Tensor) -> None:
+    """Add grad_output^T x inputs to `main_grad` in place.
+
+    inputs [..., in] and grad_output [..., out] have the model's precision; main_grad [out, in] is fp32. On a GPU the
+    product of 16-bit factors is summed in fp32 without a temporary (torch >= 2.8); elsewhere it is a product and a sum.
+    """
+    inputs = inputs.reshape(-1, inputs.shape[-1])
+    grad_output = grad_output.reshape(-1, grad_output.shape[-1])
+    if inputs.is_cuda and inputs.dtype != torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
+        torch.ops.aten.addmm.dtype_out(main_grad, grad_output.t(), inputs, torch.float32, out=main_grad)
+    else:
+        main_grad.add_(grad_output.t() @ inputs)

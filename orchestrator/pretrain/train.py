@@ -16,8 +16,8 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from orchestrator.pretrain import log_lines
+from orchestrator.pretrain.activations import Offload
 from orchestrator.pretrain.arguments import TrainingArguments
-from orchestrator.pretrain.build import ModelAndOptimizer, build, start_model_parallel
 from orchestrator.pretrain.data import Batches, Microbatch
 from orchestrator.pretrain.graph import (
     ChunkGraphs,
@@ -33,7 +33,7 @@ from orchestrator.pretrain.graph import (
 )
 from orchestrator.pretrain.layout import Layout, microbatch_slots
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.offload import Offload
+from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_parallel
 
 # Memory is printed with the first log lines (after the first step, and once optimizer states exist) and with the last.
 _MEMORY_LINES = 2

@@ -23,7 +23,7 @@ from orchestrator.ledger.measurements import (
 from orchestrator.ledger.rows import JobRow, gpu_hours
 from orchestrator.ledger.tables import ENDED, FAILED, RUNNING, VERIFIED
 from orchestrator.masking import masked, without_known
-from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.megatron.logs.root_cause import Cause, CauseFinder
 from orchestrator.reading.config_check import expected_of
 from orchestrator.reading.failure import Ending, Failure

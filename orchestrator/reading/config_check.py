@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from orchestrator.ledger.rows import JobRow
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, padded_vocabulary, parameters_of_rank
+from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary, parameters_of_rank
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.reading.parse import LogReport
 from orchestrator.workloads import workloads

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orchestrator.job_dir import open_job_file
 from orchestrator.ledger.measurements import FileOffset
-from orchestrator.megatron.logs.iteration import IterationLines
+from orchestrator.megatron.logs.columns import IterationLines
 from orchestrator.reading.facts import LogFacts, merged_facts
 from orchestrator.reading.logs import LogFile, log_files
 from orchestrator.reading.parse import Part, effective_of, read_part

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
+from orchestrator.megatron.logs.columns import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
-from orchestrator.megatron.logs.iteration import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.iteration_lines import ITERATION_WORD, add_iterations, last_line_time, line_time
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 from orchestrator.reading.facts import LogFacts

@@ -15,7 +15,7 @@ from orchestrator.megatron.flops import (
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.logs.iteration import LONGEST_MS, IterationLine, effective_lines, plausible_lines
+from orchestrator.megatron.logs.columns import LONGEST_MS, IterationLine, effective_lines, plausible_lines
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.megatron.model import padded_vocabulary
 from orchestrator.reading.facts import LogFacts

@@ -13,9 +13,8 @@ from orchestrator.config.model import Strict, Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.hardware import Fit
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.megatron.rules.rules import Dialect
-from orchestrator.megatron.training import Training
 from orchestrator.paths import Folders
 
 SYNTHETIC = "synthetic"

@@ -19,8 +19,7 @@ from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import private_folder
 from orchestrator.megatron.memory import MemoryFacts
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders
 from orchestrator.pretrain.layout import microbatch_slots
 from orchestrator.workloads.base import JobContext, Program, TimeFacts, Workload, WorkloadSite
@@ -234,7 +233,7 @@ WORKLOAD = Workload(
     runs_on_cpu=True,
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
-        skips_last_product=True,  # pretrain/recompute.py
+        skips_last_product=True,  # pretrain/activations.py
         keeps_keys=True,  # pretrain/attention.py
         sums_shared_embedding=True,
         overlaps_backward_communication=True,  # megatron-core's LinearWithGradAccumulationAndAsyncCommunication
@@ -246,7 +245,7 @@ WORKLOAD = Workload(
         # products 4; the maximum of a split vocabulary is found in a pass of its own.
         logit_bytes=12,
         sharded_logit_bytes=2,
-        accumulated_bytes=8,  # pretrain/megatron_patches.py: the product reads and writes the fp32 sum
+        accumulated_bytes=8,  # pretrain/rank.py: the product reads and writes the fp32 sum
         optimizer_bytes=42,  # no loss scale: the norm 4, Adam's 16 and 12, the 16-bit copy 6, the gradient zeroed 4
         # Importing torch and Megatron-Core, NCCL's connections, compiling: measured with megatron-core 0.16.1 on H200,
         # torch 2.11; assumed on other GPUs.

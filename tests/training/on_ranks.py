@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
-from orchestrator.pretrain import megatron_patches
+from orchestrator.pretrain import rank
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.environment import find_place, set_environment
 from orchestrator.pretrain.layout import Layout
@@ -256,9 +256,9 @@ def main(folder: str) -> None:
     place = find_place(os.environ)
     set_environment(os.environ, place)
     device = start_processes(place)
-    megatron_patches.fuse_weight_gradient()  # as on a GPU: before Megatron-Core's layers are imported
+    rank.fuse_weight_gradient()  # as on a GPU: before Megatron-Core's layers are imported
     prepare_megatron(device)
-    from orchestrator.pretrain.build import start_model_parallel
+    from orchestrator.pretrain.model import start_model_parallel
 
     arguments = _arguments("")
     start_model_parallel(Layout.of(arguments, place.world_size), arguments.seed)

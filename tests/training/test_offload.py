@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.pretrain.offload import Offload, Transfers, shares_of
+from orchestrator.pretrain.activations import Offload, Transfers, shares_of
 from tests.training.launching import SMALL_MODEL, plain_environments, run_together
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -19,7 +19,7 @@ from orchestrator.pretrain.attention import join_shares, take_share
 from orchestrator.pretrain.environment import Place, cores_of, find_place, missing_gpu_reason, set_environment
 from orchestrator.pretrain.layout import Layout, communication_options
 from orchestrator.pretrain.log_lines import Interval, IntervalSummary, StepResult
-from orchestrator.pretrain.megatron_patches import accumulate_weight_gradient
+from orchestrator.pretrain.rank import accumulate_weight_gradient
 from tests.training.launching import SMALL_MODEL
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
-from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.memory import chunks_in_flight
+from orchestrator.megatron.model import Layout
 from orchestrator.pretrain.layout import microbatch_slots
 
 STAGES = st.integers(2, 6).flatmap(

@@ -107,7 +107,7 @@ def _graphs(is_on: bool) -> Iterator[None]:
 
 def _start_without_graphs(layout: Layout, seed: int, recordable: bool) -> None:  # noqa: ARG001
     """Random states for graphs need a GPU."""
-    from orchestrator.pretrain.build import start_model_parallel
+    from orchestrator.pretrain.model import start_model_parallel
 
     start_model_parallel(layout, seed)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from orchestrator.megatron.logs.iteration import MISSING, IterationLines
+from orchestrator.megatron.logs.columns import MISSING, IterationLines
 from orchestrator.megatron.logs.scan import NUMBER, occurrences
 
 ITERATION_WORD = b"| elapsed time per iteration (ms)"

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
 
 Dialect = Literal["2021", "kwai", "2024", "now", "pretrain"]
 """Version whose rules apply: Megatron-LM at 6985e58938 (2021-08-18, SC21's), Megatron-Kwai (ATC'24's, atc24ae-1.0.0),

@@ -31,7 +31,7 @@ from orchestrator.ledger.measurements import (
     record_measurements,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt, Event, Iteration, Run, Table
-from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.columns import IterationLine
 from tests.unit.ledger.making import job_spec, new_ledger, new_run, opened, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -40,7 +40,7 @@ from orchestrator.ledger.tables import (
     Job,
     Run,
 )
-from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.columns import IterationLine
 from tests.unit.ledger.making import attempts, new_job, new_run, record, record_run, unless_verified
 
 NOON = datetime(2026, 1, 1, 12)

@@ -29,7 +29,7 @@ from orchestrator.ledger.measurements import (
 )
 from orchestrator.ledger.submissions import record_never_submitted
 from orchestrator.ledger.tables import ENDED, RUNNING, VERIFIED, Event
-from orchestrator.megatron.logs.iteration import IterationLine
+from orchestrator.megatron.logs.columns import IterationLine
 from tests.unit.ledger.making import new_run, record
 
 FACTS = {"version": 1, "settings": {"π": "日本語 🚀"}, "sizes": [1, None, 2.5]}

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.megatron.flops import days, flops_per_iteration, tflops_per_gpu, training_days
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, padded_vocabulary
+from orchestrator.megatron.model import Layout, ModelShape, padded_vocabulary
 
 # SC21 table 1: parameters in 10^9, heads, hidden, layers, GPUs, batch, TFLOP/s per GPU, % of peak, PFLOP/s together.
 TABLE_1 = [

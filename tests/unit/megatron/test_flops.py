@@ -13,8 +13,7 @@ from orchestrator.megatron.flops import (
     model_flops_utilization,
     tflops_per_gpu,
 )
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Recompute
+from orchestrator.megatron.model import ModelShape, Recompute
 from tests.unit.catalog.test_alpa import alpa_parameters
 
 GPT_1T = ModelShape(layers=128, hidden=25600, heads=160, seq=2048, vocab=51200)

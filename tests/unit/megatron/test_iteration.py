@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs.iteration import (
+from orchestrator.megatron.logs.columns import (
     LARGEST,
     LONGEST_MS,
     IterationLine,

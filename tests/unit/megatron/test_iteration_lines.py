@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.logs.iteration import IterationLine, IterationLines
+from orchestrator.megatron.logs.columns import IterationLine, IterationLines
 from orchestrator.megatron.logs.iteration_lines import add_iterations, iteration_lines
 
 E2021 = (

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.megatron.layout import Layout
 from orchestrator.megatron.memory import (
     MemoryEstimate,
     MemoryFacts,
@@ -17,8 +16,7 @@ from orchestrator.megatron.memory import (
     chunks_in_flight,
     estimate_memory,
 )
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Dtype, Recompute, Training
+from orchestrator.megatron.model import Dtype, Layout, ModelShape, Recompute, Training
 from orchestrator.pretrain.layout import microbatch_slots
 
 CORE = MemoryFacts(attention="flash", shards_optimizer=True)

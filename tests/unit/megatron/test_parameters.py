@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape, parameters_of_rank
+from orchestrator.megatron.model import Layout, ModelShape, parameters_of_rank
 
 SMALL = ModelShape(layers=4, hidden=64, heads=8, seq=32, vocab=1000)
 LLAMA = replace(SMALL, family="llama")

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.megatron.rules.rules import KWAI_RULES, RULES, RuleContext, broken_rules, layout_warnings
-from orchestrator.megatron.training import Training
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
 

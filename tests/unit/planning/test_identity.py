@@ -9,9 +9,7 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import scale_names
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
-from orchestrator.megatron.training import Training
+from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.planning.plan import identity, non_default
 from orchestrator.workloads.base import Program
 from tests.unit.catalog.entries import shipped

@@ -14,10 +14,8 @@ from benchmarks.measured_times import Row
 from benchmarks.measured_times import rows as measured_rows
 from orchestrator.config.model import Hardware
 from orchestrator.megatron.flops import flops_per_iteration, tflops_per_gpu
-from orchestrator.megatron.layout import Layout
-from orchestrator.megatron.model import ModelShape
+from orchestrator.megatron.model import Layout, ModelShape, Recompute, Training
 from orchestrator.megatron.rules.rules import RuleContext, broken_rules
-from orchestrator.megatron.training import Recompute, Training
 from orchestrator.planning.time_constants import (
     CALIBRATED_UNCERTAINTY,
     FITTED,

@@ -13,8 +13,8 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.rows import JobRow
+from orchestrator.megatron.logs.columns import IterationLines
 from orchestrator.megatron.logs.fact_lines import WorldLine
-from orchestrator.megatron.logs.iteration import IterationLines
 from orchestrator.megatron.rules.rule_context import RuleContext, read_flags
 from orchestrator.paths import Folders
 from orchestrator.reading.config_check import Expected, expected_of, mismatches, world_size_of

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
-from orchestrator.megatron.training import Attention
+from orchestrator.megatron.model import Attention
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.workloads import pretrain
 from tests.unit.catalog.entries import find_case, shipped

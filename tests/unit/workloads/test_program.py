@@ -13,7 +13,7 @@ from orchestrator.catalog.library import experiment_names, find_experiment
 from orchestrator.clusters.program import image_of, is_offered, program_for
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.megatron.training import Attention, Training
+from orchestrator.megatron.model import Attention, Training
 from orchestrator.paths import Folders
 from orchestrator.workloads import find_workload, workloads
 from orchestrator.workloads.base import Program
