@@ -20,7 +20,7 @@ from pathlib import Path
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import experiment_names, find_entries, papers
 from orchestrator.paths import find_folders
-from orchestrator.planning.cost import memory_of
+from orchestrator.planning.plan import memory_of
 
 REPRO = Path(sys.executable).with_name("repro")
 

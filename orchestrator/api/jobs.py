@@ -30,7 +30,7 @@ from orchestrator.reading.job_status import (
     tallies,
     total,
 )
-from orchestrator.reading.log_stream import GrowingLog, RankLines, blocks, ranks_per_task
+from orchestrator.reading.logs import GrowingLog, RankLines, file_blocks, ranks_per_task
 
 POLL_EVERY_S = 15.0
 """Minimum interval between two scheduler queries of a command that waits, over all terminals that share a ledger."""
@@ -299,7 +299,7 @@ def _pieces(
     if lines is None:
         # The output of the script itself: empty unless something failed around the program.
         batch = open_job_file(log.folder, "batch.txt")
-        for block in blocks(batch) if batch is not None else ():
+        for block in file_blocks(batch) if batch is not None else ():
             is_empty = False
             yield block
         if is_empty:

@@ -13,8 +13,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
 from orchestrator.paths import short_name
-from orchestrator.planning.cost import run_s
-from orchestrator.planning.plan import CheckedCase, check_case, refusal_problems, what_runs
+from orchestrator.planning.plan import CheckedCase, check_case, refusal_problems, run_s, what_runs
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
 from orchestrator.slurm.notation import time_limit_s

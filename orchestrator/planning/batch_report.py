@@ -17,8 +17,8 @@ from orchestrator.planning.batch_plan import (
     read_budget,
     within_budget,
 )
-from orchestrator.planning.cost import fit_of
 from orchestrator.planning.exact import ExactCase, absent_packages, install_command, plan_exactly
+from orchestrator.planning.plan import fit_of
 from orchestrator.planning.time_model import DURATION_PARTS
 from orchestrator.workloads import find_workload
 

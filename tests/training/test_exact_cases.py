@@ -12,8 +12,8 @@ from statistics import mean
 
 import pytest
 
-from orchestrator.planning.cost import memory_of
 from orchestrator.planning.exact import ExactCase, exact_job, plan_exactly
+from orchestrator.planning.plan import memory_of
 from tests.unit.catalog.entries import find_case
 from tests.unit.planning.test_measured_memory import LLAMA
 from tests.unit.results.test_shipped_evidence import cases_that_ran

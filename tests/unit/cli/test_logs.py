@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.job_spec import Resources
 from orchestrator.ledger.attempts import RefreshResult
-from orchestrator.reading.log_stream import RankLines
+from orchestrator.reading.logs import RankLines
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
 from tests.unit.launch.stand_in import Site
@@ -107,7 +107,7 @@ def test_a_line_that_comes_in_pieces_is_the_same_line(piece: int, rank: int) -> 
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.reading.log_stream.LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr("orchestrator.reading.logs.LONGEST_LINE_BYTES", 1000)
     lines = RankLines(0)
     printed = b"".join(lines.feed(b"0: " + b"x" * 497) for _ in range(10))
     assert len(printed) + len(lines.end()) == 5000 and len(printed) > 3000

@@ -14,7 +14,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.config.model import Hardware
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import BatchPlan, CaseSelection, plan_batch
-from orchestrator.planning.cost import cost_of, fit_of, memory_of
+from orchestrator.planning.plan import cost_of, fit_of, memory_of
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 

@@ -33,9 +33,8 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import ENDED, RUNNING, Attempt, Event, Iteration, Job, LogOffset, Metric
 from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading import collect as collecting
-from orchestrator.reading import incremental, logs
-from orchestrator.reading.collect import collect, measure
-from orchestrator.reading.incremental import FINGERPRINT_BYTES, NewContent, read_new
+from orchestrator.reading import logs
+from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
@@ -415,7 +414,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
         file = open_job_file(folder, name)
         return Counted(file.detach()) if isinstance(file, io.BufferedReader) else None
 
-    for module in (incremental, logs):
+    for module in (collecting, logs):
         monkeypatch.setattr(module, "open_job_file", opened)
     Counted.read_bytes = 0
     yield Counted

@@ -17,7 +17,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import Entry, find_experiment, read_experiment
 from orchestrator.clusters.resolve import find_cluster
 from orchestrator.paths import Folders, find_folders
-from orchestrator.planning.cost import Cost, cost_of
+from orchestrator.planning.plan import Cost, cost_of
 from orchestrator.planning.target import Target
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.bundle.verify import verify
