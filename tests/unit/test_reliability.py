@@ -120,7 +120,7 @@ def test_the_sums_at_the_top_are_those_of_the_rows() -> None:
             of_section[1] += (row.faults or 0) if row.tests[0].startswith("slurm/") else 0
     cells = [cells for _, cells in tables_of("", PAGE.read_text(encoding="utf-8").partition("\n## ")[0])]
     assert {name: [int(faults), int(real)] for name, faults, real in cells[1:]} == sums
-    assert f"All {sums['all'][0]} faults were last made" in PAGE.read_text(encoding="utf-8")
+    assert f"All {sums['all'][0]} faults were last injected" in PAGE.read_text(encoding="utf-8")
 
 
 def policy_rows() -> dict[str, list[str]]:
@@ -144,7 +144,7 @@ def test_a_class_is_run_again_as_the_page_says(failure: Failure) -> None:
 
 
 def test_every_state_is_on_the_page_in_its_phase() -> None:
-    text = PAGE.read_text(encoding="utf-8").partition("### Every state")[2].partition("\n## ")[0]
+    text = PAGE.read_text(encoding="utf-8").partition("### Slurm states")[2].partition("\n## ")[0]
     phases = {cells[0]: cells[1] for _, cells in tables_of("", text) if cells[0] != "phase"}
     said = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
     assert said == {state: str(states.phase_of(state)) for state in states._STATES}
@@ -161,6 +161,6 @@ def test_the_times_and_limits_are_those_of_the_code() -> None:
         f"the third {BACK_OFF_S[1]} s later, and one that is asked for by name after that {BACK_OFF_S[2]} s later",
         f"for {minutes:.0f} minutes, the job is `LOST`",
         f"looked for after {minutes:.0f} minutes",
-        f"after {sum(PAUSES_S):.0f} s exit code 3",
+        f"exit code 3 after {sum(PAUSES_S):.0f} s",
     ):
         assert words in flat, words
