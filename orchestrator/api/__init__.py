@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from orchestrator.results.reference import ReferenceRow as ReferenceRow
     from orchestrator.results.reference import equation as equation
     from orchestrator.results.regression import CaseDiff as CaseDiff
+    from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
 
 _NAMES = {
@@ -159,7 +160,7 @@ _NAMES = {
     "results.outcome": "FigureOutcome",
     "results.reference": "ReferenceRow equation",
     "results.regression": "CaseDiff",
-    "workloads": "workloads",
+    "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -15,12 +15,10 @@ from orchestrator.errors import Problem, ReproError
 
 _EXPERIMENT = "figure-13, or with its paper sc21/figure-13."
 _CLUSTER = "Name of a cluster, or path of its profile."
-_NEWEST = {"megatron-core": "megatron-2026"}
-"""Other names of the newest Megatron-LM release."""
 
 
 def _workload(name: str | None) -> str | None:
-    return None if name is None else _NEWEST.get(name, name)
+    return None if name is None else api.workload_name(name)
 
 
 # typer evaluates these annotations, on Python 3.10 too: hence Optional.

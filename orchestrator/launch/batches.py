@@ -29,8 +29,8 @@ from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
+from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
-from orchestrator.workloads.pretrain import PRETRAIN, copy_program
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ def batches_of(
 
 def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
     """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
-    if any(plan.program.workload == PRETRAIN for plan in plans):
-        copy_program(folders)
+    for workload in dict.fromkeys(plan.program.workload for plan in plans):
+        find_workload(workload).write_files(folders)
 
 
 def write_scripts(

@@ -73,8 +73,6 @@ COLLECTIVE_MS, NVLINK_STEP_MS, NETWORK_STEP_MS = 8.4e-3, 3.4e-3, 9.6e-3
 ASSUMED_NVLINK_GB_S, ASSUMED_NETWORK_GB_S = 200.0, 12.5
 """Bandwidths if neither profile nor table has one: those of ATC'24's machine, the slower of the two fitted ones."""
 
-FITTED_GPUS = ("A100", "A800", "H800")
-"""A800 is A100 with less NVLink."""
 CALIBRATED_UNCERTAINTY = 0.08
 """At least 90 % of the rows of each fitted set that were not fitted are off by less, which the benchmark requires. No
 row of the papers' 51 is off by more than 5 %; of the 41 on H200 none by more than 7 %."""
@@ -203,8 +201,7 @@ def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bo
         return CALIBRATED_UNCERTAINTY
     if fitted_size and fit_of(gpu, program) is not None:
         return SAME_CHIP_UNCERTAINTY
-    megatron_lm = not find_workload(program).is_own  # pretrain has other habits, and was measured on H200 only
-    same_gpu = megatron_lm and any(part in (gpu or "") for part in FITTED_GPUS)
+    same_gpu = any(part in (gpu or "") for part in find_workload(program).time.compared_on)
     return SAME_GPU_UNCERTAINTY if same_gpu and fitted_size else OTHER_UNCERTAINTY
 
 

@@ -204,14 +204,14 @@ def _parameters(
     flags: Mapping[str, tuple[str, ...]],
     vocabulary: int | None,
 ) -> tuple[int | None, ...]:
-    """Return the parameters of a rank by pipeline stage, for `orchestrator.pretrain` only.
+    """Return the parameters of a rank by pipeline stage if the workload's are known exactly.
 
-    It prints no arguments, but its parameters are known exactly, unless a case sets arguments that shape its layers.
+    They are not known if a case sets arguments that shape its layers.
     """
     if model is None or layout is None:
         return ()
     is_llama = model.family == "llama"
-    if workload is None or not workload.is_own or vocabulary is None:
+    if workload is None or not workload.exact_parameters or vocabulary is None:
         return ()
     if _LLAMAS & set(flags) != (_LLAMAS if is_llama else set()):
         return ()

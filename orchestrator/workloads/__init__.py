@@ -19,6 +19,11 @@ def workloads() -> Mapping[str, AnyWorkload]:
     return {workload.name: workload for workload in sorted(defined, key=lambda workload: workload.name)}
 
 
+def workload_name(name: str) -> str:
+    """Return the name of the workload with this other name; any other text unchanged."""
+    return next((workload.name for workload in workloads().values() if name in workload.other_names), name)
+
+
 def find_workload(name: str) -> AnyWorkload:
     """Return the workload of this name; ReproError if there is none."""
     workload = workloads().get(name)

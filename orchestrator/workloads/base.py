@@ -171,6 +171,7 @@ class TimeFacts:
     `start_up_s` is the time of a job beside its iterations. It includes the first iteration, which is counted twice.
     `fitted_on` and `same_chip` are the kinds of GPU on which the constants of the time model were fitted for this
     program, and those with the chip, dense peak and power limit of a fitted one; each with the constants to use.
+    `compared_on` are the kinds on which published times of similar programs were compared with predictions.
     """
 
     attention: str = "flash"
@@ -192,6 +193,7 @@ class TimeFacts:
     start_up_s: float = ASSUMED_START_UP_S
     fitted_on: Mapping[str, Fit] = field(default_factory=dict)
     same_chip: Mapping[str, Fit] = field(default_factory=dict)
+    compared_on: tuple[str, ...] = ("A100", "A800", "H800")  # A800 is A100 with less NVLink
 
 
 def gpt2_tokens(_model: ModelShape, _tensor_parallel: int) -> int:
@@ -211,8 +213,10 @@ class Workload(Generic[Site]):
     `memory_formula` returns an estimate that replaces it, None where it does not apply. `tokens` returns the number of
     vocabulary entries that the program pads (of a model and a tensor-parallel size), None if it does not pad.
 
-    `counts_context_as_data`: the program's data-parallel size includes context parallelism. `is_own`: the program is
-    `orchestrator.pretrain`, of which jobs import a copy. `runs_on_cpu`: it runs on CPU cores, too.
+    `counts_context_as_data`: the program's data-parallel size includes context parallelism. `exact_parameters`: a rank
+    has exactly the parameters of `megatron.model.parameters_of_rank`. `is_own`: the program is `orchestrator.pretrain`.
+    `runs_on_cpu`: it runs on CPU cores, too. `write_files` writes the files that jobs import, into the run's folders.
+    `other_names` are accepted by `--workload`.
     """
 
     name: str
@@ -229,8 +233,11 @@ class Workload(Generic[Site]):
     tokens: Callable[[ModelShape, int], int | None] = gpt2_tokens
     time: TimeFacts = field(default_factory=TimeFacts)
     counts_context_as_data: bool = False
+    exact_parameters: bool = False
     is_own: bool = False
     runs_on_cpu: bool = False
+    write_files: Callable[[Folders], None] = lambda _folders: None
+    other_names: tuple[str, ...] = ()
 
     @property
     def default_site(self) -> Site | None:

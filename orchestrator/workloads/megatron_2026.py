@@ -229,4 +229,5 @@ WORKLOAD = Workload(
     unsupported=_unsupported,
     program=_program,
     tokens=_tokens,
+    other_names=("megatron-core",),
 )

@@ -229,8 +229,10 @@ WORKLOAD = Workload(
     memory_measured=True,
     usable_share=USABLE_SHARE_PRETRAIN,
     tokens=_tokens,
+    exact_parameters=True,
     is_own=True,
     runs_on_cpu=True,
+    write_files=copy_program,
     time=TimeFacts(
         records_graph=True,  # pretrain/graph.py
         skips_last_product=True,  # pretrain/activations.py
@@ -255,5 +257,6 @@ WORKLOAD = Workload(
         # parallelism over more than two, several nodes, dropout. One H100 was measured.
         fitted_on={"H200": "GH100"},
         same_chip={"H100": "GH100", "H800": "GH100"},
+        compared_on=(),
     ),
 )
