@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.api.plans import show as show
     from orchestrator.api.runs import Rendered as Rendered
     from orchestrator.api.runs import Retried as Retried
+    from orchestrator.api.runs import RetriedGroup as RetriedGroup
     from orchestrator.api.runs import Submission as Submission
     from orchestrator.api.runs import Waited as Waited
     from orchestrator.api.runs import cancel as cancel
@@ -129,7 +130,8 @@ _NAMES = {
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
     "api.plans": "ExperimentCases ExperimentList PlannedRun experiments plan plan_run require_submittable show",
     "api.runs": (
-        "Rendered Retried Submission Waited cancel cancel_jobs cancellable_jobs render retry submit supervise wait"
+        "Rendered Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs render retry submit "
+        "supervise wait"
     ),
     "api.session": "Reporter Session Silent",
     "atomic_write": "require_place",

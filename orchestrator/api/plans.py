@@ -192,6 +192,7 @@ def plan_run(
     workload: str | None = None,
     time_budget: str | None = None,
     repeat: int = 1,
+    max_parallel: int | None = None,
 ) -> PlannedRun:
     """Check each chosen case against a cluster; ReproError has every problem of the files, options and cases.
 
@@ -212,6 +213,8 @@ def plan_run(
         notes.append(budget_text(budgeted))
         if repeat > 1:
             notes.append(f"each of the {repeat} repeats has {budget_s}s of --time-budget {time_budget}")
+    if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
+        notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
     budget = None if budget_s is None else f"{budget_s}s"
     return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget)
 

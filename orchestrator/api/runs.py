@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,10 +75,9 @@ def submit(
     stop_after: int | None = None,
     after: Sequence[str] = (),
     warm_up: bool = False,
-    command: Sequence[str] = (),
     session: Session = DEFAULT,
 ) -> Submission:
-    """Submit every case of an experiment that is neither verified nor open. `command` is recorded with the run."""
+    """Submit every case of an experiment that is neither verified nor open."""
     planned = plan_run(
         experiment,
         cluster,
@@ -87,12 +86,11 @@ def submit(
         workload=workload,
         time_budget=time_budget,
         repeat=repeat,
+        max_parallel=max_parallel,
     )
     require_submittable(planned, warm_up=warm_up)
     session.note(planned.notes)
     profile, plans, folders = planned.cluster, list(planned.plans), session.folders
-    if max_parallel is not None and max_parallel > 1 and not profile.is_slurm:
-        session.note([f"{profile.name} runs one job at a time; --max-parallel has no effect"])
     warnings = sorted({warning for plan in plans for warning in plan.warnings})
     for warning in [*warnings, *image_warnings(plans, profile), *gpu_warnings(plans, profile)]:
         session.reporter.message(f"warning: {warning}")
@@ -111,7 +109,7 @@ def submit(
     )
     session.note(update(ledger).complaints)
     before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
-    argv = command or ("orchestrator.api.submit", experiment, cluster)
+    argv = session.command or ("orchestrator.api.submit", experiment, cluster)
     submitted = submit_plans(plans, profile, ledger, folders, argv, options, session.reporter.message)
     recorded, sent = submitted.recorded, submitted.sent
     running = sum(job in before and before[job].phase == RUNNING for job in recorded.under_way)
@@ -129,7 +127,7 @@ def submit(
         warm_ups=submitted.warm_ups,
         canary=next((plan.label for plan in plans if plan.identity == submitted.canary), None),
         options=options,
-        command=tuple(argv),
+        command=argv,
         ledger=ledger,
     )
 
@@ -232,17 +230,23 @@ class RetriedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
-    """Jobs that were submitted again. `left` jobs were not: too many attempts, or left to Slurm.
+class RetriedGroup:
+    """Jobs of one experiment, scale, profile and program that were submitted again in one run.
 
-    `failures` are the failure classes of all failed jobs that were named; `experiment` is that of the first job.
+    `left` jobs were not: too many attempts, or left to Slurm.
     """
 
-    experiment: str | None
-
+    experiment: str
     jobs: tuple[RetriedJob, ...]
     submitted: int
     left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Groups of jobs that were submitted again. `failures` are the classes of all failed jobs that were named."""
+
+    groups: tuple[RetriedGroup, ...]
     failures: tuple[Failure, ...]
 
 
@@ -255,13 +259,13 @@ def retry(
     scale: str | None = None,
     workload: str | None = None,
     cluster: str | None = None,
-    command: Sequence[str] = ("orchestrator.api.retry",),
+    on_group: Callable[[RetriedGroup], None] = lambda _group: None,
     session: Session = DEFAULT,
 ) -> Retried:
     """Submit failed jobs again, planned from the current files.
 
     `classes` are failure classes, else those that may succeed without a change. ReproError if a job would become
-    another job.
+    another job. `on_group` gets each group when it is submitted; a later group may fail.
     """
     wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
@@ -276,18 +280,21 @@ def retry(
     retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
-    jobs: list[RetriedJob] = []
-    counts: Counter[str] = Counter()
-    options = RunOptions(rerun_classes=wanted, only_failed=True)
+    options, command = (
+        RunOptions(rerun_classes=wanted, only_failed=True),
+        session.command or ("orchestrator.api.retry",),
+    )
+    done: list[RetriedGroup] = []
     for group in retries:
-        notify = session.reporter.message
-        submitted = submit_plans(group.plans, group.cluster, ledger, folders, command, options, notify)
+        submitted = submit_plans(
+            group.plans, group.cluster, ledger, folders, command, options, session.reporter.message
+        )
         labels = {plan.identity: plan.label for plan in group.plans}
-        jobs += [RetriedJob(job, labels[job], number) for job, number in submitted.recorded.to_submit.items()]
-        counts.update(submitted=submitted.sent.jobs, left=len(submitted.recorded.left))
-    failures = tuple(sorted({failure_named(row.failure) for row in rows}))
-    experiment = retries[0].plans[0].case.experiment if retries else None
-    return Retried(experiment, tuple(jobs), counts["submitted"], counts["left"], failures)
+        jobs = [RetriedJob(job, labels[job], number) for job, number in submitted.recorded.to_submit.items()]
+        experiment = group.plans[0].case.experiment
+        done.append(RetriedGroup(experiment, tuple(jobs), submitted.sent.jobs, len(submitted.recorded.left)))
+        on_group(done[-1])
+    return Retried(tuple(done), tuple(sorted({failure_named(row.failure) for row in rows})))
 
 
 def _names(targets: Sequence[str] | str) -> Sequence[str]:

@@ -48,10 +48,14 @@ SILENT = Silent()
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Ledger and reporter of a function. `database` is a file or a URL; None is `results.db` in the home folder."""
+    """Ledger and reporter of a function. `database` is a file or a URL; None is `results.db` in the home folder.
+
+    `command` is the command line that is recorded with new runs; without one, the called function is recorded.
+    """
 
     database: str | None = None
     reporter: Reporter = SILENT
+    command: tuple[str, ...] = ()
     _opened: dict[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -87,8 +87,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def session_of(context: typer.Context, database: str | None = None) -> api.Session:
-    """Return the session of a command; its reporter is the console of this process."""
-    return api.Session(database, context.obj)
+    """Return the session of a command: its reporter is the console of this process. Runs record the command line."""
+    return api.Session(database, context.obj, tuple(sys.argv))
 
 
 def workload_option(workload: str | None) -> str:

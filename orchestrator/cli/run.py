@@ -111,6 +111,7 @@ def submit(
             workload=workload,
             time_budget=time_budget,
             repeat=repeat,
+            max_parallel=max_parallel,
         )
         api.require_submittable(planned, warm_up=depends_on is not None)
         for note in planned.notes:
@@ -132,7 +133,6 @@ def submit(
             stop_after=stop_after,
             after=after or (),
             warm_up=depends_on is not None,
-            command=sys.argv,
             session=session,
         )
     except KeyboardInterrupt:
@@ -304,16 +304,11 @@ def retry(
         scale=scale,
         workload=workload,
         cluster=cluster,
-        command=sys.argv,
+        on_group=_print_retried,
         session=session_of(context, database),
     )
-    for job in retried.jobs:
-        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
-    if retried.experiment is not None:
-        reason = "too many attempts, or left to Slurm; --class runs them all the same"
-        left = f"; {retried.left} left alone: {reason}" if retried.left else ""
-        message(f"{counted(retried.submitted, 'job')} submitted again{left}")
-        next_command(f"repro status {short_name(retried.experiment)} --watch", "until all jobs have ended")
+    if retried.groups:
+        next_command(f"repro status {short_name(retried.groups[0].experiment)} --watch", "until all jobs have ended")
         return
     message("no jobs to run again")
     for failure in retried.failures:
@@ -323,6 +318,14 @@ def retry(
         next_command(f"repro retry {' '.join(targets)} --class {names}", "to run them all the same")
     else:
         next_command("repro status", "the state of all jobs")
+
+
+def _print_retried(group: api.RetriedGroup) -> None:
+    """Print the jobs of a group as soon as they are submitted: the next group may fail."""
+    for job in group.jobs:
+        data(f"{job.job_id}  {job.label}  attempt {job.attempt}")
+    left = f"; {group.left} left alone: too many attempts, or left to Slurm; --class runs them all the same"
+    message(f"{counted(group.submitted, 'job')} submitted again{left if group.left else ''}")
 
 
 @app.command()

@@ -139,18 +139,27 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
+_SHOW_CONFIG = ("scontrol", "show", "config")
 _SETTING = re.compile(r"(\S+)\s*=[ \t]*(.*)")
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """MaxArraySize where the cluster does not set it (slurm.conf(5))."""
 
 
 def read_settings() -> dict[str, str]:
-    """Return the cluster's settings by name, from `scontrol show config`. Raise Unreachable if there is no answer."""
-    answer = run_slurm(["scontrol", "show", "config"])
+    """Return the cluster's settings by name. Raise Unreachable if slurmctld does not answer, or refuses to show them."""
+    answer = run_slurm(_SHOW_CONFIG)
     if answer.returncode != 0:
         message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
         raise Unreachable(Problem(f"scontrol show config: {message}", hint=_LOGIN_NODE))
     return parse_settings(answer.stdout)
+
+
+def settings_if_allowed() -> dict[str, str]:
+    """Return the cluster's settings by name; none if the site does not show them to this user.
+
+    Raise Unreachable if slurmctld does not answer.
+    """
+    return parse_settings(run_slurm(_SHOW_CONFIG).stdout)
 
 
 def parse_settings(stdout: str) -> dict[str, str]:
@@ -163,11 +172,12 @@ def parse_settings(stdout: str) -> dict[str, str]:
 
 
 def most_in_array() -> int:
-    """Return how many elements an array may have. Raise Unreachable where slurmctld does not answer.
+    """Return how many elements an array may have: Slurm's default if the site does not show its limit.
 
-    MaxArraySize is one more than the largest index, so that arrays that count from 0 have as many elements.
+    MaxArraySize is one more than the largest index, so an array that counts from 0 has that many elements. Raise
+    Unreachable if slurmctld does not answer.
     """
-    size = read_settings().get("MaxArraySize", "")
+    size = settings_if_allowed().get("MaxArraySize", "")
     return max(int(size) if size.isascii() and size.isdecimal() else DEFAULT_MAX_ARRAY_SIZE, 1)
 
 

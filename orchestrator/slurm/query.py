@@ -13,8 +13,8 @@ from orchestrator.slurm.command import (
     CommandResult,
     keeps_comments,
     last_words,
-    read_settings,
     run_slurm,
+    settings_if_allowed,
 )
 from orchestrator.slurm.notation import base_id, expand_array_id, id_lists, require_job_ids
 from orchestrator.slurm.records import (
@@ -142,7 +142,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     if not missing:
         return _by_comment(found)
     doubts += filter(None, [_doubt(past, _has_header(past))])
-    if not keeps_comments(read_settings()):
+    if not keeps_comments(settings_if_allowed()):
         doubts.append("sacct: accounting keeps no comments here, so a job that has left the queue is not found")
     return replace(_by_comment(found, *doubts), lists_queue=lists_queue)
 

@@ -9,17 +9,22 @@ import re
 import shutil
 import signal
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.clusters.resolve import Cluster
+from orchestrator.errors import Problem, ReproError
 from orchestrator.job_dir import read_record
+from orchestrator.launch.submit import Submitted
+from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Attempt, Run
+from orchestrator.planning.plan import Plan
 from orchestrator.reading.logs import log_blocks
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
@@ -193,6 +198,30 @@ def test_a_class_or_a_limit_that_is_none_is_refused_and_nothing_is_run(
 def test_every_class_that_is_none_is_said(failed: Caller) -> None:
     done = failed("retry", "figure-13", "--class", "a,timeout,b")
     assert [line.split()[2] for line in done.complaints] == ["a:", "b:"]
+
+
+def test_jobs_that_were_submitted_again_are_printed_though_a_later_group_is_refused(
+    failed: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of two clusters are two groups, and the second one's scheduler refuses."""
+    clusters = failed.site.folder / "clusters"
+    shutil.copy(clusters / "here.yaml", clusters / "there.yaml")
+    failed.site.behave("fail", "pp1-gbs4")
+    assert failed("submit", "figure-13", "--cluster", "there", "--scale", "cpu", *ONE, "--wait").returncode == 1
+    failed.site.behave("well", "pp1-gbs4")
+    submitted: list[str] = []
+
+    def submit_first(plans: Sequence[Plan], cluster: Cluster, *rest: Any) -> Submitted:
+        if submitted:
+            raise ReproError(Problem("invalid partition"))
+        submitted.append(cluster.name)
+        return submit_plans(plans, cluster, *rest)
+
+    monkeypatch.setattr("orchestrator.api.runs.submit_plans", submit_first)
+    done = failed("retry", "figure-13", "--class", "gpu-oom")
+    assert (done.returncode, done.complaints) == (2, ["1 job submitted again", "repro: invalid partition"])
+    first = next(row for row in rows(failed.site) if row.cluster == submitted[0])
+    assert done.stdout == f"{first.job_id}  pp=1,tp=4,gbs=4  attempt 2\n"
 
 
 def test_a_job_that_a_node_took_with_it_is_retried_unasked(repro: Caller) -> None:
@@ -402,6 +431,11 @@ def test_one_at_a_time_is_what_this_machine_does_whatever_is_asked_for(repro: Ca
     assert done.returncode == 0
     assert "note: here runs one job at a time; --max-parallel has no effect" in done.complaints
     assert "note:" not in submit(repro, *ONE, "--max-parallel", "1").stderr
+
+
+def test_a_dry_run_has_the_note_that_max_parallel_has_no_effect(repro: Caller) -> None:
+    note = "note: here runs one job at a time; --max-parallel has no effect"
+    assert note in submit(repro, *ONE, "--max-parallel", "2", "--dry-run").complaints
 
 
 @pytest.mark.parametrize("word", ["--max-parallel", "--repeat", "--stop-after"])

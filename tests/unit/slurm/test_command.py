@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import Unreachable
-from orchestrator.slurm.command import AccountingUnreachable, last_words, run_slurm, unreachable_from
+from orchestrator.slurm.command import (
+    DEFAULT_MAX_ARRAY_SIZE,
+    AccountingUnreachable,
+    last_words,
+    most_in_array,
+    read_settings,
+    run_slurm,
+    settings_if_allowed,
+    unreachable_from,
+)
 
 
 def program(folder: Path, name: str, text: str) -> str:
@@ -114,6 +123,32 @@ def test_a_noisy_success_is_a_success(tmp_path: Path) -> None:
 )
 def test_last_words_keep_the_message_and_drop_the_command(stderr: str, words: str) -> None:
     assert last_words(stderr) == words
+
+
+def with_scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    program(folder, "scontrol", text)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_a_site_that_does_not_show_its_settings_has_slurms_limit_of_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_scontrol(tmp_path, monkeypatch, "echo 'slurm_load_ctl_conf error: Access/permission denied' >&2; exit 1")
+    assert settings_if_allowed() == {}
+    assert most_in_array() == DEFAULT_MAX_ARRAY_SIZE
+    with pytest.raises(Unreachable, match="permission denied"):
+        read_settings()
+
+
+def test_without_a_controller_no_limit_is_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scontrol(tmp_path, monkeypatch, "echo 'scontrol: error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(Unreachable):
+        most_in_array()
+
+
+def test_the_limit_of_an_array_is_read_from_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scontrol(tmp_path, monkeypatch, "echo 'MaxArraySize            = 4'")
+    assert most_in_array() == 4
 
 
 def test_asking_the_scheduler_does_not_load_heavy_libraries() -> None:
