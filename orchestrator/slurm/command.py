@@ -146,7 +146,7 @@ DEFAULT_MAX_ARRAY_SIZE = 1001
 
 
 def read_settings() -> dict[str, str]:
-    """Return the cluster's settings by name. Raise Unreachable if slurmctld does not answer, or refuses to show them."""
+    """Return the cluster's settings by name. Raise Unreachable if slurmctld does not answer or does not show them."""
     answer = run_slurm(_SHOW_CONFIG)
     if answer.returncode != 0:
         message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
