@@ -51,7 +51,7 @@ def test_editors_are_told_where_the_schema_is(name: str) -> None:
 def test_the_header_says_what_is_public_and_what_is_to_be_filled_in(name: str) -> None:
     header = re.split(r"\n(?!#)", text_of(name))[0]
     assert re.search(r"^# Public: .*\(", header, re.MULTILINE), "what is public, and its source in brackets"
-    assert f"# Yours to fill in, in {name}.local.yaml: " in header
+    assert f"# Set in {name}.local.yaml: " in header
 
 
 @SITE_NAMES
