@@ -78,11 +78,11 @@ class JobSpec:
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
         """Read a stored configuration. Fields that an older version did not store get their defaults."""
         values = {name: stored[name] for name in _PLAIN if stored.get(name) is not None}
-        parts: dict[str, Any] = {name: _part(part_type, stored.get(name)) for name, part_type in _PARTS.items()}
+        parts: dict[str, Any] = {name: _part(name, stored.get(name)) for name in _PARTS}
         return cls(**values, **parts, arguments=tuple(stored.get("arguments") or ()))
 
 
-_PARTS: Mapping[str, type[Any]] = {
+_PARTS: Mapping[str, type[ModelShape | Layout | Training | Resources | ComputedProducts]] = {
     "model": ModelShape,
     "layout": Layout,
     "training": Training,
@@ -90,15 +90,19 @@ _PARTS: Mapping[str, type[Any]] = {
     "computes": ComputedProducts,
 }
 _PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name not in (*_PARTS, "arguments"))
-_FIELDS = {part_type: frozenset(field.name for field in dataclasses.fields(part_type)) for part_type in _PARTS.values()}
+_FIELDS = {name: frozenset(field.name for field in dataclasses.fields(part)) for name, part in _PARTS.items()}
 
 
-def _part(part_type: type[T], stored: object) -> T | None:
-    """Make a flat dataclass from the fields that were stored; None where a field without a default is missing."""
+def _part(name: str, stored: object) -> object:
+    """Make a part from the fields that were stored; None if one without a default is missing."""
     if not isinstance(stored, Mapping):
         return None
-    known = _FIELDS[part_type]
     try:
-        return part_type(**{name: value for name, value in stored.items() if name in known})
+        return _PARTS[name](**stored)
+    except TypeError:  # another version stored other fields
+        pass
+    fields = _FIELDS[name]
+    try:
+        return _PARTS[name](**{field: value for field, value in stored.items() if field in fields})
     except TypeError:
         return None
