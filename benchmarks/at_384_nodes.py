@@ -25,7 +25,7 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.experiment import PAPER
 from orchestrator.catalog.library import Entry, find_entries
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.executors import clean_env_prefix
 from orchestrator.launch.render import render_job
 from orchestrator.paths import Folders, find_folders

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import Problem
-from orchestrator.job_dir import single_name
-from orchestrator.ownership import why_not_own_path
+from orchestrator.files import single_name
+from orchestrator.identity import why_not_own_path
 
 _PACKAGE = Path(__file__).resolve().parent
 

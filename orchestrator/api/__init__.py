@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from orchestrator.api.session import Reporter as Reporter
     from orchestrator.api.session import Session as Session
     from orchestrator.api.session import Silent as Silent
-    from orchestrator.atomic_write import require_place as require_place
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
     from orchestrator.config.yaml import shown as shown
+    from orchestrator.files import require_place as require_place
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
     from orchestrator.launch.cluster_check import check_cluster as check_cluster
     from orchestrator.launch.cluster_check import new_cluster as new_cluster

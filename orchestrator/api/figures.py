@@ -9,10 +9,10 @@ from pathlib import Path
 
 from orchestrator.api.jobs import matches, require_workload, update, updated_ledger
 from orchestrator.api.session import DEFAULT, Session
-from orchestrator.atomic_write import require_place, written_whole
 from orchestrator.catalog.case import parse_where
 from orchestrator.catalog.library import find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import require_place, written_whole
 from orchestrator.ledger.attempts import job_rows, job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import metrics_of

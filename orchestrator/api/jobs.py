@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.api.session import DEFAULT, Session
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import open_job_file
+from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
 from orchestrator.ledger.database import Ledger, ledger_url, now, open_ledger
 from orchestrator.ledger.readonly_sql import Answer, Relation, asked

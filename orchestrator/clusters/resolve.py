@@ -16,7 +16,7 @@ from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
 from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
-from orchestrator.ownership import name_of_user, why_not_own_path
+from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
 
 FILE_RUNTIMES: Mapping[str, str] = {"pyxis": ".sqsh", "edf": ".sqsh", "apptainer": ".sif"}

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import private_folder
+from orchestrator.files import private_folder
 from orchestrator.job_spec import Resources
 from orchestrator.launch.render import Script, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan

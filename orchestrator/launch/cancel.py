@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
@@ -17,7 +18,6 @@ from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import InterruptedSubmission, interrupted_submissions, record_never_submitted
 from orchestrator.ledger.tables import LOST, OPEN, QUEUED, SUBMITTING
-from orchestrator.ownership import NotOwn, require_own_folder, user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id

@@ -24,7 +24,7 @@ from submitit.local.local import LocalExecutor, LocalJob
 from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.job_dir import JobRecord, private_folder, read_record, tail_bytes
+from orchestrator.files import JobRecord, private_folder, read_record, tail_bytes
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of

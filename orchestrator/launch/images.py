@@ -17,7 +17,7 @@ from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
 from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
-from orchestrator.job_dir import private_folder, read_record
+from orchestrator.files import private_folder, read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directive, free_directives, named, output_pattern, placement, slurm_of
 from orchestrator.launch.executors import SlurmScriptExecutor

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_dir import JobRecord, read_record, tail_bytes
+from orchestrator.files import JobRecord, read_record, tail_bytes
+from orchestrator.identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.launch.executors import began_at, find_process, is_alive
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
 from orchestrator.launch.submission_files import COMMENT, SentJob, SentRecord, sent_of_run
@@ -26,7 +27,6 @@ from orchestrator.ledger.submissions import (
     time_unsettled_s,
 )
 from orchestrator.ledger.tables import ENDED, VERIFIED
-from orchestrator.machine_identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.reading.collect import measure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
+from orchestrator.identity import Location, place_of, seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_here, settle
 from orchestrator.launch.sbatch import comment_of
@@ -30,8 +31,6 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.submissions import record_unseen
 from orchestrator.ledger.tables import ENDED, LOST, WAITING
-from orchestrator.machine_identity import Location, place_of, seconds_since_boot, this_machine_identity
-from orchestrator.ownership import user_name
 from orchestrator.reading.failure import PREEMPTED_IN_GRACE
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import ReproError
-from orchestrator.job_dir import open_job_file, read_record, tail_bytes
+from orchestrator.files import open_job_file, read_record, tail_bytes
 from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
 

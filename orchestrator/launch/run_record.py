@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.clusters.resolve import Cluster
+from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
 from orchestrator.launch.batches import (
     profile_secrets,
@@ -23,9 +24,7 @@ from orchestrator.ledger.runs import (
     NewJob,
     NewRun,
 )
-from orchestrator.machine_identity import own_start_ticks, this_machine_identity
 from orchestrator.masking import masked_tree, masked_words
-from orchestrator.ownership import user_name
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
 

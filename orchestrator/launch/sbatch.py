@@ -17,7 +17,8 @@ from itertools import groupby
 from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
-from orchestrator.job_dir import FOLDER_MODE, Unreadable
+from orchestrator.files import FOLDER_MODE, Unreadable
+from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import CanaryJob, RunPlan, has_passed
 from orchestrator.launch.submission_files import COMMENT, OwnScript, read_own_script, write_sent
@@ -35,8 +36,6 @@ from orchestrator.ledger.submissions import (
     under_way_of,
 )
 from orchestrator.ledger.tables import OPEN
-from orchestrator.machine_identity import own_start_ticks, this_machine_identity
-from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import private_folder, read_job_file
+from orchestrator.files import private_folder, read_job_file
+from orchestrator.identity import read_own_file, require_own_folder
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ledger.tables import SchedulerKind
-from orchestrator.ownership import read_own_file, require_own_folder
 
 JOB_SCRIPT = "job.sh"
 _SEVERAL = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?:array|queue)\.sh|[0-9a-f]{16}\.(?:array|queue)\.sh")

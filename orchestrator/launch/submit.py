@@ -16,7 +16,8 @@ from types import FrameType
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import private_folder
+from orchestrator.files import private_folder
+from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
     Batch,
     FailedNodes,
@@ -38,7 +39,6 @@ from orchestrator.ledger.rows import LatestAttempt
 from orchestrator.ledger.runs import Disposition, Missing, Recorded, latest_attempts, new_run, record_run_options
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
-from orchestrator.ownership import NotOwn, require_own_folder
 from orchestrator.paths import Folders, short_name
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named

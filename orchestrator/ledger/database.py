@@ -17,9 +17,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError, Unreachable
+from orchestrator.identity import user_name, why_not_own_path
 from orchestrator.ledger.column_types import CheckedSession, WrongRows, WrongValue
 from orchestrator.ledger.locks import require_locks, require_rollback_journal
-from orchestrator.ownership import user_name, why_not_own_path
 
 SCHEMA = "0007"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""

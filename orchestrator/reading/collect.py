@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.errors import ReproError
-from orchestrator.job_dir import open_job_file, read_record
+from orchestrator.files import open_job_file, read_record
 from orchestrator.ledger.attempts import rows_of_attempts, unjudged_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from orchestrator.job_dir import open_job_file
+from orchestrator.files import open_job_file
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.reading.facts import LogFacts
 

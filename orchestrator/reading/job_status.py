@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import tail_bytes
+from orchestrator.files import tail_bytes
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.attempts import experiment_counts, job_specs
 from orchestrator.ledger.database import Ledger, now

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import Unreadable, open_job_file, read_job_file, tail_bytes
+from orchestrator.files import Unreadable, open_job_file, read_job_file, tail_bytes
 from orchestrator.ledger.rows import JobRow
 from orchestrator.masking import hidden_values, secret_values
 

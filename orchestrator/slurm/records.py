@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Literal
 
-from orchestrator.ownership import name_of_user
+from orchestrator.identity import name_of_user
 from orchestrator.slurm.notation import expand_array_id, parse_time_limit
 from orchestrator.slurm.states import Phase, base_state, phase_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.catalog.case import Case
 from orchestrator.config.model import Text
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import private_folder
+from orchestrator.files import private_folder
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.model import ModelShape, Training
 from orchestrator.paths import Folders

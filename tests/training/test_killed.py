@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.executors import local_state
 from orchestrator.launch.render import Script, render_queue
 from orchestrator.megatron.logs.root_cause import cause

@@ -18,14 +18,12 @@ PACKAGE = Path(orchestrator.__file__).parent
 CHECKOUT = PACKAGE.parent
 
 FLOORS = {
-    "atomic_write": 1,
     "errors": 1,
-    "job_dir": 1,
+    "files": 1,
+    "identity": 1,
     "job_spec": 1,
-    "machine_identity": 1,
     "masking": 1,
     "megatron": 1,
-    "ownership": 1,
     "paths": 1,
     "pretrain": 1,
     "secret_patterns": 1,
@@ -45,14 +43,14 @@ FLOORS = {
 }
 # Within a floor, imports go in one direction only.
 SAME_FLOOR = {
-    ("atomic_write", "errors"),
-    ("job_dir", "errors"),
+    ("files", "errors"),
+    ("identity", "errors"),
+    ("identity", "files"),
     ("job_spec", "megatron"),
     ("masking", "secret_patterns"),
-    ("ownership", "errors"),
     ("paths", "errors"),
-    ("paths", "job_dir"),
-    ("paths", "ownership"),
+    ("paths", "files"),
+    ("paths", "identity"),
     ("results", "reading"),
 }
 MOST_LINES_OF_A_FILE = 400

@@ -16,9 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from orchestrator.atomic_write import written_whole
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import single_name
+from orchestrator.files import single_name, written_whole
 from orchestrator.reading.logs import decompressed as in_pieces
 
 LEVEL = 3

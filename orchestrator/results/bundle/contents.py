@@ -12,7 +12,7 @@ from pathlib import Path
 import orchestrator
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import open_job_file, read_job_file
+from orchestrator.files import open_job_file, read_job_file
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import file_offsets

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.catalog.library import Entry, read_experiment
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import single_name
+from orchestrator.files import single_name
 from orchestrator.ledger.attempts import rows_of_attempts
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.measurements import Measurement, record_measurements

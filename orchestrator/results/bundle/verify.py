@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import single_name
+from orchestrator.files import single_name
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.bundle.rederive import BROKEN, About, Check, rederive, text_of
 from orchestrator.results.bundle.write import ABOUT, FORMAT, MANIFEST, SUMS

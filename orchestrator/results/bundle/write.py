@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.atomic_write import written_whole
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import written_whole
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import OPEN
 from orchestrator.masking import masked

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.atomic_write import written_whole
 from orchestrator.catalog.experiment import PAPER, PublishedPoint
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import written_whole
 from orchestrator.results.cases import Result
 from orchestrator.results.plot.marks import draw_bars, draw_lines, legend
 from orchestrator.results.plot.panels import Panel, panels, positions_of, set_x, set_y, ticks

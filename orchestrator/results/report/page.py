@@ -15,9 +15,9 @@ from typing import Any
 import jinja2
 
 from orchestrator import __version__
-from orchestrator.atomic_write import written_whole
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
+from orchestrator.files import written_whole
 from orchestrator.ledger.attempts import job_summaries
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.reports import attempt_origins, latest_moment, run_records, script_texts

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.expand import expand
-from orchestrator.job_dir import single_name
+from orchestrator.files import single_name
 from tests.unit.catalog.entries import shipped
 
 CASE = expand(shipped(), "cpu")[0]

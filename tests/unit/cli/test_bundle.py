@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.ownership import user_name
+from orchestrator.identity import user_name
 from orchestrator.paths import find_folders
 from orchestrator.results.bundle.verify import verify
 from tests.unit.cli.calling import Caller, Done

@@ -141,9 +141,9 @@ def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_job
     made.writes("a-id", "\n" + iterations(5))
     made.writes("b-id", iterations(8))
     read: list[tuple[str, int]] = []
-    from orchestrator import job_dir
+    from orchestrator import files
 
-    tail_bytes = job_dir.tail_bytes
+    tail_bytes = files.tail_bytes
 
     def counting(folder: Any, name: str, last: int) -> bytes:
         tail = tail_bytes(folder, name, last)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.submit import Submitted
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.ledger.attempts import job_rows

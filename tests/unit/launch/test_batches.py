@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.resolve import Cluster, find_cluster
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.batches import FailedNodes, batches_of, scripts_of, write_scripts
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.ledger.runs import Missing, NewAttempt

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.identity import this_machine_identity, user_name
 from orchestrator.launch import cancel as cancelling
 from orchestrator.launch.cancel import cancel, may_have_jobs
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, Attempt
-from orchestrator.machine_identity import this_machine_identity
-from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.ledger.making import new_ledger, new_run, record

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from orchestrator.clusters.resolve import find_cluster
+from orchestrator.identity import user_name
 from orchestrator.launch.cancel import why_not_the_attempts_job
 from orchestrator.launch.submit import submit
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
-from orchestrator.ownership import user_name
 from orchestrator.slurm.records import JobRecord, parse_queue
 from tests.unit.launch.slurm_stand_in import PROFILE, Slurm
 from tests.unit.launch.stand_in import Site

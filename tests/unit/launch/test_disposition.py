@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.catalog.case import Expectation
+from orchestrator.identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.launch.recover import sender_is_alive
 from orchestrator.launch.run_options import RunOptions
 from orchestrator.launch.submit import disposition_of
@@ -31,7 +32,6 @@ from orchestrator.ledger.tables import (
     VERIFIED,
     WAITING,
 )
-from orchestrator.machine_identity import MachineIdentity, own_start_ticks, this_machine_identity
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure, failure_named, pause_before
 from orchestrator.slurm.notation import time_limit_s

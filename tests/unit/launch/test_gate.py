@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.render import Script, render_array, render_queue
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clusters.program import image_rows
 from orchestrator.errors import Unreachable
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.images import Import, import_progress, render_import, wanted_images
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.executors import LocalScriptJob, local_state
 from orchestrator.launch.refresh import refresh

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.launch.executors import began_at, find_process, is_alive, local_state
 from orchestrator.ledger.database import now
 from tests.unit.launch.stand_in import wait_until

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.identity import MachineIdentity, this_machine_identity, user_name
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.refresh import refresh
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, SUBMITTING, WAITING, Attempt
-from orchestrator.machine_identity import MachineIdentity, this_machine_identity
-from orchestrator.ownership import user_name
 from tests.unit.ledger.making import new_ledger, new_run, record
 
 ELSEWHERE = "another-host"
@@ -77,6 +76,6 @@ def test_a_job_that_ran_before_the_machine_was_booted_again_has_ended(ledger: Le
     of_machine(ledger, replace(this_machine_identity(), machine_id="id", boot_id="earlier"), socket.gethostname())
     here = replace(this_machine_identity(), machine_id="id")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.machine_identity.this_machine_identity", lambda: here)
+        patch.setattr("orchestrator.identity.this_machine_identity", lambda: here)
         assert refresh(ledger).complaints == ()
     assert [row.state for row in job_rows(ledger)] == ["NODE_FAIL"]

@@ -19,7 +19,7 @@ import pytest
 from orchestrator.clusters.check_result import Finding
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError, Unreachable
-from orchestrator.job_dir import JobRecord, read_record
+from orchestrator.files import JobRecord, read_record
 from orchestrator.launch import probe
 from orchestrator.launch.executors import SlurmScriptExecutor
 from orchestrator.launch.probe import Probed, job_findings, probe_findings, probe_plan, with_probe_lines

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from orchestrator.errors import Unreachable
+from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import recover as settling
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import refresh
@@ -24,8 +25,6 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.reports import job_history
 from orchestrator.ledger.tables import OPEN, QUEUED, SUBMITTING, WAITING, Attempt
-from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
-from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord, Source
 from tests.unit.launch.stand_in import CHECKOUT, Site, wait_until

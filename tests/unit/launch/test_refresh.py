@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.identity import seconds_since_boot, this_machine_identity, user_name
 from orchestrator.launch import refresh as refreshing
 from orchestrator.launch.refresh import LOST_AFTER, refresh
 from orchestrator.ledger.attempts import job_rows, may_ask
@@ -17,8 +18,6 @@ from orchestrator.ledger.database import Ledger, now
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, LOST, RUNNING, WAITING, Attempt
-from orchestrator.machine_identity import seconds_since_boot, this_machine_identity
-from orchestrator.ownership import user_name
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
 from tests.unit.ledger.making import new_ledger, new_run, record

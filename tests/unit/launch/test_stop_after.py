@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.identity import user_name
 from orchestrator.launch.supervise import stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, RUNNING, VERIFIED, WAITING, Attempt
-from orchestrator.ownership import user_name
 from orchestrator.reading.failure import Failure
 from tests.unit.ledger.making import new_ledger, new_run, record
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.job_dir import open_job_file
+from orchestrator.files import open_job_file
 from orchestrator.ledger import attempts, measurements
 from orchestrator.ledger.attempts import Observation, job_rows, record_observations
 from orchestrator.ledger.database import Ledger

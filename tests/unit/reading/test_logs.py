@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.job_dir import Unreadable
+from orchestrator.files import Unreadable
 from orchestrator.reading import logs as module
 from orchestrator.reading.logs import LogFile, log_blocks, log_files
 

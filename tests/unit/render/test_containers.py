@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import ReproError
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.job_spec import Resources
 from orchestrator.planning.plan import Plan
 from tests.unit.render.standing import RUNTIMES, Stage, saying, sited, with_words

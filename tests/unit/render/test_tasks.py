@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.job_dir import read_record
+from orchestrator.files import read_record
 from orchestrator.job_spec import Resources
 from orchestrator.launch.directives import directives, srun_options
 from orchestrator.planning.plan import Plan

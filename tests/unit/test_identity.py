@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.ownership import NotOwn, read_own_file, require_own_folder, why_not_own_path
+from orchestrator.identity import NotOwn, read_own_file, require_own_folder, why_not_own_path
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

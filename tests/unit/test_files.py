@@ -1,4 +1,4 @@
-"""Files that jobs write: read where they are files, refused where they lead elsewhere, never taken for empty."""
+"""Files: reading of what jobs leave, records of scripts, and files that are written whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_USER_ERROR, ReproError
-from orchestrator.job_dir import (
+from orchestrator.files import (
     Unreadable,
     open_job_file,
     private_folder,
     read_job_file,
     read_record,
+    require_place,
     single_name,
     tail_bytes,
+    written_whole,
 )
 from orchestrator.reading.logs import log_blocks
 
@@ -229,3 +232,79 @@ def test_a_file_in_a_folders_place_is_an_error_and_stays(tmp_path: Path) -> None
     with pytest.raises(OSError, match="exists|Not a directory"):
         private_folder(tmp_path / "runs" / "one")
     assert (tmp_path / "runs").read_text() == "a file"
+
+
+LINES = ("exit_code=3", "at=2026-11-21T16:00:00Z", "host=n1", "scheduler_id=8_1", "pid=77")
+
+
+def record(folder: Path, *lines: str) -> Path:
+    (folder / "end").write_text("".join(f"{line}\n" for line in lines))
+    return folder / "end"
+
+
+def test_a_record_is_read_back_as_the_script_wrote_it(tmp_path: Path) -> None:
+    found = read_record(record(tmp_path, "event=end", *LINES))
+    assert found is not None and (found.exit_code, found.scheduler_id, found.pid) == (3, "8_1", 77)
+    assert (found.at, found.host, found.image, found.outside_image) == (datetime(2026, 11, 21, 16), "n1", None, None)
+
+
+@pytest.mark.parametrize("missing", range(len(LINES)))
+def test_half_a_record_is_none(tmp_path: Path, missing: int) -> None:
+    assert read_record(record(tmp_path, *LINES[:missing], *LINES[missing + 1 :])) is None
+    assert read_record(tmp_path / "start") is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "wrong"),
+    [
+        ("2/2", None),
+        ("1/2", "1 of 2 nodes ran it inside a=b.sqsh"),
+        ("0/2", "0 of 2 nodes ran it inside a=b.sqsh"),
+        ("", "none of its nodes ran it inside a=b.sqsh"),
+    ],
+)
+def test_only_a_proof_from_every_node_is_complete(tmp_path: Path, inside: str, wrong: str | None) -> None:
+    found = read_record(record(tmp_path, *LINES, "image=a=b.sqsh", f"inside_image={inside}"))
+    assert found is not None and found.outside_image == wrong
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ReproError("x"), OSError(28, "No space left on device")])
+def test_what_is_cut_off_leaves_what_was_there_and_no_half_beside_it(tmp_path: Path, error: BaseException) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("before")
+    with pytest.raises((KeyboardInterrupt, ReproError)) as found, written_whole(file) as part:
+        part.write_text("half")
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"] and file.read_text() == "before"
+    if isinstance(error, OSError):
+        assert str(found.value) == f"{file}: cannot be written (No space left on device)"
+
+
+def test_what_is_written_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("before")
+    with written_whole(file) as part:
+        part.write_text("after")
+        assert file.read_text() == "before"
+    assert file.read_text() == "after" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_where_no_file_can_stand_a_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "taken").write_text("")
+    said = {
+        tmp_path: f"{tmp_path}: a folder, not a file. Hint: name a file in it",
+        tmp_path / "taken" / "x.csv": f"{tmp_path}/taken/x.csv: {tmp_path}/taken is no folder",
+        tmp_path
+        / "no"
+        / "x.csv": f"{tmp_path}/no/x.csv: there is no folder {tmp_path}/no. Hint: mkdir -p {tmp_path}/no",
+        Path("/dev/null"): "/dev/null: no regular file. Hint: leave -o out, and redirect what is printed",
+    }
+    for file, line in said.items():
+        with pytest.raises(ReproError) as found:
+            require_place(file)
+        assert str(found.value) == line
+    require_place(tmp_path / "x.csv")
+    require_place(tmp_path / "taken")
+    monkeypatch.setattr("os.access", lambda _path, _how: False)
+    with pytest.raises(ReproError, match="is read-only to you. Hint: name a file elsewhere$"):
+        require_place(tmp_path / "x.csv")

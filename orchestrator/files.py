@@ -1,11 +1,13 @@
-"""Job folders: safe reading and writing of files that jobs leave, and the start and end records of a script."""
+"""Files: safe reading of what jobs leave, start and end records of scripts, and files that are written whole."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,8 +21,8 @@ FOLDER_MODE = 0o750
 _LONGEST_NAME = 255
 """Longest file name in bytes on Linux file systems."""
 
-# O_PATH opens a folder that may be entered but not listed. macOS does not have it.
-_PASS_THROUGH: int = getattr(os, "O_PATH", os.O_RDONLY)
+PASS_THROUGH: int = getattr(os, "O_PATH", os.O_RDONLY)
+"""Flag that opens a folder which may be entered but not listed. macOS does not have it."""
 
 
 class Unreadable(ReproError):
@@ -122,7 +124,7 @@ def _open_folder(folder: Path) -> int:
             raise ReproError(
                 Problem(f"is a link that leads out of {folder.parent}, so it is not followed", f"{folder}:")
             )
-    return os.open(real, _PASS_THROUGH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    return os.open(real, PASS_THROUGH | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
 def _require_file(status: os.stat_result, path: Path) -> None:
@@ -195,3 +197,33 @@ def read_record(path: Path) -> JobRecord | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+@contextlib.contextmanager
+def written_whole(file: Path) -> Iterator[Path]:
+    """Yield a path to write to. It replaces the file at the end, so an interrupted command leaves no partial file."""
+    part = file.with_name(f".{file.name}.part{file.suffix}")
+    try:
+        yield part
+        part.replace(file)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError):
+            raise ReproError(Problem(f"{file}: cannot be written ({error.strerror})")) from None
+        raise
+
+
+def require_place(file: Path) -> None:
+    """ReproError unless a file can be written there: said before all the work and not after it."""
+    folder = file.parent
+    if file.is_dir():
+        raise ReproError(Problem(f"{file}: a folder, not a file", hint="name a file in it"))
+    if file.exists() and not file.is_file():  # a device, whose place a file would take
+        raise ReproError(Problem(f"{file}: no regular file", hint="leave -o out, and redirect what is printed"))
+    if not folder.exists():
+        raise ReproError(Problem(f"{file}: there is no folder {folder}", hint=f"mkdir -p {shlex.quote(str(folder))}"))
+    if not folder.is_dir():
+        raise ReproError(Problem(f"{file}: {folder} is no folder"))
+    if not os.access(folder, os.W_OK):
+        raise ReproError(Problem(f"{file}: {folder} is read-only to you", hint="name a file elsewhere"))
