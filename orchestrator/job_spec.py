@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from orchestrator.megatron.model import Layout, ModelShape, Training
 
-Setting = bool | int | float | str
-T = TypeVar("T")
+Value = int | float | bool | str
+"""Value of a case on an axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class JobSpec:
     `gpu` and `peak_tflops` (TFLOP/s per GPU) are None for a job on CPU cores or on an unknown GPU.
     """
 
-    point: Mapping[str, Setting] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    point: Mapping[str, Value] = field(default_factory=dict)
+    settings: Mapping[str, Value] = field(default_factory=dict)
     device: str | None = None
     model: ModelShape | None = None
     layout: Layout | None = None
@@ -65,7 +65,7 @@ class JobSpec:
         """Return the iterations that do not count for metrics; 0 if they are not recorded."""
         return self.training.warmup_iterations if self.training else 0
 
-    def value(self, axis: str) -> Setting | None:
+    def value(self, axis: str) -> Value | None:
         """Return the job's value on an axis. Jobs without `settings` have only the values that name the case."""
         return (self.settings or self.point).get(axis)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.api.session import DEFAULT, Session
-from orchestrator.catalog.axes import Value
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select
 from orchestrator.catalog.expand import case_count, expand, scale_fields, values_on
 from orchestrator.catalog.experiment import PAPER, scale_names
@@ -22,6 +21,7 @@ from orchestrator.catalog.library import (
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster, layer_notes
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, plan_batch, read_budget, within_budget
 from orchestrator.planning.batch_report import BatchReport, PlanRow, batch_report, budget_text, with_exact_memory

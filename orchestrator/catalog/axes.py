@@ -10,12 +10,11 @@ from pydantic_core import PydanticCustomError
 
 from orchestrator.config.model import Count, Strict, Text, shortened
 from orchestrator.errors import did_you_mean
+from orchestrator.job_spec import Value
 from orchestrator.megatron.model import ContextCommunication, DdpKind, Recompute
 
 Flag = Annotated[bool, Field(strict=True)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-Value = int | float | bool | str
-"""Value of a case on an axis."""
 
 
 class ParallelAxes(Strict):
@@ -46,7 +45,7 @@ class ParallelAxes(Strict):
 
 
 class ModelAxes(Strict):
-    """Sizes of a model, named as in `ModelShape`."""
+    """Sizes of a model that an experiment gives: the fields of `ModelShape`, any of which may follow from a rule."""
 
     layers: Count | None = None
     hidden: Count | None = None

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.catalog.axes import AXES, Value, axis_hint, read_value
+from orchestrator.catalog.axes import AXES, axis_hint, read_value
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.errors import Problem, ReproError
+from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import short_name
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.catalog import validate
-from orchestrator.catalog.axes import AXES, Settings, Value
+from orchestrator.catalog.axes import AXES, ModelAxes, Settings
 from orchestrator.catalog.case import Case, Expectation
 from orchestrator.catalog.experiment import (
     PAPER,
@@ -23,9 +24,11 @@ from orchestrator.catalog.experiment import (
 from orchestrator.catalog.library import Entry
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.job_spec import Value
 from orchestrator.megatron.model import Layout, ModelShape, Training
 
-_SHAPE = ("layers", "hidden", "heads", "seq", "vocab")
+_SHAPE = tuple(field.name for field in dataclasses.fields(ModelShape) if field.default is dataclasses.MISSING)
+_REQUIRED = (*_SHAPE, "gpus", "mbs", "gbs")
 MOST_CASES = 20_000
 """Largest number of cases that is expanded. Listing more would take minutes."""
 
@@ -130,7 +133,7 @@ def _rows(fields: ScaleFields) -> Iterator[CaseFields]:
 def _case(entry: Entry, scale: str, fields: ScaleFields, shared: Mapping[str, Value], row: CaseFields) -> Case:
     varied = row.given()
     settings = _settings(entry, fields, {**shared, **varied})
-    for needed in (*_SHAPE, "gpus", "mbs", "gbs"):
+    for needed in _REQUIRED:
         if needed not in settings:
             raise RuleError(f"{needed} is neither in matrix, nor fixed, nor set by a rule")
     layout = _layout(settings)
@@ -214,8 +217,7 @@ def _names_in(text: str) -> set[str]:
 def _model(entry: Entry, fields: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
     named = entry.paper.models.get(str(settings.get("model")))
     family = fields.model.family or (named.family if named else None) or "gpt"
-    optional = ("ffn", "kv_groups", "experts", "experts_per_token")
-    given = {name: settings[name] for name in (*_SHAPE, *optional) if name in settings}
+    given = {name: settings[name] for name in ModelAxes.model_fields if name in settings}
     return ModelShape(**given, family=family)
 
 
@@ -286,7 +288,7 @@ class RuleError(ValueError):
     """Rule that cannot be read, or whose result is not a positive whole number."""
 
 
-def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | float | bool | str:
+def evaluate(text: str, names: Mapping[str, Value]) -> Value:
     """Return the value of a rule. RuleError if a division has a remainder."""
     if len(text) > _LONGEST:
         raise RuleError(f"rule `{text[:40]}...` is longer than {_LONGEST} characters")
@@ -304,7 +306,7 @@ def evaluate(text: str, names: Mapping[str, int | float | bool | str]) -> int | 
     return value
 
 
-def _value(node: ast.expr, text: str, names: Mapping[str, int | float | bool | str]) -> int:
+def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.Name):

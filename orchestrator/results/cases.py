@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.catalog.axes import Settings, Value
+from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
+from orchestrator.job_spec import Value
 from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED, VERIFIED

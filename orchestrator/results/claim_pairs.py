@@ -8,9 +8,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.catalog.axes import Settings, Value
+from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.claims import ClosesClaim, LossCurveClaim, RatioClaim
 from orchestrator.catalog.expand import scale_fields
+from orchestrator.job_spec import Value
 from orchestrator.results.cases import Result
 from orchestrator.results.evidence import (
     Evidence,

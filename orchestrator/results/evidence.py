@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from orchestrator.catalog.axes import Settings, Value
+from orchestrator.catalog.axes import Settings
 from orchestrator.catalog.case import shown_value
 from orchestrator.catalog.library import Entry
+from orchestrator.job_spec import Value
 from orchestrator.results.cases import NOT_RATES, Result, results_by_series
 
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.catalog.axes import AXES, Value
+from orchestrator.catalog.axes import AXES
 from orchestrator.catalog.expand import expand
 from orchestrator.errors import ReproError
+from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from tests.unit.catalog.entries import shipped
 
