@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import solve_offload
@@ -25,7 +25,22 @@ from orchestrator.workloads import find_workload
 CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
-PlanRow = dict[str, Any]
+PlanRow = dict[str, str | int | float | None]
+
+
+class _AllTotals(TypedDict):
+    cases: int
+    refused: int
+    jobs: int
+    gpu_hours: float
+    most_gpus: int
+
+
+class Totals(_AllTotals, total=False):
+    """Totals of a plan. `run_s`, the seconds of all jobs one after another, is only present with a time budget."""
+
+    run_s: float
+    time_budget_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +81,19 @@ class BatchReport:
         ]
 
     @property
-    def totals(self) -> PlanRow:
+    def totals(self) -> Totals:
         """Return the numbers of cases and jobs, their GPU-hours and the largest job."""
-        jobs, budgeted = self.batch.jobs, self.budgeted
-        budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
-        return {
-            "cases": len(self.batch.planned),
-            "refused": len(self.batch.refused),
-            "jobs": len(jobs),
-            "gpu_hours": round(self.batch.gpu_hours, 2),
-            "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
-            **budget,
-        }
+        jobs = self.batch.jobs
+        totals = Totals(
+            cases=len(self.batch.planned),
+            refused=len(self.batch.refused),
+            jobs=len(jobs),
+            gpu_hours=round(self.batch.gpu_hours, 2),
+            most_gpus=max((job.case.layout.gpus for job in jobs), default=0),
+        )
+        if self.budgeted:
+            totals["run_s"], totals["time_budget_s"] = round(self.budgeted.total_s, 1), self.budgeted.budget_s
+        return totals
 
 
 def batch_report(
@@ -188,7 +204,7 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
     case, cost = planned.case, planned.checked.cost
     assert cost is not None
     memory, duration = cost.memory, cost.duration
-    pinned_gb = memory and memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9
+    pinned_gb = memory.offloaded_bytes * case.layout.gpus / cost.nodes / 1e9 if memory else 0.0
     return {
         **({"experiment": planned.entry.short_name} if several else {}),
         "case": case.name,
@@ -196,13 +212,13 @@ def _row(planned: PlannedCase, several: bool) -> PlanRow:
         "gpus": case.layout.gpus,
         "microbatches": case.layout.microbatches,
         "bubble": round(case.layout.bubble(), 4),
-        "parameters_b": memory and round(memory.parameters / 1e9, 3),
-        "memory_gb": memory and round(memory.total_bytes / 1e9, 1),
+        "parameters_b": round(memory.parameters / 1e9, 3) if memory else None,
+        "memory_gb": round(memory.total_bytes / 1e9, 1) if memory else None,
         "usable_gb": cost.usable_bytes and round(cost.usable_bytes / 1e9, 1),
         "fit": cost.fit,
         "pinned_gb_per_node": round(pinned_gb, 1) if pinned_gb else None,
-        "iteration_s": duration and round(duration.iteration_ms / 1e3, 3),
-        "uncertainty": duration and round(duration.uncertainty, 3),
+        "iteration_s": round(duration.iteration_ms / 1e3, 3) if duration else None,
+        "uncertainty": round(duration.uncertainty, 3) if duration else None,
         "job_min": cost.job_s and round(cost.job_s / 60, 1),
         "time_limit": planned.checked.resources.time_limit,
         "gpu_hours": cost.gpu_hours and round(cost.gpu_hours, 2),

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryFacts
@@ -113,7 +113,8 @@ def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
         for _ in range(min(_MOST_CHILDREN, len(jobs))):
             assign_next(None)
         while busy:
-            for child in cast("list[_Child]", wait(cast(Any, list(busy)))):
+            ready = wait([child.fileno() for child in busy])
+            for child in [child for child in busy if child.fileno() in ready]:
                 results[busy.pop(child)] = child.result()
                 if waiting:
                     assign_next(child)

@@ -15,16 +15,17 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
+from torch._ops import OpOverload
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -33,9 +34,15 @@ from orchestrator.planning.exact import ExactJob, RankMemory
 from orchestrator.pretrain.arguments import TrainingArguments, parse_arguments
 from orchestrator.pretrain.layout import Layout, refusals
 
+if TYPE_CHECKING:
+    from megatron.core.distributed import DistributedDataParallel
+
 _META = torch.device("meta")
 _GPU = torch.device("cuda")  # only its name is used, to select the options for a GPU
 _BLOCK_BYTES = 512  # torch's CUDA allocator rounds the size of a tensor up to this
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass
@@ -60,14 +67,14 @@ class LiveBytes(TorchDispatchMode):
         self._graphs: dict[int | None, Pool] = {}
         self._current = self._ordinary
         self.compiled_depth = 0
-        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> LiveBytes:
         LiveBytes.counting = self
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         LiveBytes.counting = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -97,19 +104,25 @@ class LiveBytes(TorchDispatchMode):
         if not self.compiled_depth:
             self._current.peak = max(self._current.peak, self._current.now)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         if func.namespace == "c10d":
             return _communicated(func, args)
-        if func is torch.ops.aten.copy_.default and args[1].is_meta and not args[0].is_meta:
+        if func is torch.ops.aten.copy_.default and _is_meta(args[1]) and not _is_meta(args[0]):
             return args[0]  # a copy to the host, whose memory is not planned
         out = func(*args, **(kwargs or {}))
         for tensor in tree_iter(out):
-            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+            if _is_meta(tensor):
                 self._count(tensor.untyped_storage())
         self.note_peak()
         return out
 
-    def _count(self, storage: Any) -> None:
+    def _count(self, storage: torch.UntypedStorage) -> None:
         if storage not in self._sizes:
             size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
             self._sizes[storage] = size
@@ -121,7 +134,11 @@ def _free(pool: Pool, size: int) -> None:
     pool.now -= size
 
 
-def _communicated(func: Any, args: Any) -> Any:
+def _is_meta(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.is_meta
+
+
+def _communicated(func: OpOverload, args: Sequence[object]) -> object:
     """Return the results of a collective, which has no kernel for meta tensors: first argument, handle or both."""
     results = [FakeWork().boxed() if "Work" in str(result.type) else args[0] for result in func._schema.returns]
     return results[0] if len(results) == 1 else tuple(results)
@@ -174,7 +191,7 @@ def _plan(job: ExactJob, arguments: TrainingArguments, layout: Layout, rank: int
     )
 
 
-def _run(arguments: TrainingArguments, layout: Layout, chunks: list[Any], live: LiveBytes) -> None:
+def _run(arguments: TrainingArguments, layout: Layout, chunks: list[DistributedDataParallel], live: LiveBytes) -> None:
     """Run one iteration in Megatron-Core's schedule, then record the graphs that a GPU would record."""
     from orchestrator.pretrain.data import Batches
     from orchestrator.pretrain.graph import graph_scope
@@ -202,7 +219,7 @@ def _enough_microbatches(layout: Layout, stage: int) -> int:
     return min(layout.num_microbatches, 2 * stages if layout.virtual_stages > 1 else stages - stage + 1)
 
 
-def _optimizer_bytes(arguments: TrainingArguments, chunks: list[Any]) -> int:
+def _optimizer_bytes(arguments: TrainingArguments, chunks: list[DistributedDataParallel]) -> int:
     """Return the bytes of Adam's two fp32 moments and the fp32 copy of 16-bit weights: 8 or 12 per parameter.
 
     With the distributed optimizer each data-parallel rank has a share of every gradient buffer, with padding.
@@ -242,7 +259,7 @@ def _dropout(tensor: torch.Tensor, probability: float, train: bool) -> torch.Ten
     return torch.native_dropout(tensor, probability, train)[0] if train and probability else tensor
 
 
-def _replace(owner: Any, name: str, value: Any) -> None:
+def _replace(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
@@ -256,11 +273,11 @@ def _import_with_compiled() -> None:
         _replace(torch, "compile", compile_before)
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Count only a function's results and the tensors kept for the backward pass, not its intermediates."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         live = LiveBytes.counting
         if live is None:
             return function(*args, **kwargs)
@@ -281,7 +298,7 @@ def _skip_other_groups() -> None:
 
     create = parallel_state.create_group
 
-    def create_own_group(ranks: Any = None, **options: Any) -> Any:
+    def create_own_group(ranks: Sequence[int] | None = None, **options: object) -> object:
         return None if ranks is not None and dist.get_rank() not in ranks else create(ranks, **options)
 
     _replace(parallel_state, "create_group", create_own_group)
@@ -300,13 +317,13 @@ def _add_extensions() -> None:
     _add_extension("scaled_masked_softmax_cuda", get_batch_per_block=lambda *_: 1)
 
 
-def _add_extension(name: str, **functions: Callable[..., Any]) -> None:
+def _add_extension(name: str, **functions: Callable[..., object]) -> None:
     module = ModuleType(name)
     vars(module).update(functions)
     sys.modules[name] = module
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: object) -> None:
     return None
 
 
@@ -318,7 +335,7 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
     accepted = signature(DotProductAttention).parameters
 
     class MegatronAttention(DotProductAttention):  # type: ignore[misc]
-        def __init__(self, *args: Any, **options: Any) -> None:
+        def __init__(self, *args: object, **options: object) -> None:
             super().__init__(*args, **{name: value for name, value in options.items() if name in accepted})
 
     unfused = job.attention == "unfused"
@@ -331,12 +348,17 @@ def _choose_attention(job: ExactJob, arguments: TrainingArguments) -> None:
 
 
 def _flash_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **options: Any
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *_: object,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    **_others: object,
 ) -> torch.Tensor:
     """Run the flash kernel, which keeps its output and a log-sum per row. Without data torch would keep the scores."""
-    dropout, scale = options.get("dropout_p", 0.0), options.get("scale")
     flash = torch.ops.aten._scaled_dot_product_flash_attention
-    output: torch.Tensor = flash(query, key, value, dropout, True, False, scale=scale)[0]
+    output: torch.Tensor = flash(query, key, value, dropout_p, True, False, scale=scale)[0]
     return output
 
 
@@ -346,12 +368,11 @@ def serve() -> None:
     os.dup2(2, 1)  # libraries print to stderr
     prepare()
     for line in sys.stdin:
-        print(json.dumps(_answer(json.loads(line))), file=answers, flush=True)
+        print(json.dumps(_answer(ExactJob(**json.loads(line)))), file=answers, flush=True)
 
 
-def _answer(fields: dict[str, Any]) -> dict[str, Any]:
+def _answer(job: ExactJob) -> dict[str, object]:
     started = time.perf_counter()
-    job = ExactJob(**fields)
     messages = io.StringIO()
     try:
         with redirect_stderr(messages):

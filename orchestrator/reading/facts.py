@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -71,68 +71,61 @@ class LogFacts:
     alpa: AlpaRow | None = None
     unfinished: Unfinished = field(default_factory=Unfinished)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return all facts in types of JSON. NaN and infinity become text."""
         return {"version": VERSION} | {name: _plain(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> LogFacts:
+    def from_json(cls, stored: Mapping[str, object]) -> LogFacts:
         """Return the facts that `as_json` gave. Raise ValueError for those of another version."""
         if stored.get("version") != VERSION:
             raise ValueError(f"facts of version {stored.get('version')}")
-        values = {fact.name: stored[fact.name] for fact in fields(cls)}
-        world, alpa, loss = values["world"], values["alpa"], values["validation_loss"]
-        return cls(
-            **values
-            | {
-                "world": WorldLine(**world) if world is not None else None,
-                "alpa": _alpa_row(alpa) if alpa is not None else None,
-                "parameters": {(ranks[0], ranks[1]): count for ranks, count in _by_ranks(values["parameters"])},
-                "timers_ms": {name: (least, most) for name, (least, most) in values["timers_ms"].items()},
-                "validation_loss": float(loss) if loss is not None else None,
-                "unfinished": _unfinished(values["unfinished"]),
-            }
-        )
+        values: dict[str, Any] = {fact.name: stored[fact.name] for fact in fields(cls)}
+        world, alpa, unfinished = values["world"], values["alpa"], values["unfinished"]
+        if alpa is not None:
+            alpa = alpa | {name: _number(alpa[name]) for name in ("tflops", "parameters_billion")}
+        shards = {(ranks[0], ranks[1], ranks[2]): count for ranks, count in _by_ranks(unfinished["shards"])}
+        values |= {
+            "world": WorldLine(**world) if world is not None else None,
+            "alpa": AlpaRow(**alpa) if alpa is not None else None,
+            "parameters": {(ranks[0], ranks[1]): count for ranks, count in _by_ranks(values["parameters"])},
+            "timers_ms": {name: (least, most) for name, (least, most) in values["timers_ms"].items()},
+            "validation_loss": _number(values["validation_loss"]),
+            "unfinished": Unfinished(**unfinished | {"shards": shards}),
+        }
+        return cls(**values)
 
 
 def merged_facts(files: Sequence[LogFacts]) -> LogFacts:
     """Merge the facts of a job's log files, such as one file for each rank. Reading does not continue from them.
 
-    A fact that only one file has is kept. Of sizes of memory the largest counts, but if a file has the memory of all
-    ranks, only its sizes count.
+    A fact that only one file has is kept, and of others that of the first file. Of sizes of memory the largest counts,
+    but if a file has the memory of all ranks, only its sizes count.
     """
     if len(files) == 1:
         return files[0]
     with_memory_of_all = [facts for facts in files if facts.memory_is_of_all] or files
     merged: dict[str, Any] = {}
-    for name in (fact.name for fact in fields(LogFacts)):
+    for name in (fact.name for fact in fields(LogFacts) if fact.name != "unfinished"):
         source = with_memory_of_all if name in _SIZES else files
         present = [value for facts in source if (value := getattr(facts, name))]
-        if present and name != "unfinished":
-            merged[name] = _MERGE.get(name, _first)(present)
+        if not present:
+            continue
+        if name in (*_SIZES, "restarts", "last_iteration"):
+            merged[name] = max(present)
+        elif name == "odd_lines":
+            merged[name] = sum(present)
+        elif name == "parameters":
+            merged[name] = {ranks: count for parameters in present for ranks, count in parameters.items()}
+        else:
+            merged[name] = present[0]
     return LogFacts(**merged)
 
 
 _SIZES = ("max_allocated_bytes", "max_reserved_bytes", "device_used_bytes")
 
 
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
-def _union(values: Sequence[dict[tuple[int, int], int]]) -> dict[tuple[int, int], int]:
-    return {ranks: count for parameters in values for ranks, count in parameters.items()}
-
-
-_MERGE: dict[str, Callable[[Sequence[Any]], Any]] = {
-    **dict.fromkeys((*_SIZES, "restarts", "last_iteration"), max),
-    "odd_lines": sum,
-    "parameters": _union,
-}
-"""Functions that merge a fact of several files; for the other facts the first file counts."""
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {",".join(map(str, key)) if isinstance(key, tuple) else key: _plain(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -140,15 +133,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _alpa_row(stored: Mapping[str, Any]) -> AlpaRow:
-    numbers = {name: stored[name] for name in ("tflops", "parameters_billion")}
-    return AlpaRow(**{**stored, **{name: None if text is None else float(text) for name, text in numbers.items()}})
+def _number(stored: str | float | None) -> float | None:
+    return None if stored is None else float(stored)
 
 
 def _by_ranks(stored: Mapping[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
     return ((tuple(map(int, ranks.split(","))), count) for ranks, count in stored.items())
-
-
-def _unfinished(stored: Mapping[str, Any]) -> Unfinished:
-    shards = {(ranks[0], ranks[1], ranks[2]): count for ranks, count in _by_ranks(stored["shards"])}
-    return Unfinished(**{**stored, "shards": shards})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,24 +59,53 @@ def sampled_metrics(folder: Path, facts: LogFacts) -> list[MeasuredMetric]:
     `facts`, if there are any: both clocks are the node's local time. Ranks that wait for one another at the start are
     busy too, and use half the power. Raise Unreadable or ReproError as `open_job_file` does.
     """
-    samples = list(samples_of(folder))
-    if not samples:
-        return []
     start, end = (_time(text or "", "%Y-%m-%d %H:%M:%S") for text in (facts.measured_from, facts.measured_until))
-    measured = [sample for sample in samples if start and end and sample.at and start <= sample.at <= end]
-    busy = [sample for sample in measured or samples if sample.is_busy]
-    power_w = [sample.power_w for sample in busy if sample.power_w is not None]
-    clock_mhz = [sample.clock_mhz for sample in busy if sample.clock_mhz is not None]
-    temperature_c = [sample.temperature_c for sample in busy if sample.temperature_c is not None]
-    metrics = [
-        _maximum("gpu_memory_used_gb", [sample.memory_used_bytes / 1e9 for sample in samples], "GB"),
-        *([_median("gpu_power_w", power_w, "W")] if power_w else []),
-        *([_median("gpu_clock_mhz", clock_mhz, "MHz")] if clock_mhz else []),
-        *([_maximum("gpu_temperature_c", temperature_c, "degC")] if temperature_c else []),
-        _share("gpu_power_capped_percent", busy, _POWER_CAPPED),
-        _share("gpu_slowed_percent", busy, _SLOWED),
-    ]
-    return [metric for metric in metrics if metric.count]
+    memory_gb, measured, others = array("d"), _BusyGpus(), _BusyGpus()
+    for sample in samples_of(folder):
+        memory_gb.append(sample.memory_used_bytes / 1e9)
+        is_measured = start and end and sample.at and start <= sample.at <= end
+        (measured if is_measured else others).add(sample)
+    if not memory_gb:
+        return []
+    return [_maximum("gpu_memory_used_gb", memory_gb, "GB"), *(measured if measured.samples else others).metrics()]
+
+
+class _BusyGpus:
+    """Values of busy GPUs. A large job has millions of samples, so a value takes 8 bytes."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._busy = self._power_capped = self._slowed = 0
+        self._power_w, self._clock_mhz, self._temperature_c = array("d"), array("d"), array("d")
+
+    def add(self, sample: GpuSample) -> None:
+        """Add a sample, if its GPU is busy."""
+        self.samples += 1
+        if not sample.is_busy:
+            return
+        self._busy += 1
+        self._power_capped += bool(sample.reasons & _POWER_CAPPED)
+        self._slowed += bool(sample.reasons & _SLOWED)
+        for values, value in (
+            (self._power_w, sample.power_w),
+            (self._clock_mhz, sample.clock_mhz),
+            (self._temperature_c, sample.temperature_c),
+        ):
+            if value is not None:
+                values.append(value)
+
+    def metrics(self) -> Iterator[MeasuredMetric]:
+        """Yield the metrics of the samples that have values."""
+        if self._power_w:
+            yield _median("gpu_power_w", self._power_w, "W")
+        if self._clock_mhz:
+            yield _median("gpu_clock_mhz", self._clock_mhz, "MHz")
+        if self._temperature_c:
+            yield _maximum("gpu_temperature_c", self._temperature_c, "degC")
+        if self._busy:
+            capped, slowed = 100 * self._power_capped / self._busy, 100 * self._slowed / self._busy
+            yield MeasuredMetric("gpu_power_capped_percent", capped, "%", None, self._busy)
+            yield MeasuredMetric("gpu_slowed_percent", slowed, "%", None, self._busy)
 
 
 def samples_of(folder: Path) -> Iterator[GpuSample]:
@@ -133,9 +163,3 @@ def _median(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
 
 def _maximum(name: str, values: Sequence[float], unit: str) -> MeasuredMetric:
     return MeasuredMetric(name, max(values), unit, None, len(values))
-
-
-def _share(name: str, busy: Sequence[GpuSample], bits: int) -> MeasuredMetric:
-    """Return the percentage of the samples of busy GPUs with one of these reasons."""
-    limited = sum(1 for sample in busy if sample.reasons & bits)
-    return MeasuredMetric(name, 100 * limited / len(busy) if busy else 0.0, "%", None, len(busy))
