@@ -1,13 +1,20 @@
 """Python interface: the functions behind the commands of `repro`. docs/python-api.md shows how to use them.
 
-Values in, values out: nothing is printed, and errors are ReproError. The names are loaded on first use, because the
-database, the scheduler's modules and YAML take longer to import than `repro --help` may take.
+Functions take and return values and print nothing. Errors are ReproError. The names of `_NAMES` are loaded on first
+use, because the database, the scheduler's modules and YAML take longer to import than `repro --help` may take.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypedDict, TypeVar, get_type_hints
+
+from orchestrator.errors import Problem, ReproError
+from orchestrator.paths import Folders, find_folders
 
 if TYPE_CHECKING:
     from orchestrator.api.figures import Bundle as Bundle
@@ -60,9 +67,6 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import submit as submit
     from orchestrator.api.runs import supervise as supervise
     from orchestrator.api.runs import wait as wait
-    from orchestrator.api.session import Reporter as Reporter
-    from orchestrator.api.session import Session as Session
-    from orchestrator.api.session import Silent as Silent
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
+    from orchestrator.ledger.database import Ledger as Ledger
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
     from orchestrator.ledger.reports import PastAttempt as PastAttempt
@@ -121,6 +126,163 @@ if TYPE_CHECKING:
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
 
+
+NOTHING_SUBMITTED = Problem("nothing was submitted yet", hint="repro submit figure-13 --cluster local --wait")
+
+
+class Reporter(Protocol):
+    """Receiver of messages while a function works."""
+
+    def message(self, text: str) -> None:
+        """Receive a line for the user: a note, a warning or what was done."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Receive the jobs that a function waits for, each time their states were read."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Receive a wrong value in the ledger. Its row is left out."""
+
+
+class Silent:
+    """Reporter that does nothing. A wrong value in the ledger is an error."""
+
+    def message(self, text: str) -> None:
+        """Ignore the line."""
+
+    def progress(self, jobs: Sequence[JobRow]) -> None:
+        """Ignore the jobs."""
+
+    def wrong_value(self, problem: Problem) -> None:
+        """Raise ReproError: nobody would see that the row is left out."""
+        raise ReproError(problem)
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Ledger and reporter of a function. `database` is a file or a URL; None is `results.db` in the home folder.
+
+    `command` is the command line that is recorded with new runs; without one, it is the same command of `repro`.
+    """
+
+    database: str | None = None
+    reporter: Reporter = SILENT
+    command: tuple[str, ...] = ()
+    _opened: dict[str, Ledger] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def folders(self) -> Folders:
+        """Return the folders of the project as seen from the working folder."""
+        return find_folders()
+
+    def existing_ledger(self, *, create: bool = False, whole: bool = False) -> Ledger | None:
+        """Return the ledger; None if it does not exist and is not created.
+
+        The reporter gets each wrong value, whose row is left out. With `whole`, a wrong value is an error.
+        """
+        folders = self.folders
+        if not self.database and folders.refused is not None:
+            raise ReproError(folders.refused)
+        # Only here: a dry run must start without the database's modules.
+        from orchestrator.ledger.database import ledger_url, open_ledger
+
+        listener = None if whole or self.reporter is SILENT else self.reporter.wrong_value
+        url = ledger_url(self.database, folders.home)
+        key = f"{url} {whole}"
+        ledger = self._opened.get(key) or open_ledger(url, create=create, home=folders.home, listener=listener)
+        if ledger is not None:
+            self._opened[key] = ledger
+        return ledger
+
+    def ledger(self, *, whole: bool = False) -> Ledger:
+        """Return the ledger, or raise ReproError if nothing was submitted yet."""
+        ledger = self.existing_ledger(whole=whole)
+        if ledger is None:
+            raise ReproError(NOTHING_SUBMITTED)
+        return ledger
+
+    def note(self, texts: Iterable[str]) -> None:
+        """Report notes."""
+        for text in texts:
+            self.reporter.message(f"note: {text}")
+
+
+DEFAULT = Session()
+
+
+class RunFilter(TypedDict, total=False):
+    """Keywords that select runs of an experiment. None, the default, matches everything."""
+
+    scale: str | None
+    cluster: str | None
+    workload: str | None
+
+
+class JobFilter(RunFilter, total=False):
+    """Keywords that select jobs and cases. `where` has axis values: `pp=8,gbs=32`."""
+
+    where: str | None
+
+
+class CaseOptions(TypedDict, total=False):
+    """Keywords that select the cases to plan, and the time that they may take together: `10m` or `0:10:00`."""
+
+    scale: str | None
+    where: str | None
+    workload: str | None
+    time_budget: str | None
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def with_keywords(options: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that replaces `**name: Unpack[options]` by its keywords in a function's signature.
+
+    `help`, notebooks and Typer read the signature, and another keyword is a TypeError. The keywords come before the
+    function's own keyword-only parameters.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        [unpacked] = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
+        del function.__annotations__[unpacked]
+        plain = inspect.signature(function, eval_str=True)
+        own = [parameter for parameter in plain.parameters.values() if parameter.name != unpacked]
+        positional = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
+        keywords = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in get_type_hints(options, include_extras=True).items()
+        ]
+        signature = plain.replace(parameters=[*positional, *keywords, *own[len(positional) :]])
+
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            signature.bind(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return checked
+
+    return decorate
+
+
+def require_text(words: Iterable[str]) -> None:
+    """Raise ReproError for words with a NUL, or that are not UTF-8 and thus cannot be written into a script."""
+    problems: list[Problem] = []
+    for word in words:
+        if "\0" in word:
+            problems.append(Problem("contains a NUL character", f"{word!r}:", "remove it"))
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            problems.append(Problem("is not UTF-8 text", f"{word!r}:", "use UTF-8 characters"))
+    if problems:
+        raise ReproError(*problems)
+
+
 _NAMES = {
     "api.figures": (
         "Bundle BundleCheck Collected JudgedClaims Plotted PublishedComparison Report RunComparison bundle "
@@ -133,8 +295,6 @@ _NAMES = {
         "Rendered Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs render retry submit "
         "supervise wait"
     ),
-    "api.session": "Reporter Session Silent",
-    "atomic_write": "require_place",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "scale_names",
@@ -144,8 +304,10 @@ _NAMES = {
     "clusters.program": "ImageRow image_rows imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
     "config.yaml": "shown",
+    "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "Import import_images import_progress wanted_images",
+    "ledger.database": "Ledger",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",
@@ -178,4 +340,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULES)
+    return sorted([*_MODULES, "CaseOptions", "JobFilter", "Reporter", "RunFilter", "Session", "Silent"])

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.api.jobs import matches, require_workload, update, updated_ledger
-from orchestrator.api.session import DEFAULT, Session
-from orchestrator.catalog.case import parse_where
+from orchestrator.api import DEFAULT, JobFilter, RunFilter, Session, with_keywords
+from orchestrator.api.jobs import job_filter, update, updated_ledger
 from orchestrator.catalog.library import find_experiment, full_name
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import require_place, written_whole
@@ -33,6 +33,9 @@ from orchestrator.results.reference import ReferenceRow, beside_published
 from orchestrator.results.regression import CaseDiff, Side, compare_sides, rows_of_side, side_meant
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TABLE_FORMATS = ("md", "latex")
 """Export formats for readers: a table of cases, without iterations."""
@@ -72,40 +75,30 @@ class Collected:
             yield from formats.pieces(file_format, CASE_COLUMNS, {"cases": self.rows, "claims": self.claims})
 
 
+@with_keywords(RunFilter)
 def outcome(
-    experiment: str | None = None,
-    *,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
+    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
 ) -> FigureOutcome:
-    """Return the outcome of the experiment's latest matching run after a refresh; None matches everything."""
-    ledger = updated_ledger(session)
-    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
-    _note_program(figure, session)
+    """Return the outcome of the experiment's latest matching run, after an update."""
+    figure, _ = _outcome(updated_ledger(session), session, experiment, **selection)
     return figure
 
 
-def _note_program(figure: FigureOutcome, session: Session) -> None:
+def _outcome(
+    ledger: Ledger, session: Session, experiment: str | None, where: str | None = None, **selection: Unpack[RunFilter]
+) -> tuple[FigureOutcome, list[Result]]:
+    """Return the outcome of the latest matching run, and the results of its cases that match `where`."""
+    figure = read_outcome(ledger, session.folders, experiment, **selection)
     if figure.program:
         session.note([f"{figure.entry.short_name} with {figure.program}"])
+    return figure, figure.having(where)
 
 
-def collect(
-    experiment: str | None = None,
-    *,
-    where: str | None = None,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
-) -> Collected:
+@with_keywords(JobFilter)
+def collect(experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]) -> Collected:
     """Read the logs and return the rows and claims of the experiment's latest matching run."""
     ledger = updated_ledger(session, running=True)
-    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
-    _note_program(figure, session)
-    results = figure.having(where)
+    figure, results = _outcome(ledger, session, experiment, **selection)
     runs = runs_of(ledger, [result.row for result in results if result.row is not None])
     rows = export_rows(figure.entry, results, runs)
     return Collected(figure, rows, claim_rows(figure.claims), results, ledger)
@@ -136,19 +129,12 @@ class PublishedComparison:
         return bool(self.failures) or any(row.within is False for row in self.rows)
 
 
+@with_keywords(JobFilter)
 def compare(
-    experiment: str | None = None,
-    *,
-    where: str | None = None,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
+    experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
 ) -> PublishedComparison:
     """Compare the measured numbers of an experiment with the published ones."""
-    ledger = updated_ledger(session)
-    figure = read_outcome(ledger, session.folders, experiment, scale, cluster, workload)
-    results = figure.having(where)
+    figure, results = _outcome(updated_ledger(session), session, experiment, **selection)
     by_name = {result.case.name: result for result in results}
     return PublishedComparison(figure, by_name, beside_published(figure.entry, results))
 
@@ -167,29 +153,14 @@ class RunComparison:
         return [case for case in self.cases if case.change in ("regression", "now fails")]
 
 
+@with_keywords(JobFilter)
 def compare_runs(
-    a: str,
-    b: str,
-    experiment: str | None = None,
-    *,
-    where: str | None = None,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
+    a: str, b: str, experiment: str | None = None, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
 ) -> RunComparison:
     """Compare two sets of runs case by case. `a` and `b` are each a cluster, a date, a commit or a run."""
-    ledger = updated_ledger(session)
-    require_workload(workload)
-    wanted = parse_where(where)
-    rows = [
-        row
-        for row in job_rows(ledger, experiment=full_name(session.folders, experiment) if experiment else None)
-        if scale in (None, row.scale)
-        and cluster in (None, row.cluster)
-        and workload in (None, row.workload)
-        and matches(row, wanted)
-    ]
+    ledger, matches = updated_ledger(session), job_filter(**selection)
+    name = full_name(session.folders, experiment) if experiment else None
+    rows = [row for row in job_rows(ledger, experiment=name) if matches(row)]
     runs, codes = run_summaries(ledger), {row.code for row in rows}
     sides = [side_meant(word, runs, codes) for word in (a, b)]
     if sides[0] == sides[1]:
@@ -212,7 +183,7 @@ def compare_runs(
     by_cluster = not {side.kind for side in sides} & {"cluster", "run"}
     cases = compare_sides(rows_a, rows_b, metrics, metric_of, by_cluster)
     if not any(case.job_a and case.job_b for case in cases):
-        filters = ", ".join(filter(None, (experiment, scale, where, cluster, workload)))
+        filters = ", ".join(filter(None, [experiment, *map(str, filter(None, selection.values()))]))
         what = f"{sides[0]} and {sides[1]} share no case{f' of {filters}' if filters else ''}"
         raise ReproError(Problem(what, hint="repro status shows what was run"))
     return RunComparison(sides[0], sides[1], cases)
@@ -231,35 +202,29 @@ class JudgedClaims:
         return any(figure.failed for figure in self.outcomes)
 
 
+@with_keywords(RunFilter)
 def claims(
-    experiments: Sequence[str] = (),
-    *,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
+    experiments: Sequence[str] | str = (), *, session: Session = DEFAULT, **selection: Unpack[RunFilter]
 ) -> JudgedClaims:
     """Judge the claims of these experiments, or of all submitted ones, each at its latest matching run."""
     ledger = updated_ledger(session)
-    require_workload(workload)
     names = [experiments] if isinstance(experiments, str) else experiments
-    names = names or _submitted(ledger, scale, cluster, workload)
+    names = names or _submitted(ledger, **selection)
     if not names:
         raise ReproError(Problem("no such jobs were submitted", hint="repro status shows the jobs"))
     judged = JudgedClaims([], [])
     for name in names:
         try:
-            judged.outcomes.append(read_outcome(ledger, session.folders, name, scale, cluster, workload))
+            judged.outcomes.append(read_outcome(ledger, session.folders, name, **selection))
         except ReproError as error:  # the claims of the others are judged all the same
             judged.problems.extend(error.problems)
     return judged
 
 
-def _submitted(ledger: Ledger, scale: str | None, cluster: str | None, workload: str | None) -> list[str]:
+def _submitted(ledger: Ledger, **selection: Unpack[RunFilter]) -> list[str]:
     """Return the experiments that have such a job, in the order of their first runs."""
-    rows = [row for row in job_summaries(ledger) if scale in (None, row.scale)]
-    rows = [row for row in rows if cluster in (None, row.cluster) and workload in (None, row.workload)]
-    return list(dict.fromkeys(row.experiment for row in rows))
+    matches = job_filter(**selection)
+    return list(dict.fromkeys(row.experiment for row in job_summaries(ledger) if matches(row)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +235,18 @@ class Plotted:
     outcome: FigureOutcome
 
 
+@with_keywords(JobFilter)
 def plot(
     experiment: str | None = None,
     output: Path | str | None = None,
     *,
-    where: str | None = None,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
     session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> Plotted:
     """Draw an experiment on the paper's axes as png, svg or pdf. Replaces the file. Needs matplotlib."""
     if output is not None:
         require_plot_file(Path(output))
-    figure = outcome(experiment, scale=scale, cluster=cluster, workload=workload, session=session)
-    results = figure.having(where)
+    figure, results = _outcome(updated_ledger(session), session, experiment, **selection)
     if not any(result.is_verified for result in results):
         what = f"{figure.entry.short_name} at scale {figure.scale}: no verified case"
         raise ReproError(Problem(what, hint=f"repro status {figure.entry.short_name}"))
@@ -310,36 +272,35 @@ class Report:
     outcomes: list[FigureOutcome]
 
 
+@with_keywords(RunFilter)
 def report(
     output: Path | str,
-    experiments: Sequence[str] = (),
+    experiments: Sequence[str] | str = (),
     *,
-    scale: str | None = None,
-    cluster: str | None = None,
-    workload: str | None = None,
     force: bool = False,
     session: Session = DEFAULT,
+    **selection: Unpack[RunFilter],
 ) -> Report:
     """Write `index.html` into a folder: the outcomes of these experiments, or of all submitted ones."""
     output = Path(output)
     ledger = session.ledger()
     require_folder(output, force)
     session.note(update(ledger).complaints)
-    require_workload(workload)
-    names = list(dict.fromkeys(full_name(session.folders, name) for name in experiments))
+    submitted = sorted(_submitted(ledger, **selection))
+    given = [experiments] if isinstance(experiments, str) else experiments
+    names = list(dict.fromkeys(full_name(session.folders, name) for name in given))
     outcomes = []
-    for name in names or sorted(_submitted(ledger, scale, cluster, workload)):
+    for name in names or submitted:
         try:
-            outcomes.append(read_outcome(ledger, session.folders, name, scale, cluster, workload))
+            outcomes.append(read_outcome(ledger, session.folders, name, **selection))
         except ReproError as error:
             if names:
                 raise
             session.note([f"{name} is left out: {error.problems[0]}"])
     if not outcomes:
-        filters = " ".join(
-            filter(None, [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"])
-        )
-        what = " ".join(filter(None, ["no submitted experiment can be reported", filters]))
+        words = {"scale": "at", "cluster": "on", "workload": "with"}
+        filters = [f" {words[name]} {value}" for name, value in selection.items() if value]
+        what = f"no submitted experiment can be reported{''.join(filters)}"
         raise ReproError(Problem(what, hint="repro status shows the jobs"))
     return Report(write_report(report_page(ledger, outcomes, session.folders.templates), output), outcomes)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.api.session import DEFAULT, Session
+from orchestrator.api import DEFAULT, JobFilter, Session, with_keywords
 from orchestrator.errors import Problem, ReproError
 from orchestrator.files import open_job_file
 from orchestrator.ledger.attempts import RefreshResult, anything_to_refresh, job_rows, job_summaries
@@ -31,6 +32,9 @@ from orchestrator.reading.job_status import (
     total,
 )
 from orchestrator.reading.logs import GrowingLog, RankLines, file_blocks, ranks_per_task
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 POLL_EVERY_S = 15.0
 """Minimum interval between two scheduler queries of a command that waits, over all terminals that share a ledger."""
@@ -63,51 +67,45 @@ def updated_ledger(session: Session, *, running: bool = False) -> Ledger:
     return ledger
 
 
+def job_filter(
+    where: str | None = None, scale: str | None = None, cluster: str | None = None, workload: str | None = None
+) -> Callable[[JobSummary], bool]:
+    """Return a predicate for jobs; ReproError if an axis or the workload is unknown. `where` needs a JobRow."""
+    wanted: Mapping[str, object] = {}
+    if where is not None:
+        from orchestrator.catalog.case import parse_where  # not for `status`
+
+        wanted = parse_where(where)
+    if workload is not None:
+        from orchestrator.workloads import find_workload  # not for `status`
+
+        find_workload(workload)
+
+    def matches(row: JobSummary) -> bool:
+        if scale not in (None, row.scale) or cluster not in (None, row.cluster) or workload not in (None, row.workload):
+            return False
+        if not wanted:
+            return True
+        return isinstance(row, JobRow) and all(row.spec.value(axis) == value for axis, value in wanted.items())
+
+    return matches
+
+
 def select_jobs(
-    ledger: Ledger,
-    folders: Folders,
-    targets: Sequence[str],
-    where: str | None = None,
-    scale: str | None = None,
-    workload: str | None = None,
+    ledger: Ledger, folders: Folders, targets: Sequence[str], **selection: Unpack[JobFilter]
 ) -> list[JobRow]:
     """Return the jobs of these experiments, job ids, starts of job ids and scheduler ids."""
     from orchestrator.catalog.library import experiment_names, full_name, names_meant  # not for `status`
 
-    wanted = parsed_where(where)
-    require_workload(workload)
-    names = experiment_names(folders)
+    matches, names = job_filter(**selection), experiment_names(folders)
     chosen: dict[int, JobRow] = {}
     for target in targets:
         if names_meant(names, target):
             rows = job_rows(ledger, experiment=full_name(folders, target))
         else:
             rows = [_job_with_id(ledger, target)]
-        rows = [row for row in rows if scale in (None, row.scale) and workload in (None, row.workload)]
-        chosen |= {row.attempt_id: row for row in rows if matches(row, wanted)}
+        chosen |= {row.attempt_id: row for row in rows if matches(row)}
     return list(chosen.values())
-
-
-def parsed_where(where: str | None) -> Mapping[str, object]:
-    """Return the axis values of a `--where` filter."""
-    if where is None:
-        return {}
-    from orchestrator.catalog.case import parse_where
-
-    return parse_where(where)
-
-
-def require_workload(workload: str | None) -> None:
-    """Raise ReproError, with the nearest name, if the workload is unknown."""
-    if workload is not None:
-        from orchestrator.workloads import find_workload
-
-        find_workload(workload)
-
-
-def matches(row: JobRow, wanted: Mapping[str, object]) -> bool:
-    """Return whether a job has these axis values."""
-    return all(row.spec.value(axis) == value for axis, value in wanted.items())
 
 
 def _job_with_id(ledger: Ledger, target: str) -> JobRow:
@@ -163,53 +161,39 @@ class Status:
     is_submitted: bool = True
 
 
+@with_keywords(JobFilter)
 def status(
     experiment: str | None = None,
     *,
-    where: str | None = None,
-    scale: str | None = None,
-    workload: str | None = None,
     most_jobs: int | None = None,
     at_most_every_s: float = 0.0,
     session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> Status:
     """Return the status of all jobs, or of those that match.
 
-    If nothing is filtered and there are more than `most_jobs`, the experiments are counted instead. An empty ledger
+    If nothing is selected and there are more than `most_jobs`, the experiments are counted instead. An empty ledger
     has no jobs.
     """
-    require_workload(workload)
-    folders = session.folders
-    ledger = session.existing_ledger()
+    matches, ledger = job_filter(**selection), session.existing_ledger()
     if ledger is None:
         return Status((), (), (), (), False, None, is_submitted=False)
+    name = None
+    if experiment is not None:
+        from orchestrator.catalog.library import full_name  # loads YAML
+
+        name = full_name(session.folders, experiment)
     result = update(ledger, at_most_every_s)
     notes = tuple(_notes(ledger, result))
-    if most_jobs is not None and (experiment, where, scale, workload) == (None, None, None, None):
+    if most_jobs is not None and experiment is None and not any(selection.values()):
         experiments = experiment_statuses(ledger)
         if sum(count.cases for count in experiments) > most_jobs:
             is_open = any(count.running or count.waiting for count in experiments)
             return Status((), tuple(experiments), (total(experiments),), notes, is_open, result.asked_at)
-    rows = _rows_of_status(ledger, folders, experiment, where)
-    rows = [row for row in rows if scale in (None, row.scale) and workload in (None, row.workload)]
+    read = job_summaries if selection.get("where") is None else job_rows
+    rows = [row for row in read(ledger, experiment=name) if matches(row)]
     is_open = any(row.phase in OPEN for row in rows)
     return Status(tuple(job_statuses(ledger, rows)), (), tuple(tallies(rows)), notes, is_open, result.asked_at)
-
-
-def _rows_of_status(ledger: Ledger, folders: Folders, experiment: str | None, where: str | None) -> list[JobSummary]:
-    name = _full_name(folders, experiment)
-    if where is None:
-        return job_summaries(ledger, experiment=name)
-    wanted = parsed_where(where)
-    return [row for row in job_rows(ledger, experiment=name) if matches(row, wanted)]
-
-
-def _full_name(folders: Folders, experiment: str | None) -> str | None:
-    if experiment is None:
-        return None
-    from orchestrator.catalog.library import full_name
-
-    return full_name(folders, experiment)
 
 
 def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:

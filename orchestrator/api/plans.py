@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from orchestrator.api.session import DEFAULT, Session
+from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
 from orchestrator.catalog.case import Case, parse_where, replacement_notes, select
 from orchestrator.catalog.expand import case_count, expand, scale_fields, values_on
 from orchestrator.catalog.experiment import PAPER, scale_names
@@ -29,6 +30,9 @@ from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, run
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 
 @dataclass(frozen=True, slots=True)
 class ExperimentList:
@@ -50,10 +54,8 @@ def experiments(session: Session = DEFAULT) -> ExperimentList:
     rows: list[PlanRow] = []
     problems: list[Problem] = []
     for name, file in experiment_names(folders).items():
-        try:
+        with _added_to(problems):
             rows.append(_experiment_row(read_experiment(name, file), done.get(name, {})))
-        except ReproError as error:
-            problems += error.problems
     return ExperimentList(rows, sorted(cluster_names(folders)), list(dict.fromkeys(problems)))
 
 
@@ -74,7 +76,7 @@ def _done(folders: Folders, session: Session) -> dict[str, Done]:
 
 def _experiment_row(entry: Entry, done: Done) -> PlanRow:
     scales = scale_names(entry.experiment)
-    gpus = {scale: _values_at(entry, scale, "gpus") for scale in scales}
+    gpus = {scale: {int(value) for value in _values_at(entry, scale, "gpus")} for scale in scales}
     workloads = {scale: _values_at(entry, scale, "workload") for scale in {scale for scale, _, _ in done} & {*scales}}
     hours = None
     if entry.paper.machine is not None and not entry.experiment.reference_only:
@@ -92,12 +94,12 @@ def _experiment_row(entry: Entry, done: Done) -> PlanRow:
     }
 
 
-def _values_at(entry: Entry, scale: str, axis: str) -> set[Any]:
+def _values_at(entry: Entry, scale: str, axis: str) -> set[Value]:
     """Return the values of the cases on an axis. The cases are expanded only if a rule derives the value."""
     return values_on(entry, scale_fields(entry, scale), axis) or {case.value(axis) for case in expand(entry, scale)}
 
 
-def _done_text(done: Done, workloads: Mapping[str, set[Any]]) -> str:
+def _done_text(done: Done, workloads: Mapping[str, set[Value]]) -> str:
     """Return `2/10 paper@selene`. Jobs of another program than the figure's own have a count of their own."""
     counts: dict[str, list[bool]] = {}
     for (scale, cluster, workload), verified in done.items():
@@ -132,6 +134,15 @@ class _Choice:
     wanted: Mapping[str, Value]
 
 
+@contextmanager
+def _added_to(problems: list[Problem]) -> Iterator[None]:
+    """Add the problems of the block's ReproError to the list, and continue after the block."""
+    try:
+        yield
+    except ReproError as error:
+        problems.extend(error.problems)
+
+
 def _choice(
     folders: Folders, names: Sequence[str], cluster: str | None, where: str | None, workload: str | None, papers: bool
 ) -> _Choice:
@@ -141,24 +152,16 @@ def _choice(
     profile: Cluster | None = None
     wanted: Mapping[str, Value] = {}
     for name in names:
-        try:
+        with _added_to(problems):
             group = find_entries(folders, name) if papers else [find_experiment(folders, name)]
             entries |= {entry.name: entry for entry in group}
-        except ReproError as error:
-            problems.extend(error.problems)
-    try:
+    with _added_to(problems):
         profile = find_cluster(folders, cluster) if cluster is not None else None
-    except ReproError as error:
-        problems.extend(error.problems)
-    try:
+    with _added_to(problems):
         wanted = parse_where(where)
-    except ReproError as error:
-        problems.extend(error.problems)
-    try:
+    with _added_to(problems):
         if workload is not None:
             find_workload(workload)
-    except ReproError as error:
-        problems.extend(error.problems)
     if problems:
         raise ReproError(*dict.fromkeys(problems))
     return _Choice(list(entries.values()), profile, wanted)
@@ -183,28 +186,27 @@ class PlannedRun:
         return self.plans[0].case.scale
 
 
+@with_keywords(CaseOptions)
 def plan_run(
     experiment: str,
     cluster: str,
     *,
-    scale: str | None = None,
-    where: str | None = None,
-    workload: str | None = None,
-    time_budget: str | None = None,
     repeat: int = 1,
     max_parallel: int | None = None,
+    **options: Unpack[CaseOptions],
 ) -> PlannedRun:
     """Check each chosen case against a cluster; ReproError has every problem of the files, options and cases.
 
     A time budget reduces the iterations, so that all jobs one after another are predicted to fit it.
     """
+    workload, time_budget = options.get("workload"), options.get("time_budget")
     # All repeats share the budget.
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None
     folders = find_folders()
-    choice = _choice(folders, [experiment], cluster, where, workload, papers=False)
+    choice = _choice(folders, [experiment], cluster, options.get("where"), workload, papers=False)
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    cases = select(run_with(cases_at(entry, profile, scale, workload), workload), choice.wanted)
+    cases = select(run_with(cases_at(entry, profile, options.get("scale"), workload), workload), choice.wanted)
     plans = plan_cases(entry, cases, profile, folders)
     notes = [*layer_notes(folders, profile), *replacement_notes(cases)]
     if budget_s is not None:
@@ -235,29 +237,27 @@ def require_submittable(planned: PlannedRun, *, warm_up: bool = False) -> None:
         raise ReproError(Problem(f"--depends-on warm-up: {why}", hint="leave it out"))
 
 
+@with_keywords(CaseOptions)
 def plan(
     names: Sequence[str] | str,
     cluster: str | None = None,
     *,
-    scale: str | None = None,
-    where: str | None = None,
-    workload: str | None = None,
-    time_budget: str | None = None,
     solve_alpha: bool = False,
     exact: bool = False,
+    **options: Unpack[CaseOptions],
 ) -> BatchReport:
     """Check and cost the cases of experiments or papers, for a cluster or the paper's machine."""
-    selections, notes = _selections([names] if isinstance(names, str) else names, cluster, scale, where, workload)
-    report = batch_report(selections, notes, time_budget, solve_alpha=solve_alpha)
+    selections, notes = _selections([names] if isinstance(names, str) else names, cluster, options)
+    report = batch_report(selections, notes, options.get("time_budget"), solve_alpha=solve_alpha)
     return with_exact_memory(report) if exact else report
 
 
 def _selections(
-    names: Sequence[str], cluster: str | None, scale: str | None, where: str | None, workload: str | None
+    names: Sequence[str], cluster: str | None, options: CaseOptions
 ) -> tuple[list[CaseSelection], list[str]]:
     """Return the cases to plan with their machine, and notes on the choice."""
-    folders = find_folders()
-    choice = _choice(folders, names, cluster, where, workload, papers=True)
+    folders, workload = find_folders(), options.get("workload")
+    choice = _choice(folders, names, cluster, options.get("where"), workload, papers=True)
     profile = choice.cluster
     runnable = [entry for entry in choice.entries if not entry.experiment.reference_only]
     notes = [
@@ -270,7 +270,7 @@ def _selections(
     notes += [
         f"{entry.name} is {shown(entry.file)}, not the shipped file" for entry in runnable if replaced(folders, entry)
     ]
-    selections = _with_cases(runnable, profile, scale, choice.wanted, workload)
+    selections = _with_cases(runnable, profile, options.get("scale"), choice.wanted, workload)
     notes += [note for selection in selections for note in replacement_notes(selection.cases)]
     _require_gpu_facts(selections, profile)
     if profile is not None and profile.unfilled:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from orchestrator.api import DEFAULT, CaseOptions, JobFilter, Session, require_text, with_keywords
 from orchestrator.api.jobs import POLL_EVERY_S, select_jobs, update, updated_ledger
 from orchestrator.api.plans import PlannedRun, plan_run, require_submittable
-from orchestrator.api.session import DEFAULT, Session
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster
@@ -34,6 +35,9 @@ from orchestrator.paths import Folders
 from orchestrator.reading.failure import POLICIES, Failure, fails_as_published, failure_named, ran_out_of_memory
 from orchestrator.reading.job_status import JobStatus, Tally, job_statuses, tallies
 from orchestrator.results.outcome import FigureOutcome, read_outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,11 @@ class Submission:
     ledger: Ledger = field(repr=False)
 
 
+@with_keywords(CaseOptions)
 def submit(
     experiment: str,
     cluster: str,
     *,
-    scale: str | None = None,
-    where: str | None = None,
-    workload: str | None = None,
-    time_budget: str | None = None,
     rerun: bool = False,
     repeat: int = 1,
     canary: bool = False,
@@ -76,18 +77,18 @@ def submit(
     after: Sequence[str] = (),
     warm_up: bool = False,
     session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
 ) -> Submission:
-    """Submit every case of an experiment that is neither verified nor open."""
-    planned = plan_run(
-        experiment,
-        cluster,
-        scale=scale,
-        where=where,
-        workload=workload,
-        time_budget=time_budget,
-        repeat=repeat,
-        max_parallel=max_parallel,
-    )
+    """Submit every case of an experiment that is neither verified nor open.
+
+    `rerun` measures verified cases again, `repeat` each case several times in separate jobs. `canary` runs the smallest
+    case first, and `warm_up` a job that compiles kernels. At most `max_parallel` jobs run at once, after the jobs
+    `after`; none is started after `stop_after` failures of one kind.
+    """
+    run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
+    run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
+    command = _command(session, "submit", [experiment], {"cluster": cluster, **options, **run_options})
+    planned = plan_run(experiment, cluster, repeat=repeat, max_parallel=max_parallel, **options)
     require_submittable(planned, warm_up=warm_up)
     session.note(planned.notes)
     profile, plans, folders = planned.cluster, list(planned.plans), session.folders
@@ -98,7 +99,7 @@ def submit(
     ledger = session.existing_ledger(create=True)
     assert ledger is not None
     awaited = _awaited(ledger, folders, profile, after)
-    options = RunOptions(
+    chosen = RunOptions(
         rerun_verified=rerun,
         max_parallel=max_parallel,
         after=tuple(str(row.scheduler_id) for row in awaited) if profile.is_slurm else (),
@@ -109,8 +110,7 @@ def submit(
     )
     session.note(update(ledger).complaints)
     before = {row.job_id: row for row in job_rows(ledger, experiment=planned.entry.name)}
-    argv = session.command or ("orchestrator.api.submit", experiment, cluster)
-    submitted = submit_plans(plans, profile, ledger, folders, argv, options, session.reporter.message)
+    submitted = submit_plans(plans, profile, ledger, folders, command, chosen, session.reporter.message)
     recorded, sent = submitted.recorded, submitted.sent
     running = sum(job in before and before[job].phase == RUNNING for job in recorded.under_way)
     return Submission(
@@ -126,10 +126,23 @@ def submit(
         left=Counter(failure_named(failure) for failure in recorded.left.values()),
         warm_ups=submitted.warm_ups,
         canary=next((plan.label for plan in plans if plan.identity == submitted.canary), None),
-        options=options,
-        command=argv,
+        options=chosen,
+        command=command,
         ledger=ledger,
     )
+
+
+def _command(session: Session, name: str, targets: Sequence[str], options: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the command to record: that of the session, else the command of `repro` that does the same."""
+    if session.command:
+        return session.command
+    words = ["repro", name, *targets]
+    for option, value in {**options, "database": session.database}.items():
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for each in (each for each in values if each not in (None, False)):
+            words += [f"--{option.replace('_', '-')}"] + ([] if each is True else [str(each)])
+    require_text(words)
+    return tuple(words)
 
 
 def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:
@@ -250,26 +263,28 @@ class Retried:
     failures: tuple[Failure, ...]
 
 
+@with_keywords(JobFilter)
 def retry(
     targets: Sequence[str] | str,
     *,
     classes: str | None = None,
     time_limit: str | None = None,
-    where: str | None = None,
-    scale: str | None = None,
-    workload: str | None = None,
-    cluster: str | None = None,
     on_group: Callable[[RetriedGroup], None] = lambda _group: None,
     session: Session = DEFAULT,
+    **selection: Unpack[JobFilter],
 ) -> Retried:
-    """Submit failed jobs again, planned from the current files.
+    """Submit failed jobs again, planned from the current files, on `cluster` if it is given.
 
     `classes` are failure classes, else those that may succeed without a change. ReproError if a job would become
     another job. `on_group` gets each group when it is submitted; a later group may fail.
     """
+    targets = _names(targets)
+    command = _command(session, "retry", targets, {**selection, "class": classes, "time": time_limit})
+    cluster = selection.get("cluster")
     wanted, new_limit = failure_classes(classes), changed_limit(time_limit)
     folders, ledger = session.folders, updated_ledger(session)
-    rows = select_jobs(ledger, folders, _names(targets), where, scale, workload)
+    where, scale, workload = selection.get("where"), selection.get("scale"), selection.get("workload")
+    rows = select_jobs(ledger, folders, targets, where=where, scale=scale, workload=workload)
     rows = [row for row in rows if row.verdict == FAILED]
     groups: dict[tuple[str, ...], list[JobRow]] = {}
     for row in rows:
@@ -280,15 +295,10 @@ def retry(
     retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]
     for group in retries:
         require_ready(group.plans, group.cluster, folders)
-    options, command = (
-        RunOptions(rerun_classes=wanted, only_failed=True),
-        session.command or ("orchestrator.api.retry",),
-    )
     done: list[RetriedGroup] = []
+    run_options, notify = RunOptions(rerun_classes=wanted, only_failed=True), session.reporter.message
     for group in retries:
-        submitted = submit_plans(
-            group.plans, group.cluster, ledger, folders, command, options, session.reporter.message
-        )
+        submitted = submit_plans(group.plans, group.cluster, ledger, folders, command, run_options, notify)
         labels = {plan.identity: plan.label for plan in group.plans}
         jobs = [RetriedJob(job, labels[job], number) for job, number in submitted.recorded.to_submit.items()]
         experiment = group.plans[0].case.experiment
@@ -301,23 +311,18 @@ def _names(targets: Sequence[str] | str) -> Sequence[str]:
     return [targets] if isinstance(targets, str) else targets
 
 
+@with_keywords(JobFilter)
 def cancellable_jobs(
-    targets: Sequence[str] | str,
-    *,
-    where: str | None = None,
-    scale: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
+    targets: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]
 ) -> list[JobRow]:
     """Return the attempts of these jobs that a scheduler may still have."""
-    folders, ledger = session.folders, session.ledger()
-    targets = _names(targets)
-    select_jobs(ledger, folders, targets, where, scale, workload)  # an unknown name is an error without a query
+    folders, ledger, targets = session.folders, session.ledger(), _names(targets)
+    select_jobs(ledger, folders, targets, **selection)  # an unknown name is an error without a query
     try:
         session.note(refresh(ledger).complaints)
     except DiskFull as full:  # the jobs can be cancelled all the same
         session.note([f"states are as last recorded: {full}"])
-    return may_have_jobs(ledger, select_jobs(ledger, folders, targets, where, scale, workload))
+    return may_have_jobs(ledger, select_jobs(ledger, folders, targets, **selection))
 
 
 def cancel_jobs(jobs: Sequence[JobRow], *, session: Session = DEFAULT) -> Cancelled:
@@ -325,17 +330,10 @@ def cancel_jobs(jobs: Sequence[JobRow], *, session: Session = DEFAULT) -> Cancel
     return cancel_attempts(session.ledger(), jobs)
 
 
-def cancel(
-    targets: Sequence[str] | str,
-    *,
-    where: str | None = None,
-    scale: str | None = None,
-    workload: str | None = None,
-    session: Session = DEFAULT,
-) -> Cancelled:
+@with_keywords(JobFilter)
+def cancel(targets: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]) -> Cancelled:
     """Cancel the open jobs of these targets."""
-    jobs = cancellable_jobs(targets, where=where, scale=scale, workload=workload, session=session)
-    return cancel_jobs(jobs, session=session)
+    return cancel_jobs(cancellable_jobs(targets, session=session, **selection), session=session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,26 +354,24 @@ class Rendered:
     lines: tuple[Explained, ...] = ()
 
 
+@with_keywords(CaseOptions)
 def render(
     experiment: str,
     cluster: str,
-    output: Path | None = None,
+    output: Path | str | None = None,
     *,
-    scale: str | None = None,
-    where: str | None = None,
-    workload: str | None = None,
-    time_budget: str | None = None,
     explain: bool = False,
     session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
 ) -> Rendered:
     """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
 
     With `explain`, only the first script is explained and nothing is written.
     """
-    planned = plan_run(experiment, cluster, scale=scale, where=where, workload=workload, time_budget=time_budget)
+    planned = plan_run(experiment, cluster, **options)
     session.note(planned.notes)
-    folders, base, profile = session.folders, (output or Path()).resolve(), planned.cluster
-    stem = f"{planned.entry.short_name}-{workload}" if workload else planned.entry.short_name
+    folders, base, profile = session.folders, Path(output or "").resolve(), planned.cluster
+    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
     names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
     if explain:
         plan, name = planned.plans[0], names[0]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import ClusterName, Database, Json, OnlyScale, OnlyWorkload, Where, session_of
+from orchestrator.cli.options import Database, JobOptions, Json, session_of
 from orchestrator.cli.output import as_json, filled_columns, message, next_command, table
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError, did_you_mean
 from orchestrator.paths import find_folders, short_name
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Words = Annotated[
     Optional[list[str]],  # noqa: UP045  typer evaluates it, on Python 3.10 too
@@ -31,29 +34,22 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@api.with_keywords(JobOptions)
 def compare(
     context: typer.Context,
     words: Words = None,
-    scale: OnlyScale = None,
-    where: Where = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
+    *,
     json: Json = False,
     database: Database = None,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
     experiment, sides = _parse(words or [])
     session = session_of(context, database)
     if sides is None:
-        comparison = api.compare(
-            experiment, where=where, scale=scale, cluster=cluster, workload=workload, session=session
-        )
-        _print_published(comparison, json)
+        _print_published(api.compare(experiment, session=session, **options), json)
     else:
-        runs = api.compare_runs(
-            *sides, experiment, where=where, scale=scale, cluster=cluster, workload=workload, session=session
-        )
-        _print_runs(runs, json)
+        _print_runs(api.compare_runs(*sides, experiment, session=session, **options), json)
 
 
 def _parse(words: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
@@ -146,7 +142,7 @@ def _missing(rows: Sequence[api.ReferenceRow]) -> dict[str, list[str]]:
     }
 
 
-def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, Any]:
+def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, object]:
     point = row.published
     return {
         "case": row.case,
@@ -163,7 +159,7 @@ def _reference_row(row: api.ReferenceRow, result: api.Result) -> dict[str, Any]:
     }
 
 
-def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, Any]:
+def _reference_json(row: api.ReferenceRow, result: api.Result) -> dict[str, object]:
     metric, point = result.metric(row.metric), row.published
     return {
         **api.field_values(row),
@@ -228,7 +224,7 @@ def _name(case: api.CaseDiff) -> str:
     return f"{short_name(case.experiment)} {case.scale} {case.case}"
 
 
-def _diff_row(case: api.CaseDiff) -> dict[str, Any]:
+def _diff_row(case: api.CaseDiff) -> dict[str, object]:
     return {
         "experiment": short_name(case.experiment),
         "scale": case.scale,
@@ -243,8 +239,8 @@ def _diff_row(case: api.CaseDiff) -> dict[str, Any]:
     }
 
 
-def _diff_json(case: api.CaseDiff) -> dict[str, Any]:
-    sides: dict[str, Any] = {}
+def _diff_json(case: api.CaseDiff) -> dict[str, object]:
+    sides: dict[str, object] = {}
     for name, metric, job in (("a", case.a, case.job_a), ("b", case.b, case.job_b)):
         sides[name] = metric.value if metric else None
         sides[f"{name}_spread"] = metric.spread if metric else None

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 from orchestrator import api
 from orchestrator.cli.output import Console, data, message, table
@@ -46,7 +46,7 @@ def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
     table([row | {"case": row["case"] + (f" #{row['repeat']}" if row["repeat"] > 1 else "")} for row in rows], columns)
 
 
-def _is_shown(column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
     if column in _ONLY_WHERE_DIFFERENT:
         return len({row[column] for row in rows}) > 1
     return column not in _ONLY_WHERE_FILLED or any(row[column] for row in rows)

@@ -12,16 +12,16 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from orchestrator import __version__
+from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.output import Console, data, message
-from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, ReproError
 
 PANELS = {
     "Look": {
         "list": ("catalog", "List the experiments: sizes, cost and progress."),
         "show": ("catalog", "Show an experiment: cases, published numbers, claims."),
-        "plan": ("plan", "Check each case: validity, memory, time and cost."),
+        "plan": ("catalog", "Check each case: validity, memory, time and cost."),
         "status": ("watch", "Show the state, verdict and speed of jobs."),
         "logs": ("watch", "Print the log of a job."),
         "history": ("watch", "Show all attempts and events of a job."),
@@ -29,7 +29,7 @@ PANELS = {
     },
     "Run": {
         "submit": ("run", "Submit the cases that are not verified or open."),
-        "render": ("plan", "Print the batch script of each case."),
+        "render": ("catalog", "Print the batch script of each case."),
         "wait": ("run", "Wait until jobs have ended."),
         "retry": ("run", "Submit failed jobs again."),
         "cancel": ("run", "Cancel jobs."),
@@ -45,8 +45,8 @@ PANELS = {
         "bundle": ("results", "Write or verify a bundle for reviewers."),
     },
     "Sites": {
-        "clusters": ("clusters", "Cluster profiles: list, show, check, create."),
-        "images": ("images", "Container images of a cluster: list, import."),
+        "clusters": ("sites", "Cluster profiles: list, show, check, create."),
+        "images": ("sites", "Container images of a cluster: list, import."),
     },
 }
 """Panel of the help -> command -> (module, summary). A module is imported when its command is used."""
@@ -61,7 +61,7 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         self.commands.update(dict.fromkeys(COMMANDS, cast(Any, None)))  # names only: for suggestions
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
         return list(COMMANDS)
 
@@ -71,8 +71,8 @@ class LazyGroup(TyperGroup):
             return None
         module_name, summary = COMMANDS[cmd_name]
         module = importlib.import_module(f"orchestrator.cli.{module_name}")
-        group = get_group(module.app)
-        command = group if cmd_name == module_name and cmd_name not in group.commands else group.commands[cmd_name]
+        group = getattr(module, cmd_name, None)
+        command = get_group(group) if isinstance(group, typer.Typer) else get_group(module.app).commands[cmd_name]
         command.name, command.short_help = cmd_name, summary
         return command
 
@@ -108,23 +108,11 @@ def _options(
     """Run published figures on your cluster and compare the numbers."""
 
 
-def _require_text(argv: list[str]) -> None:
-    """Raise ReproError for arguments with a NUL, or that are not UTF-8 and thus cannot be written into a script."""
-    problems = [Problem("contains a NUL character", f"{word!r}:", "remove it") for word in argv if "\0" in word]
-    for word in argv:
-        try:
-            word.encode()
-        except UnicodeEncodeError:
-            problems.append(Problem("is not UTF-8 text", f"{word!r}:", "use UTF-8 characters"))
-    if problems:
-        raise ReproError(*problems)
-
-
 def main() -> None:
     """Run the command line."""
     argv, console = sys.argv[1:], Console()
     try:
-        _require_text(argv)
+        api.require_text(argv)
         with completion.rejoined_words(os.environ):
             get_command(app)([word for word in argv if word != "--debug"], prog_name="repro", obj=console)
     except SystemExit as end:

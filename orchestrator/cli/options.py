@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, TypedDict
 
 import typer
 
@@ -25,7 +25,7 @@ def _workload(name: str | None) -> str | None:
 ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
 MaybeExperiment = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Argument(help=f"{_EXPERIMENT} Default: the latest.", autocompletion=completion.experiments),
+    typer.Argument(help=f"{_EXPERIMENT} Default: the one submitted last.", autocompletion=completion.experiments),
 ]
 JobName = Annotated[str, typer.Argument(help="Job id, or the start of one.", autocompletion=completion.job_ids)]
 Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
@@ -46,6 +46,10 @@ Scale = Annotated[
 ScaleOf = Annotated[
     str,
     typer.Option("--scale", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales),
+]
+OnlyCluster = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--cluster", help="Only jobs of this cluster.", autocompletion=completion.clusters),
 ]
 OnlyScale = Annotated[
     Optional[str],  # noqa: UP045
@@ -83,7 +87,32 @@ TimeBudget = Annotated[
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
+OutputFile = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class RunOptions(TypedDict, total=False):
+    """Options that select runs of an experiment, as in api.RunFilter."""
+
+    scale: OnlyScale
+    cluster: OnlyCluster
+    workload: OnlyWorkload
+
+
+class JobOptions(RunOptions, total=False):
+    """Options that select jobs, as in api.JobFilter."""
+
+    where: Where
+
+
+class CaseOptions(TypedDict, total=False):
+    """Options that select the cases to plan, as in api.CaseOptions."""
+
+    scale: Scale
+    where: Where
+    workload: WorkloadName
+    time_budget: TimeBudget
 
 
 def session_of(context: typer.Context, database: str | None = None) -> api.Session:

@@ -9,7 +9,7 @@ import codecs
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import Problem
 from orchestrator.text import printable
@@ -79,7 +79,7 @@ class Console:
             message(f"repro: {problem}")
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
     """Print aligned columns, never wrapped or cropped, numbers to the right."""
     texts = [[_cell(row.get(column)) for column in columns] for row in rows]
     numeric = [all(isinstance(row.get(c), (int, float, type(None))) for row in rows) for c in columns]
@@ -92,18 +92,18 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         data("  ".join(cells).rstrip())
 
 
-def filled_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def filled_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
     """Return the columns that have a value in some row, in the order of their first row."""
     columns = dict.fromkeys(column for row in rows for column in row)
     return [column for column in columns if any(row.get(column) not in (None, "") for row in rows)]
 
 
-def as_json(value: Any) -> None:
+def as_json(value: object) -> None:
     """Print JSON."""
     data(json.dumps(value, indent=2, default=str))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, float):

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -16,13 +16,13 @@ from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import print_claims
 from orchestrator.cli.options import (
-    ClusterName,
     Database,
+    Force,
+    JobOptions,
     Json,
     MaybeExperiment,
-    OnlyScale,
-    OnlyWorkload,
-    Where,
+    OutputFile,
+    RunOptions,
     confirm_overwrite,
     session_of,
     workload_option,
@@ -30,6 +30,9 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import as_json, data, message, next_command
 from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Format(str, enum.Enum):
@@ -57,9 +60,7 @@ Export = Annotated[
     Optional[Format],  # noqa: UP045
     typer.Option("--export", help="Format. Default: from the ending of -o, else csv."),
 ]
-OutputFile = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Experiments = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(help="Experiments. Default: all that were submitted.", autocompletion=completion.experiments),
@@ -92,18 +93,17 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@api.with_keywords(JobOptions)
 def collect(
     context: typer.Context,
     experiment: MaybeExperiment = None,
+    *,
     export: Export = None,
     output: OutputFile = None,
     iterations: Iterations = False,
     force: Force = False,
-    scale: OnlyScale = None,
-    where: Where = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
     database: Database = None,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Read the logs and export one row for each case. The claims go to stderr."""
     file_format = _export_format(export, output)
@@ -116,14 +116,7 @@ def collect(
             raise ReproError(Problem("parquet is binary and cannot go to a terminal", hint="add -o FILE.parquet"))
     if output is not None:
         confirm_overwrite(output, force)
-    collected = api.collect(
-        experiment,
-        where=where,
-        scale=scale,
-        cluster=cluster,
-        workload=workload,
-        session=session_of(context, database),
-    )
+    collected = api.collect(experiment, session=session_of(context, database), **options)
     pieces = collected.export(file_format.value, iterations=iterations)
     if output is not None:
         api.write_file(pieces, output)
@@ -135,7 +128,7 @@ def collect(
         sys.stdout.buffer.flush()
     print_claims(collected.outcome, to_stdout=False)
     name = collected.outcome.entry.short_name
-    next_command(f"repro plot {name}{workload_option(workload)}", "the figure as a picture")
+    next_command(f"repro plot {name}{workload_option(options.get('workload'))}", "the figure as a picture")
     if collected.outcome.failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -155,22 +148,20 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 
 
 @app.command()
+@api.with_keywords(RunOptions)
 def claims(
     context: typer.Context,
     experiment: MaybeExperiment = None,
-    scale: OnlyScale = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
+    *,
     json: Json = False,
     database: Database = None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Judge the claims of the paper: each holds, fails, or is not judged.
 
     Without a name, all submitted experiments are judged, each at its latest matching run.
     """
-    session = session_of(context, database)
-    names = [experiment] if experiment else []
-    judged = api.claims(names, scale=scale, cluster=cluster, workload=workload, session=session)
+    judged = api.claims(experiment or (), session=session_of(context, database), **options)
     if json:
         as_json([row for outcome in judged.outcomes for row in _claim_rows(outcome)])
     else:
@@ -201,7 +192,7 @@ def _claims_title(outcome: api.FigureOutcome) -> str:
     return f"{figure}: {', '.join(counts) or 'no claims'}"
 
 
-def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, Any]]:
+def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:
     figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
     return [
         {**figure, "kind": verdict.claim.kind, **row, "used": [dataclasses.asdict(used) for used in verdict.used]}
@@ -210,16 +201,15 @@ def _claim_rows(outcome: api.FigureOutcome) -> list[dict[str, Any]]:
 
 
 @app.command()
+@api.with_keywords(JobOptions)
 def plot(
     context: typer.Context,
     experiment: MaybeExperiment = None,
+    *,
     output: OutputFile = None,
     force: Force = False,
-    scale: OnlyScale = None,
-    where: Where = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
     database: Database = None,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Draw the figure on the paper's axes as png, svg or pdf, and print its path.
 
@@ -228,42 +218,25 @@ def plot(
     if output is not None:
         api.require_plot_file(output)
         confirm_overwrite(output, force)
-    plotted = api.plot(
-        experiment,
-        output,
-        where=where,
-        scale=scale,
-        cluster=cluster,
-        workload=workload,
-        session=session_of(context, database),
-    )
+    plotted = api.plot(experiment, output, session=session_of(context, database), **options)
     data(str(plotted.file))
     print_claims(plotted.outcome, to_stdout=False)
-    next_command(f"repro collect --export csv{workload_option(workload)}", "the numbers in it")
+    next_command(f"repro collect --export csv{workload_option(options.get('workload'))}", "the numbers in it")
 
 
 @app.command()
+@api.with_keywords(RunOptions)
 def report(
     context: typer.Context,
     experiments: Experiments = None,
     *,
     output: OutputFolder,
-    scale: OnlyScale = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
     force: ForceFolder = False,
     database: Database = None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Write one HTML page with outcomes, pictures and provenance."""
-    page = api.report(
-        output,
-        experiments or (),
-        scale=scale,
-        cluster=cluster,
-        workload=workload,
-        force=force,
-        session=session_of(context, database),
-    )
+    page = api.report(output, experiments or (), force=force, session=session_of(context, database), **options)
     data(str(page.file))
     cases = counted(sum(len(outcome.results) for outcome in page.outcomes), "case")
     message(f"{counted(len(page.outcomes), 'experiment')}, {cases}; the page is one file and needs no other")
@@ -275,22 +248,22 @@ def report(
 
 
 @app.command()
+@api.with_keywords(RunOptions)
 def bundle(
     context: typer.Context,
     what: What,
     file: BundleFile = None,
+    *,
     output: OutputFile = None,
-    scale: OnlyScale = None,
-    cluster: ClusterName = None,
-    workload: OnlyWorkload = None,
     sign: Key = None,
     allowed_signers: Signers = None,
     force: Force = False,
     database: Database = None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Write everything a reviewer needs to one file, or verify such a file from its own logs."""
     if what == "verify":
-        if file is None or output or scale or cluster or workload or sign or force:
+        if file is None or output or any(options.values()) or sign or force:
             hint = "repro bundle verify FILE.tar.zst"
             raise ReproError(Problem("verify needs a file, and its only option is --allowed-signers", hint=hint))
         _verify(file, allowed_signers)
@@ -304,7 +277,7 @@ def bundle(
         api.require_key(sign)
     if output is not None:
         confirm_overwrite(output, force)  # before the logs are read
-    outcome = api.outcome(what, scale=scale, cluster=cluster, workload=workload, session=session)
+    outcome = api.outcome(what, session=session, **options)
     if output is None:
         output = api.bundle_file(outcome)
         confirm_overwrite(output, force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -13,19 +13,18 @@ from orchestrator import api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import bar, case_rows, print_cases, print_claims, print_jobs, waiting
 from orchestrator.cli.options import (
+    CaseOptions,
     ClusterName,
     Database,
     ExperimentName,
+    JobOptions,
     Json,
     MaybeTargets,
     OnCluster,
     OnlyScale,
     OnlyWorkload,
-    Scale,
     Targets,
-    TimeBudget,
     Where,
-    WorkloadName,
     budget_option,
     session_of,
     workload_option,
@@ -34,6 +33,9 @@ from orchestrator.cli.output import as_json, data, message, next_command, table
 from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ASK_ABOVE = 10
 """Number of jobs above which `cancel` asks."""
@@ -80,14 +82,12 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@api.with_keywords(CaseOptions)
 def submit(
     context: typer.Context,
     experiment: ExperimentName,
+    *,
     cluster: OnCluster,
-    scale: Scale = None,
-    where: Where = None,
-    workload: WorkloadName = None,
-    time_budget: TimeBudget = None,
     dry_run: DryRun = False,
     wait: Wait = False,
     rerun: Rerun = False,
@@ -99,33 +99,21 @@ def submit(
     depends_on: DependsOn = None,
     json: Json = False,
     database: Database = None,
+    **options: Unpack[CaseOptions],
 ) -> None:
     """Submit every case that is neither verified nor open, the smallest first."""
     session = session_of(context, database)
     if dry_run:
-        planned = api.plan_run(
-            experiment,
-            cluster,
-            scale=scale,
-            where=where,
-            workload=workload,
-            time_budget=time_budget,
-            repeat=repeat,
-            max_parallel=max_parallel,
-        )
+        planned = api.plan_run(experiment, cluster, repeat=repeat, max_parallel=max_parallel, **options)
         api.require_submittable(planned, warm_up=depends_on is not None)
         for note in planned.notes:
             message(f"note: {note}")
-        _print_plans(planned, json, workload, budget_option(planned.budget, where))
+        _print_plans(planned, json, options.get("workload"), budget_option(planned.budget, options.get("where")))
         return
     try:
         submission = api.submit(
             experiment,
             cluster,
-            scale=scale,
-            where=where,
-            workload=workload,
-            time_budget=time_budget,
             rerun=rerun,
             repeat=repeat,
             canary=canary,
@@ -134,6 +122,7 @@ def submit(
             after=after or (),
             warm_up=depends_on is not None,
             session=session,
+            **options,
         )
     except KeyboardInterrupt:
         message("interrupted; the jobs submitted so far are recorded and continue")
@@ -213,7 +202,7 @@ def _print_outcome(outcome: api.FigureOutcome, json: bool) -> int:
 def _print_plans(planned: api.PlannedRun, json: bool, workload: str | None, budget: str) -> None:
     """Print the jobs of a dry run. `budget` is the option: all cases share it, so no --where may be added."""
     plans = planned.plans
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "job": plan.identity,
             "case": plan.label,
@@ -329,18 +318,18 @@ def _print_retried(group: api.RetriedGroup) -> None:
 
 
 @app.command()
+@api.with_keywords(JobOptions)
 def cancel(
     context: typer.Context,
     targets: Targets,
-    where: Where = None,
-    scale: OnlyScale = None,
-    workload: OnlyWorkload = None,
+    *,
     yes: Yes = False,
     database: Database = None,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Cancel jobs of experiments, or by job id."""
     session = session_of(context, database)
-    jobs = api.cancellable_jobs(targets, where=where, scale=scale, workload=workload, session=session)
+    jobs = api.cancellable_jobs(targets, session=session, **options)
     if not jobs:
         message("no open job to cancel")
         next_command("repro status", "the state of all jobs")

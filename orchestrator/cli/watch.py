@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -22,17 +22,18 @@ from orchestrator.cli.job_table import bar, picture, print_jobs
 from orchestrator.cli.options import (
     Database,
     JobName,
+    JobOptions,
     Json,
     MaybeExperiment,
-    OnlyScale,
-    OnlyWorkload,
-    Where,
     session_of,
 )
 from orchestrator.cli.output import VisibleLog, as_json, data, filled_columns, message, next_command, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 MOST_JOBS = 60
 """Number of jobs above which `status` without a filter counts them by experiment."""
@@ -74,16 +75,16 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@api.with_keywords(JobOptions)
 def status(
     context: typer.Context,
     experiment: MaybeExperiment = None,
-    where: Where = None,
-    scale: OnlyScale = None,
-    workload: OnlyWorkload = None,
+    *,
     watch: Watch = False,
     every: Every = POLL_EVERY_S,
     json: Json = False,
     database: Database = None,
+    **options: Unpack[JobOptions],
 ) -> None:
     """Show the state, verdict, speed and remaining time of jobs."""
     if math.isnan(every) or not LEAST_EVERY_S <= every <= MOST_EVERY_S:
@@ -92,18 +93,10 @@ def status(
         raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
     session = session_of(context, database)
 
-    def current(at_most_every_s: float) -> api.Status:
-        return api.status(
-            experiment,
-            where=where,
-            scale=scale,
-            workload=workload,
-            most_jobs=MOST_JOBS,
-            at_most_every_s=at_most_every_s,
-            session=session,
-        )
-
-    updates = _updates(lambda: current(every if watch else 0.0))
+    interval = every if watch else 0.0
+    updates = _updates(
+        lambda: api.status(experiment, most_jobs=MOST_JOBS, at_most_every_s=interval, session=session, **options)
+    )
     now = next(updates)
     if not now.is_submitted:
         if json:
@@ -254,7 +247,7 @@ def history(context: typer.Context, job: JobName, json: Json = False, database: 
     next_command(f"repro logs {row.job_id}{option}", f"the log{when}")
 
 
-def _attempt_json(attempt: api.PastAttempt) -> dict[str, Any]:
+def _attempt_json(attempt: api.PastAttempt) -> dict[str, object]:
     values = {name: getattr(attempt, name) for name in (*_PLAIN, "folder")}
     times = {name: utc_stamp(getattr(attempt, name)) for name in _TIMES}
     metrics = {
@@ -265,7 +258,7 @@ def _attempt_json(attempt: api.PastAttempt) -> dict[str, Any]:
     return {**values, **times, "metrics": metrics, "events": events}
 
 
-def _attempt_row(attempt: api.PastAttempt) -> dict[str, Any]:
+def _attempt_row(attempt: api.PastAttempt) -> dict[str, object]:
     measured = {name: attempt.metrics[name].value for name in _MEASURED if name in attempt.metrics}
     timing = attempt.metrics.get("iteration_ms")
     return {
@@ -287,7 +280,7 @@ def _attempt_row(attempt: api.PastAttempt) -> dict[str, Any]:
     }
 
 
-def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, Any]]:
+def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, object]]:
     """Return the events of all attempts, the oldest first."""
     events = [(event, attempt.number) for attempt in attempts for event in attempt.events]
     return [
@@ -311,7 +304,7 @@ def sql(
         if json:
             _print_json(answer)
         elif csv:
-            head: list[Sequence[Any]] = [answer.columns]
+            head: list[Sequence[object]] = [answer.columns]
             for block in itertools.chain([head], _blocks(answer.rows)):
                 data("\n".join(map(api.csv_line, block)))
         else:
@@ -339,12 +332,12 @@ def _print_json(answer: api.Answer) -> None:
     data("]" if opening == "," else "[]")
 
 
-def _blocks(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+def _blocks(rows: Iterable[Sequence[object]]) -> Iterator[list[Sequence[object]]]:
     iterator = iter(rows)
     while block := list(itertools.islice(iterator, ROWS_AT_ONCE)):
         yield block
 
 
-def _json_value(value: Any) -> Any:
+def _json_value(value: object) -> object:
     """Return None for NaN and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -69,9 +69,9 @@ class FigureOutcome:
 def read_outcome(
     ledger: Ledger,
     folders: Folders,
-    experiment: str | None,
-    scale: str | None,
-    cluster: str | None,
+    experiment: str | None = None,
+    scale: str | None = None,
+    cluster: str | None = None,
     workload: str | None = None,
 ) -> FigureOutcome:
     """Return the outcome of the latest run that matches the arguments; None matches everything.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,7 @@ def test_every_exported_name_can_be_imported_and_is_known_to_type_checkers() -> 
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orchestrator.")
         for alias in node.names
+        if alias.asname is not None
     }
     assert imported == {(f"orchestrator.{module}", name) for name, module in api._MODULES.items()}
     assert all(getattr(api, name) is not None for name in dir(api))
@@ -67,6 +70,37 @@ def test_the_table_of_the_page_names_functions_that_exist() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute submitt"):
         api.submitt  # noqa: B018
+
+
+@pytest.mark.parametrize("function", [api.collect, api.status, api.cancel, api.submit, api.plan])
+def test_a_notebook_sees_the_keywords_that_select(function: Callable[..., object]) -> None:
+    parameters = inspect.signature(function).parameters
+    assert {"scale", "where", "workload"} <= {*parameters}
+    assert all(parameters[name].default is None for name in ("scale", "where", "workload"))
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+@pytest.mark.usefixtures("site")
+def test_a_wrong_keyword_is_refused() -> None:
+    with pytest.raises(TypeError, match="sclae"):
+        api.submit("figure-13", "here", sclae="cpu")  # type: ignore[call-arg]
+
+
+@pytest.mark.usefixtures("site")
+def test_the_recorded_command_can_be_typed_in_a_shell() -> None:
+    submission = api.submit("figure-13", "here", scale="cpu", where="pp=1,gbs=4", repeat=2)
+    typed = "repro submit figure-13 --cluster here --scale cpu --where pp=1,gbs=4 --repeat 2"
+    assert list(submission.command) == typed.split()
+    with api.query("select command from runs") as answer:
+        assert [json.loads(command) for (command,) in answer.rows] == [typed.split()]
+    api.wait()
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("value", ["cpu\0", "cpu\udcff"])
+def test_text_that_no_script_can_contain_is_refused(value: str) -> None:
+    with pytest.raises(ReproError, match="NUL character|not UTF-8"):
+        api.submit("figure-13", "here", scale=value)
 
 
 @pytest.mark.usefixtures("site")

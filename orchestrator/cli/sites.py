@@ -1,22 +1,29 @@
-"""Commands for cluster profiles: list, show, check, new, schema."""
+"""Commands for a site: `clusters` for profiles, and `images` for container images that jobs share."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+import time
 from collections import Counter
-from typing import Annotated, Any, Optional
+from collections.abc import Sequence
+from typing import Annotated, Optional
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli import completion
-from orchestrator.cli.options import Json, Scale, session_of
-from orchestrator.cli.output import as_json, data, message, next_command, table
-from orchestrator.errors import Problem, ReproError
+from orchestrator.cli.options import Json, OnCluster, Scale, session_of
+from orchestrator.cli.output import as_json, data, filled_columns, message, next_command, table
+from orchestrator.errors import EXIT_FAILED, Problem, ReproError
 from orchestrator.paths import find_folders
 from orchestrator.text import counted
 
-app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Cluster profiles: the YAML files of sites.")
+POLL_S = 5.0
+"""Interval between two looks at imports that a command waits for."""
+
+clusters = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Cluster profiles: the YAML files of sites.")
+images = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Images of a registry as files that jobs share.")
 
 Name = Annotated[
     str, typer.Argument(help="Name of a cluster, or path of its profile.", autocompletion=completion.clusters)
@@ -35,18 +42,24 @@ OnExperiment = Annotated[
         autocompletion=completion.experiments,
     ),
 ]
+ImageNames = Annotated[
+    Optional[list[str]],  # noqa: UP045  typer evaluates it, on Python 3.10 too
+    typer.Argument(help="Names of the profile's images. Default: all that come from a registry."),
+]
+Again = Annotated[bool, typer.Option("--again", help="Import existing files again.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until all imports have ended, then print the results.")]
 ProbeJob = Annotated[bool, typer.Option("--job", help="Also run a job of one minute that checks a node.")]
 
 
-@app.command("list")
+@clusters.command("list")
 def list_clusters(json: Json = False) -> None:
     """List all profiles and their open values."""
     folders = find_folders()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     problems: list[Problem] = []
     for name in sorted(api.cluster_names(folders)):
         try:
-            rows.append(_row(api.find_cluster(folders, name)))
+            rows.append(_cluster_row(api.find_cluster(folders, name)))
         except ReproError as error:
             problems += error.problems
     if json:
@@ -58,7 +71,7 @@ def list_clusters(json: Json = False) -> None:
     next_command("repro clusters show NAME", "a profile and its open values")
 
 
-@app.command()
+@clusters.command()
 def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     """Show a profile with all layers merged."""
     cluster = api.find_cluster(find_folders(), name)
@@ -84,7 +97,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     next_command(f"repro clusters check {shlex.quote(name)}", "compare it with the live cluster")
 
 
-@app.command()
+@clusters.command()
 def check(
     context: typer.Context,
     name: Name,
@@ -132,20 +145,20 @@ def check(
         next_command(f"repro submit figure-13 --cluster {quoted} --dry-run", "the jobs of an experiment")
 
 
-@app.command()
+@clusters.command()
 def new(name: NewName, partition: Partition = None) -> None:
     """Write a profile from what Slurm reports on this login node."""
     data(str(api.new_cluster(find_folders(), name, partition, message)))
     next_command(f"repro clusters check {shlex.quote(name)}", "what is right, wrong and open")
 
 
-@app.command()
+@clusters.command()
 def schema() -> None:
     """Print the JSON Schema of profiles, for editors."""
     data(api.schema_text().rstrip("\n"))
 
 
-def _row(cluster: api.Cluster) -> dict[str, Any]:
+def _cluster_row(cluster: api.Cluster) -> dict[str, object]:
     profile, hardware = cluster.profile, cluster.hardware
     return {
         "cluster": cluster.name,
@@ -162,3 +175,93 @@ def _yaml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if not isinstance(value, (list, dict)) else ("[]" if isinstance(value, list) else "{}")
+
+
+@images.command("list")
+def list_images(cluster: OnCluster, json: Json = False) -> None:
+    """List the images: file, presence, and who imported it."""
+    profile = api.find_cluster(find_folders(), cluster)
+    rows = api.image_rows(profile)
+    if json:
+        as_json([dataclasses.asdict(row) for row in rows])
+    elif rows:
+        shown = [_image_row(row) for row in rows]
+        table(shown, filled_columns(shown))
+    else:
+        message(f"{profile.name} defines no images")
+    missing = [row for row in rows if row.there in ("no", "on the nodes") and api.imported_file(profile, row.name)]
+    if missing:
+        next_command(f"repro images import --cluster {shlex.quote(cluster)}", "import the images of the registry")
+    else:
+        next_command(f"repro submit figure-13 --cluster {shlex.quote(cluster)} --dry-run", "the jobs to submit")
+
+
+@images.command("import")
+def import_images(cluster: OnCluster, names: ImageNames = None, again: Again = False, wait: Wait = False) -> None:
+    """Import images from their registry, one job for each."""
+    folders = find_folders()
+    profile = api.find_cluster(folders, cluster)
+    wanted = api.wanted_images(profile, names or [], again)
+    for name in wanted.already:
+        message(f"{name}: imported already; --again imports it again")
+    is_local = bool(wanted.to_import) and profile.profile.site.offline_nodes
+    if is_local:
+        message(f"compute nodes of {profile.name} reach no registry: this machine imports")
+    imports: list[api.Import] = []
+    for started in api.import_images(profile, folders, wanted.to_import):
+        imports.append(started)
+        data(f"{started.name}  {started.job_id or 'here'}  {started.file}")
+    if imports and not is_local:
+        message(f"{counted(len(imports), 'import')} submitted")
+    if imports and (is_local or wait):
+        _print_results(imports, cluster)
+    next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
+
+
+def _print_results(imports: Sequence[api.Import], cluster: str) -> None:
+    """Wait for the imports and print the results; exit code 1 if one failed."""
+    failures = _wait(imports, cluster)
+    for each in imports:
+        message(f"{each.name}: {failures.get(each.name, 'imported')}")
+    failed = [each for each in imports if each.name in failures]
+    if not failed:
+        return
+    if failed[0].job_id is not None:
+        next_command(f"cat {shlex.quote(str(failed[0].log))}", "the log of the import")
+    else:
+        next_command(f"repro images import --cluster {shlex.quote(cluster)}", "after the cause is corrected")
+    raise typer.Exit(EXIT_FAILED)
+
+
+def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
+    """Return the errors by image name when all imports have ended. Ctrl-C leaves the jobs running."""
+    last = ""
+    try:
+        while True:
+            progress = api.import_progress(imports)
+            states = ", ".join(f"{name} {state}" for name, state in progress.states.items())
+            line = "; ".join([*(f"note: {complaint}" for complaint in progress.complaints), *filter(None, [states])])
+            if line and line != last:
+                message(line)
+            last = line
+            if not progress.states:
+                return progress.failures
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        message("no longer waiting; the imports continue")
+        next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
+        raise
+
+
+def _image_row(row: api.ImageRow) -> dict[str, object]:
+    """Return a row of the table. The first twelve digits of a digest are in the file's name."""
+    return {
+        "image": row.name,
+        "there": row.there,
+        "bytes": row.bytes,
+        "imported": row.imported,
+        "by": row.user,
+        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
+        "location": row.location or row.says,
+        "profile": row.where,
+    }
