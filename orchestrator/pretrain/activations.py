@@ -1,31 +1,42 @@
 """Activations of a model chunk between its passes: recomputation, and offloading to host memory (both as in ATC'24).
 
-Recomputation. Megatron-Core's checkpoint recomputes a whole layer, including the last product, whose result nothing
-reads. Here the recomputation stops before it. Gradients are equal, and one of twelve parts of a layer's products is
-saved. Megatron-Core 0.16's CheckpointWithoutOutput does the same for norms as ATC'24. But its layers need Transformer
-Engine for it, and it holds its inputs on the device even if they were offloaded.
+Megatron-Core's checkpoint recomputes a whole layer, including the last product, whose result nothing reads. Here the
+recomputation stops before it: equal gradients, and one of twelve parts of a layer's products saved. Megatron-Core's
+CheckpointWithoutOutput needs Transformer Engine in layers, and holds its inputs on the device even if offloaded.
 
-Offloading. After a chunk's forward pass, its largest saved tensors are copied to the host while the next chunk runs, up
-to the share. Their device memory is freed when the next chunk has ended. They are copied back when the chunk's backward
-pass starts, or one chunk earlier once the order of an iteration is known. A chunk whose own backward pass comes next
-stays on the device. So only ranks with several microbatches in flight save memory: all pipeline stages except the last.
+After a chunk's forward pass, its largest saved tensors are copied to the host while the next chunk runs, up to the
+share. Their device memory is freed when the next chunk has ended. They are copied back when the chunk's backward pass
+starts, or one chunk earlier once the order of an iteration is known. A chunk whose own backward pass comes next stays
+on the device. So only ranks with several microbatches in flight save memory: all pipeline stages except the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
-from megatron.core.transformer.transformer_block import TransformerBlock
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from orchestrator.pretrain.arguments import RecomputeMethod
-from orchestrator.pretrain.layers import activate
+from orchestrator.pretrain.layers import SkippableRowParallelLinear, activate
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.mlp import MLP
+    from megatron.core.transformer.transformer_block import TransformerBlock
+    from megatron.core.transformer.transformer_layer import TransformerLayer
+    from torch.autograd.function import FunctionCtx
+    from torch.autograd.graph import GradientEdge
+
+    class _Context(FunctionCtx):
+        saved_tensors: tuple[torch.Tensor | None, ...]
+        recomputation: Recomputation
+
+        def save_for_backward(self, *tensors: torch.Tensor | None) -> None: ...
 
 
 class Recomputation:
@@ -37,10 +48,10 @@ class Recomputation:
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         self.function = function
-        self.context: Any = None
+        self.context: _Context | None = None
         self._output_key = 0
         self._inputs: list[torch.Tensor | None] = []
-        self._edge: Any = None
+        self._edge: GradientEdge | None = None
 
     def __call__(self, *inputs: torch.Tensor | None) -> torch.Tensor:
         """Return the output."""
@@ -56,6 +67,7 @@ class Recomputation:
         """Return the gradients of the inputs from the gradient of the output."""
         if self._edge is None:
             self._recompute()
+        assert self._edge is not None
         torch.autograd.backward([self._edge], [gradient])
         inputs, self._inputs, self._edge = self._inputs, [], None
         return [None if x is None else x.grad for x in inputs]
@@ -68,6 +80,7 @@ class Recomputation:
 
     def _recompute(self) -> torch.Tensor:
         """Recompute the output. Its graph stays for `gradients`."""
+        assert self.context is not None
         self._inputs = [None if x is None else x.detach().requires_grad_() for x in self.context.saved_tensors]
         self.context = None  # it refers to this object
         with torch.enable_grad():
@@ -78,13 +91,13 @@ class Recomputation:
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recomputation: Recomputation, *inputs: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx: _Context, recomputation: Recomputation, *inputs: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(*inputs)
         ctx.recomputation, recomputation.context = recomputation, ctx
         return recomputation.function(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return (None, *ctx.recomputation.gradients(*gradients))
 
 
@@ -101,7 +114,7 @@ def recompute_activations(block: TransformerBlock) -> None:
         layer.mlp.forward = partial(_feed_forward, layer.mlp)
 
 
-def _recompute_between(norm: Any, linear: Any) -> None:
+def _recompute_between(norm: torch.nn.Module, linear: torch.nn.Module) -> None:
     """Make the linear layer after a norm not keep its input."""
     normalize, project = norm.forward, linear.forward
     last: list[Recomputation] = []
@@ -110,14 +123,14 @@ def _recompute_between(norm: Any, linear: Any) -> None:
         last.append(Recomputation(normalize))
         return last[0](x)
 
-    def forward_linear(*args: Any, **kwargs: Any) -> Any:
+    def forward_linear(*args: object, **kwargs: object) -> object:
         with last.pop().for_user():
             return project(*args, **kwargs)
 
     norm.forward, linear.forward = forward_norm, forward_linear
 
 
-def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
+def _feed_forward(mlp: MLP, hidden_states: torch.Tensor, **_: object) -> object:
     """Return the output, and the bias that the caller must add to it."""
     intermediate, bias = mlp.linear_fc1(hidden_states)
     recomputation = Recomputation(partial(activate, mlp.config))
@@ -139,9 +152,10 @@ def recompute_layers(block: TransformerBlock, method: RecomputeMethod, num_layer
 
 
 def _forward_segments(
-    segments: list[list[Any]], recomputed: int, *, hidden_states: torch.Tensor, **options: Any
-) -> Any:
+    segments: list[list[TransformerLayer]], recomputed: int, *, hidden_states: torch.Tensor, **options: object
+) -> torch.Tensor:
     """Run the layers in place of Megatron-Core's `_checkpointed_forward`."""
+    options = {name: options[name] for name in ("attention_mask", "rotary_pos_emb", "attention_bias")}
     for i, segment in enumerate(segments):
         run = partial(_run_segment, segment, options)
         if i < recomputed:
@@ -155,18 +169,15 @@ def _forward_segments(
     return hidden_states
 
 
-def _run_segment(segment: list[Any], options: dict[str, Any], hidden_states: torch.Tensor) -> torch.Tensor:
+def _run_segment(
+    segment: list[TransformerLayer], options: Mapping[str, object], hidden_states: torch.Tensor
+) -> torch.Tensor:
     for layer in segment:
-        hidden_states, _ = layer(
-            hidden_states=hidden_states,
-            attention_mask=options["attention_mask"],
-            rotary_pos_emb=options["rotary_pos_emb"],
-            attention_bias=options["attention_bias"],
-        )
+        hidden_states, _ = layer(hidden_states=hidden_states, **options)
     return hidden_states
 
 
-def _contexts(segment: list[Any]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def _contexts(segment: list[TransformerLayer]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Return the contexts of the forward pass and of its recomputation (same random numbers, no last product)."""
     config = segment[-1].config
     draws = config.hidden_dropout > 0 or config.attention_dropout > 0
@@ -175,7 +186,7 @@ def _contexts(segment: list[Any]) -> tuple[AbstractContextManager[None], Abstrac
 
 
 @contextmanager
-def _recompute_context(last: Any, states: Any) -> Iterator[None]:
+def _recompute_context(last: SkippableRowParallelLinear, states: tuple[torch.Tensor, ...] | None) -> Iterator[None]:
     with ExitStack() as stack:
         if states is not None:
             stack.enter_context(megatron_random._fork_rng())
@@ -203,129 +214,112 @@ class Transfers:
     """Copies of one rank between device and host, over all its chunks. A GPU has a stream per direction."""
 
     def __init__(self, device: torch.device) -> None:
-        on_gpu = device.type == "cuda"
-        self._outward = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._inward = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._leaving: list[_Storage] = []
-        self._staying: list[_Storage] = []
-        self._in_flight: dict[int, _Kept] = {}
+        self._to_host, self._to_device = _stream(device), _stream(device)
+        self._copied: list[_Storage] = []  # storages whose device memory is freed when the next chunk has ended
+        self._kept: list[_Storage] = []  # copied storages whose device memory stays in use
+        self._in_flight: dict[int, _SavedTensors] = {}
         self._passes = 0
         self._order: list[int] = []
-        self._order_before: list[int] = []
+        self._previous_order: list[int] = []
 
-    def send(self, kept: _Kept, storages: list[_Storage]) -> None:
+    def offload(self, saved: _SavedTensors, storages: list[_Storage]) -> None:
         """Start to copy a chunk's storages to the host, and free those of the previous chunk."""
-        self._free_left()
-        self._in_flight[self._passes] = kept
+        for storage in self._copied:
+            storage.free()
+        for storage in self._kept:
+            storage.wait_for_copy()
+        self._in_flight[self._passes] = saved
         self._passes += 1
-        with _beside(self._outward):
+        with _after_current_stream(self._to_host):
             for storage in storages:
-                storage.send(_event(self._outward))
-        self._leaving = storages
+                storage.copy_to_host(self._to_host)
+        self._copied, self._kept = storages, []
 
-    def _free_left(self) -> None:
-        """Free the device memory of sent storages after their copies have ended."""
-        for storage in self._leaving:
-            storage.leave()
-        for storage in self._staying:
-            storage.wait_until_sent()
-        self._leaving, self._staying = [], []
-
-    def fetch(self, kept: _Kept) -> None:
+    def fetch(self, saved: _SavedTensors) -> None:
         """Copy back the chunk whose backward pass starts, and the one that came next in the previous iteration."""
-        number = next(number for number, other in self._in_flight.items() if other is kept)
+        number = next(number for number, other in self._in_flight.items() if other is saved)
         del self._in_flight[number]
-        self._bring(kept)
-        place = len(self._order)
+        self._copy_back(saved)
+        index = len(self._order)
         self._order.append(number)
-        if place + 1 < len(self._order_before) and self._order_before[place] == number:
-            following = self._in_flight.get(self._order_before[place + 1])
+        if index + 1 < len(self._previous_order) and self._previous_order[index] == number:
+            following = self._in_flight.get(self._previous_order[index + 1])
             if following:
-                self._bring(following)
+                self._copy_back(following)
         if not self._in_flight:  # all passes of the iteration have ended
-            self._order_before, self._order, self._passes = self._order, [], 0
+            self._previous_order, self._order, self._passes = self._order, [], 0
 
-    def _bring(self, kept: _Kept) -> None:
-        storages, kept.away = kept.away, []
-        if storages and storages[0] in self._leaving:
+    def _copy_back(self, saved: _SavedTensors) -> None:
+        storages, saved.offloaded = saved.offloaded, []
+        if storages and storages[0] in self._copied:
             # Still on the device: usable now, but its memory must not be freed before the copy has ended.
-            self._staying, self._leaving = self._staying + self._leaving, []
+            self._kept, self._copied = self._kept + self._copied, []
             return
         for storage in storages:
-            storage.make_room()
-        with _beside(self._inward):
+            storage.allocate()
+        with _after_current_stream(self._to_device):
             for storage in reversed(storages):  # as the backward pass needs them
-                storage.fetch(_event(self._inward))
+                storage.copy_to_device(self._to_device)
 
 
 class Offload:
     """Offloading of one chunk's Megatron-Core TransformerBlock. Byte counts are those of the last microbatch."""
 
-    def __init__(self, block: Any, ratio: float, transfers: Transfers) -> None:
+    def __init__(self, block: TransformerBlock, ratio: float, transfers: Transfers) -> None:
         self.kept_bytes = self.offloaded_bytes = 0
         self._block, self._ratio, self._transfers = block, ratio, transfers
         self._forward, block.forward = block.forward, self.forward
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         """Run the block and choose the saved tensors to offload."""
-        kept = _Kept(self._transfers, _keys(self._block.parameters()))
-        with saved_tensors_hooks(kept.pack, kept.unpack):
-            output = self._forward(*args, **kwargs)
-        self._choose(kept, kwargs)
-        return output
-
-    def _choose(self, kept: _Kept, kwargs: dict[str, Any]) -> None:
+        saved = _SavedTensors(self._transfers, {_key(parameter) for parameter in self._block.parameters()})
+        with saved_tensors_hooks(saved.pack, saved.unpack):
+            output: object = self._forward(*args, **kwargs)
         # The schedule holds the block's input until its gradient is sent. Megatron-Core always holds the rotary angles.
-        not_ours = [self._block.input_tensor, *(value for name, value in kwargs.items() if name != "hidden_states")]
-        stays = _keys(value for value in not_ours if isinstance(value, torch.Tensor))
-        movable = [storage for key, storage in kept.storages.items() if key not in stays]
-        self.kept_bytes = sum(storage.size_bytes for storage in kept.storages.values())
+        others = [self._block.input_tensor, *(value for name, value in kwargs.items() if name != "hidden_states")]
+        fixed = {_key(value) for value in others if isinstance(value, torch.Tensor)}
+        movable = [storage for key, storage in saved.storages.items() if key not in fixed]
+        self.kept_bytes = sum(storage.size_bytes for storage in saved.storages.values())
         ratio = self._ratio * self.kept_bytes / max(1, sum(storage.size_bytes for storage in movable))
         for storage, share in zip(movable, shares_of([s.size_bytes for s in movable], ratio), strict=True):
             storage.share_bytes = share
-        kept.storages = {}  # from here on only autograd holds the storages
-        kept.away = [storage for storage in movable if storage.share_bytes]
-        self.offloaded_bytes = sum(storage.share_bytes for storage in kept.away)
-        self._transfers.send(kept, list(kept.away))
+        saved.storages = {}  # from here on only autograd holds the storages
+        saved.offloaded = [storage for storage in movable if storage.share_bytes]
+        self.offloaded_bytes = sum(storage.share_bytes for storage in saved.offloaded)
+        self._transfers.offload(saved, list(saved.offloaded))
+        return output
 
 
-class _Kept:
+class _SavedTensors:
     """Tensors that autograd saves in one forward pass of one chunk, as views of storages."""
 
     def __init__(self, transfers: Transfers, parameters: set[int]) -> None:
         self.storages: dict[int, _Storage] = {}
-        self.away: list[_Storage] = []
+        self.offloaded: list[_Storage] = []
         self._transfers, self._parameters = transfers, parameters
-        self._started = False
+        self._is_fetched = False
 
-    def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor | Callable[[], torch.Tensor]:
         key = _key(tensor)
         if key in self._parameters:
             return tensor
         storage = self.storages.setdefault(key, _Storage(tensor.untyped_storage()))
-        return _View(storage, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+        return partial(_view, storage, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def unpack(self, packed: torch.Tensor | _View) -> torch.Tensor:
+    def unpack(self, packed: torch.Tensor | Callable[[], torch.Tensor]) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):
             return packed
-        if not self._started:
-            self._started = True
+        if not self._is_fetched:
+            self._is_fetched = True
             self._transfers.fetch(self)
-        return packed.tensor()
+        return packed()
 
 
-class _View:
-    """Saved tensor without its data."""
-
-    def __init__(
-        self, storage: _Storage, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: Any
-    ) -> None:
-        self._storage, self._dtype = storage, dtype
-        self._size, self._stride, self._offset = size, stride, offset
-
-    def tensor(self) -> torch.Tensor:
-        data = self._storage.data()
-        return torch.empty(0, dtype=self._dtype, device=data.device).set_(data, self._offset, self._size, self._stride)
+def _view(
+    storage: _Storage, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
+) -> torch.Tensor:
+    data = storage.data()
+    return torch.empty(0, dtype=dtype, device=data.device).set_(data, offset, size, stride)
 
 
 class _Storage:
@@ -338,71 +332,61 @@ class _Storage:
         self._device = data.device
         self._rest: torch.Tensor | None = None
         self._host: list[torch.Tensor] = []
-        self._sent: torch.cuda.Event | None = None
-        self._fetched: torch.cuda.Event | None = None
+        self._on_host: torch.cuda.Event | None = None
+        self._on_device: torch.cuda.Event | None = None
 
     def data(self) -> torch.UntypedStorage:
         """Return the memory for later work on the device's current stream."""
-        if self._fetched is not None:
-            self._fetched.wait()
+        if self._on_device is not None:
+            self._on_device.wait()
         assert self._data is not None
         return self._data
 
-    def send(self, done: torch.cuda.Event | None) -> None:
-        """Copy the share to the host on the current stream."""
-        pinned = self._device.type == "cuda"
+    def copy_to_host(self, stream: torch.cuda.Stream | None) -> None:
+        """Copy the share to the host on the current stream, without waiting for the copy."""
         for piece in self._pieces():
-            self._host.append(torch.empty(piece.numel(), dtype=torch.uint8, pin_memory=pinned))
-            copy_bytes(self._host[-1], piece)
-        if done is not None:
-            done.record()
-        self._sent = done
+            self._host.append(torch.empty(piece.numel(), dtype=torch.uint8, pin_memory=stream is not None))
+            self._host[-1].copy_(piece, non_blocking=True)
+        self._on_host = None if stream is None else stream.record_event()
 
-    def wait_until_sent(self) -> None:
+    def wait_for_copy(self) -> None:
         """Make the current stream wait for the copy to the host, so that it may reuse the memory."""
-        if self._sent is not None:
-            self._sent.wait()
+        if self._on_host is not None:
+            self._on_host.wait()
 
-    def leave(self) -> None:
+    def free(self) -> None:
         """Free the device memory, except the part that is not on the host."""
-        self.wait_until_sent()
+        self.wait_for_copy()
         if self.share_bytes < self.size_bytes:
             self._rest = _bytes_of(self.data())[self.share_bytes :].clone()
         self._data = None
 
-    def make_room(self) -> None:
+    def allocate(self) -> None:
         """Allocate device memory again and restore the part that was not offloaded."""
         whole = torch.empty(self.size_bytes, dtype=torch.uint8, device=self._device)
         if self._rest is not None:
             whole[self.share_bytes :].copy_(self._rest)
         self._data, self._rest = whole.untyped_storage(), None
 
-    def fetch(self, done: torch.cuda.Event | None) -> None:
-        """Copy the share back from the host on the current stream."""
+    def copy_to_device(self, stream: torch.cuda.Stream | None) -> None:
+        """Copy the share back from the host on the current stream, without waiting for the copy."""
         for piece, host in zip(self._pieces(), self._host, strict=True):
-            copy_bytes(piece, host)
-        if done is not None:
-            done.record()
-        self._host, self._fetched = [], done
+            piece.copy_(host, non_blocking=True)
+        self._host, self._on_device = [], None if stream is None else stream.record_event()
 
     def _pieces(self) -> Sequence[torch.Tensor]:
         return torch.split(_bytes_of(self.data())[: self.share_bytes], _PIECE_BYTES)
 
 
-def _beside(stream: torch.cuda.Stream | None) -> Any:
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _after_current_stream(stream: torch.cuda.Stream | None) -> torch.cuda.StreamContext:
     """Return a context whose work runs on `stream`, after all earlier work of the current stream."""
     if stream is not None:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
     return torch.cuda.stream(stream)
-
-
-def _event(stream: torch.cuda.Stream | None) -> torch.cuda.Event | None:
-    return None if stream is None else torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-
-def copy_bytes(to: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy between device and host on the current stream, without waiting for the copy."""
-    to.copy_(source, non_blocking=True)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -412,7 +396,3 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 def _key(tensor: torch.Tensor) -> int:
     """Return the identity of the tensor's memory, valid while the memory exists."""
     return int(tensor.untyped_storage()._cdata)
-
-
-def _keys(tensors: Iterable[torch.Tensor]) -> set[int]:
-    return {_key(tensor) for tensor in tensors}
