@@ -9,18 +9,25 @@ early piece attends to few keys and one of a late piece to many, so every rank h
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
-from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from orchestrator.pretrain.arguments import AttentionBackend
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    from torch.autograd.function import FunctionCtx
+
+    class _GroupContext(FunctionCtx):
+        group: dist.ProcessGroup
+
 
 # `unfused` keeps the score matrices for the backward pass, as programs before flash attention did.
 _KERNELS: dict[AttentionBackend, list[SDPBackend]] = {
@@ -42,16 +49,18 @@ class CausalAttention(torch.nn.Module):
     def __init__(
         self,
         config: TransformerConfig,
-        *_: Any,
+        *_: object,
         backend: AttentionBackend = "auto",
         copies_value: bool = False,
         attention_dropout: float | None = None,
         softmax_scale: float | None = None,
-        **__: Any,
+        **__: object,
     ) -> None:
         super().__init__()
         self.context_parallel: int = config.context_parallel_size
-        self.context_group: Any = parallel_state.get_context_parallel_group() if self.context_parallel > 1 else None
+        self.context_group: dist.ProcessGroup | None = (
+            parallel_state.get_context_parallel_group() if self.context_parallel > 1 else None
+        )
         self.dropout: float = config.attention_dropout if attention_dropout is None else attention_dropout
         self.scale = softmax_scale
         self.backend: AttentionBackend = backend
@@ -60,7 +69,9 @@ class CausalAttention(torch.nn.Module):
         # Under sequence parallelism the layer already draws from the tensor-parallel random state.
         self.forks_random_state = not config.sequence_parallel
 
-    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> torch.Tensor:
         """Return the context [s, b, n * d]."""
         length, batch, heads, width = query.shape
         dropout = self.dropout if self.training else 0.0
@@ -85,6 +96,7 @@ class CausalAttention(torch.nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: float
     ) -> torch.Tensor:
         """Return [b, n, s, d]. Each of the rank's two pieces of queries attends to all keys up to its own end."""
+        assert self.context_group is not None
         keys = join_shares(_gather_sequence(key, self.context_group), self.context_parallel)
         values = join_shares(_gather_sequence(value, self.context_group), self.context_parallel)
         piece_length = query.size(0) // 2
@@ -111,7 +123,7 @@ def _heads_first(x: torch.Tensor) -> torch.Tensor:
     return x.permute(1, 2, 0, 3)
 
 
-def _gather_sequence(share: torch.Tensor, group: Any) -> torch.Tensor:
+def _gather_sequence(share: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     shares: torch.Tensor = _GatherSequence.apply(share, group)  # type: ignore[no-untyped-call]
     return shares
 
@@ -120,14 +132,14 @@ class _GatherSequence(torch.autograd.Function):
     """Gather of the shares of a sequence (dimension 0) in rank order. Backward sums the ranks' gradients of a share."""
 
     @staticmethod
-    def forward(ctx: Any, share: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(ctx: _GroupContext, share: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
         shares = share.new_empty(group.size() * share.size(0), *share.shape[1:])
         dist.all_gather_into_tensor(shares, share.contiguous(), group=group)
         return shares
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: _GroupContext, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (gradient,) = gradients
         share = gradient.new_empty(gradient.size(0) // ctx.group.size(), *gradient.shape[1:])
         dist.reduce_scatter_tensor(share, gradient.contiguous(), group=ctx.group)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from megatron.core.tensor_parallel.random import get_all_rng_states
@@ -25,6 +25,14 @@ from megatron.core.utils import get_attr_wrapped_model
 
 from orchestrator.pretrain.arguments import TrainingArguments
 from orchestrator.pretrain.data import Microbatch
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+    from torch.cuda import _POOL_HANDLE
+
+    class _ReplayContext(FunctionCtx):
+        graphs: ChunkGraphs
+
 
 Losses = list[torch.Tensor]
 GraphScope = Literal["iteration", "chunk"]
@@ -83,7 +91,7 @@ class CudaRecorder:
         torch.cuda.synchronize()
         gc.collect()
         torch.cuda.empty_cache()
-        self._pools: dict[int | None, Any] = {}
+        self._pools: dict[int | None, _POOL_HANDLE] = {}
 
     def __call__(self, run: Callable[[], None], *, slot: int | None = None) -> Graph:
         """Record `run` and return the function that replays it."""
@@ -144,7 +152,7 @@ class GraphedIteration:
         self._losses = self._run()
 
 
-def run_chunk(chunk: Any, microbatch: Microbatch) -> torch.Tensor:
+def run_chunk(chunk: torch.nn.Module, microbatch: Microbatch) -> torch.Tensor:
     """Run the forward pass of one microbatch: hidden states [s, b, h], or on the last stage losses [b, s]."""
     output: torch.Tensor = chunk(microbatch.tokens, microbatch.position_ids, None, labels=microbatch.labels)
     return output
@@ -203,7 +211,7 @@ class ChunkGraphs:
     `example` is a microbatch of the run's shapes. Until the passes are recorded, `run` calls the chunk itself.
     """
 
-    def __init__(self, chunk: Any, slots: Sequence[int], example: Microbatch, exchange: Exchange) -> None:
+    def __init__(self, chunk: torch.nn.Module, slots: Sequence[int], example: Microbatch, exchange: Exchange) -> None:
         self.chunk, self._slots = chunk, slots
         self._example, self._exchange = example, exchange
         self._gpt = get_attr_wrapped_model(chunk, "decoder", return_model_obj=True)
@@ -290,12 +298,12 @@ class _Replay(torch.autograd.Function):
     """Differentiable function that replays the graphs of a chunk, for Megatron-Core's schedule."""
 
     @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, graphs: ChunkGraphs, microbatch: Microbatch) -> torch.Tensor:
+    def forward(ctx: _ReplayContext, source: torch.Tensor, graphs: ChunkGraphs, microbatch: Microbatch) -> torch.Tensor:
         ctx.graphs = graphs
         return graphs.replay_forward(microbatch, source)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+    def backward(ctx: _ReplayContext, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
         return ctx.graphs.replay_backward(*gradients), None, None
 
 

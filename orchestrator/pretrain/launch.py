@@ -21,10 +21,13 @@ from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.environment import Place, cores_of, quick_imports, set_environment, set_node_environment
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -88,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meet(address: str | None, port: str | None) -> Any:
+def _meet(address: str | None, port: str | None) -> TCPStore | None:
     """Set the address that rank 0 serves for the rendezvous. Without an address, return a store in this process."""
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)

@@ -6,8 +6,6 @@ reaches about two fifths of an H200's bandwidth if the hidden size is not a powe
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -44,7 +42,7 @@ def backward(
     return gradient_of_x, of_weight, of_bias
 
 
-def _block(width: int) -> dict[str, Any]:
+def _block(width: int) -> dict[str, int]:
     """Return launch options: one block per row, 16 elements per thread, up to 16 warps."""
     block = triton.next_power_of_2(width)
     return {"BLOCK": block, "num_warps": min(16, max(4, block // 512))}

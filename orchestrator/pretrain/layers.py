@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,10 +14,23 @@ from megatron.core.tensor_parallel.layers import (
     LinearWithGradAccumulationAndAsyncCommunication,
     RowParallelLinear,
 )
-from megatron.core.transformer.transformer_block import TransformerBlock
-from megatron.core.transformer.transformer_config import TransformerConfig
 
 from orchestrator.pretrain.arguments import Normalization
+
+if TYPE_CHECKING:
+    from megatron.core.transformer.mlp import MLP
+    from megatron.core.transformer.transformer_block import TransformerBlock
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    from torch.autograd.function import FunctionCtx
+    from typing_extensions import Unpack
+
+    class Context(FunctionCtx):
+        """Context of an autograd function that saves tensors."""
+
+        saved_tensors: tuple[torch.Tensor, ...]
+
+    # Input, weight, bias, gradient_accumulation_fusion, allreduce_dgrad, sequence_parallel and tp_group.
+    LinearInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, bool, bool, bool, dist.ProcessGroup]
 
 Result = TypeVar("Result")
 
@@ -29,7 +42,7 @@ class Fused(Generic[Result]):
         self.function = function
         self._compiled: Callable[..., Result] | None = None
 
-    def __call__(self, tensor: torch.Tensor, *others: Any) -> Result:
+    def __call__(self, tensor: torch.Tensor, *others: object) -> Result:
         """Run the function, compiled if the tensor is on a GPU."""
         if not tensor.is_cuda:
             return self.function(tensor, *others)
@@ -42,7 +55,7 @@ class Fused(Generic[Result]):
 class BiasedColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
     """Linear layer that adds its bias in the GEMM. Megatron-Core reads and writes the whole output again for it."""
 
-    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: Any) -> torch.Tensor:
+    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: object) -> torch.Tensor:
         if options["bias"] is None:
             output: torch.Tensor = super()._forward_impl(input=input, weight=weight, **options)
             return output
@@ -54,23 +67,20 @@ class SkippableRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
 
     computes = True
 
-    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: Any) -> torch.Tensor:
+    def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, **options: object) -> torch.Tensor:
         if self.computes:
             output: torch.Tensor = super()._forward_impl(input=input, weight=weight, **options)
             return output
         return _apply(_NoProduct, input, weight, options)
 
 
-def _apply(function: Any, input: torch.Tensor, weight: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-    output: torch.Tensor = function.apply(
-        input,
-        weight,
-        options["bias"],
-        options["gradient_accumulation_fusion"],
-        options["allreduce_dgrad"],
-        options["sequence_parallel"],
-        options["tp_group"],
-    )
+_OPTIONS = ("bias", "gradient_accumulation_fusion", "allreduce_dgrad", "sequence_parallel", "tp_group")
+
+
+def _apply(
+    function: type[torch.autograd.Function], input: torch.Tensor, weight: torch.Tensor, options: Mapping[str, object]
+) -> torch.Tensor:
+    output: torch.Tensor = function.apply(input, weight, *(options[name] for name in _OPTIONS))  # type: ignore[no-untyped-call]
     return output
 
 
@@ -78,31 +88,38 @@ class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[
     """Autograd function with Megatron-Core's backward pass."""
 
     @staticmethod
-    def keep(ctx: Any, inputs: tuple[Any, ...]) -> None:
+    def keep(ctx: FunctionCtx, inputs: LinearInputs) -> None:
         """Set the fields that Megatron-Core's backward pass reads."""
         input, weight, bias, fuses_accumulation, reduces, sequence_parallel, group = inputs
         ctx.save_for_backward(input, weight)
-        ctx.main_grad = getattr(weight, "main_grad", None) if fuses_accumulation else None
-        ctx.use_bias = bias is not None
-        ctx.gradient_accumulation_fusion = fuses_accumulation
-        ctx.allreduce_dgrad = reduces
-        ctx.sequence_parallel = sequence_parallel
-        ctx.wgrad_deferral_limit, ctx.grad_output_buffer = 0, None
-        ctx.tp_group = group
-        # torch.amp.custom_bwd, which decorates that backward pass, reads these two.
-        ctx._fwd_used_autocast, ctx._dtype = False, None
+        fields = {
+            "main_grad": getattr(weight, "main_grad", None) if fuses_accumulation else None,
+            "use_bias": bias is not None,
+            "gradient_accumulation_fusion": fuses_accumulation,
+            "allreduce_dgrad": reduces,
+            "sequence_parallel": sequence_parallel,
+            "wgrad_deferral_limit": 0,
+            "grad_output_buffer": None,
+            "tp_group": group,
+            # torch.amp.custom_bwd, which decorates that backward pass, reads these two.
+            "_fwd_used_autocast": False,
+            "_dtype": None,
+        }
+        for name, value in fields.items():
+            setattr(ctx, name, value)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         of_inputs = LinearWithGradAccumulationAndAsyncCommunication.backward(ctx, *gradients)
         return (*of_inputs[:3], None, None, None, None)
 
 
 class _BiasedProduct(_Linear):
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
         _Linear.keep(ctx, inputs)
         input, weight, bias, _, _, sequence_parallel, group = inputs
+        assert bias is not None
         if sequence_parallel:
             whole = input.new_empty(group.size() * input.size(0), *input.shape[1:])
             dist.all_gather_into_tensor(whole, input, group=group)
@@ -113,10 +130,9 @@ class _BiasedProduct(_Linear):
 
 class _NoProduct(_Linear):
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
         _Linear.keep(ctx, inputs)
-        input: torch.Tensor = inputs[0]
-        weight: torch.Tensor = inputs[1]
+        input, weight, *_ = inputs
         return input.new_empty(*input.shape[:-1], weight.size(0))
 
 
@@ -126,7 +142,7 @@ class LayerNorm(torch.nn.LayerNorm):
     On a GPU it uses `layer_norm_kernels`, which keep the same tensors for the backward pass.
     """
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         _mark(self, config)
 
@@ -144,7 +160,7 @@ class RMSNorm(torch.nn.RMSNorm):
     Without that kernel torch keeps several fp32 copies of the input. This norm keeps only the input.
     """
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         _mark(self, config)
 
@@ -166,7 +182,7 @@ class _Layer(torch.autograd.Function):
     """(x - mean) * weight / deviation + bias over the last dimension. Keeps x and two numbers per row."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(ctx: Context, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
         from orchestrator.pretrain import layer_norm_kernels
 
         normed, mean, scale = layer_norm_kernels.forward(x.contiguous(), weight, bias, eps)
@@ -174,7 +190,7 @@ class _Layer(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
         from orchestrator.pretrain import layer_norm_kernels
 
         x, weight, mean, scale = ctx.saved_tensors
@@ -186,8 +202,9 @@ class RootMeanSquare(torch.autograd.Function):
     """x * weight / sqrt(mean(x^2) + eps) over the last dimension. Keeps x and 1 / sqrt(mean(x^2) + eps)."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(ctx: Context, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Return the norm over the last dimension."""
+        normed: torch.Tensor
         if _has_kernel(x):
             normed, scale = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, eps)
         else:
@@ -195,10 +212,10 @@ class RootMeanSquare(torch.autograd.Function):
             scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
             normed = (wide * scale * weight.float()).to(x.dtype)
         ctx.save_for_backward(x, weight, scale)
-        return normed  # type: ignore[no-any-return]
+        return normed
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """Return the gradients of x and the weight."""
         (gradient,) = gradients
         x, weight, scale = ctx.saved_tensors
@@ -230,7 +247,7 @@ def use_activation(block: TransformerBlock) -> None:
         layer.mlp.forward = partial(_feed_forward, layer.mlp)
 
 
-def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
+def _feed_forward(mlp: MLP, hidden_states: torch.Tensor, **_: object) -> object:
     """Return the output, and the bias that the caller must add to it."""
     intermediate, bias = mlp.linear_fc1(hidden_states)
     return mlp.linear_fc2(activate(mlp.config, intermediate, bias))
@@ -238,33 +255,29 @@ def _feed_forward(mlp: Any, hidden_states: torch.Tensor, **_: Any) -> Any:
 
 def activate(config: TransformerConfig, intermediate: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Return SwiGLU or GELU of the first product and its bias, fused or not."""
-    activated: torch.Tensor
-    if config.bias_activation_fusion and config.gated_linear_unit:
-        activated = bias_swiglu_impl(intermediate, bias)
-        return activated
     if config.bias_activation_fusion:
-        activated = _BiasGelu.apply(intermediate, bias)  # type: ignore[no-untyped-call]
+        fused = bias_swiglu_impl if config.gated_linear_unit else _BiasGelu.apply
+        activated: torch.Tensor = fused(intermediate, bias)
         return activated
     if bias is not None:
         intermediate = intermediate + bias
+    activation: Callable[[torch.Tensor], torch.Tensor] = config.activation_func
     if not config.gated_linear_unit:
-        activated = config.activation_func(intermediate)
-        return activated
+        return activation(intermediate)
     gate, up = intermediate.chunk(2, -1)
-    activated = config.activation_func(gate) * up
-    return activated
+    return activation(gate) * up
 
 
 class _BiasGelu(torch.autograd.Function):
     """gelu(x + bias) of x [..., ffn] and bias [ffn]. Keeps both and recomputes the rest."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Context, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, bias)
         return bias_gelu(x, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, bias = ctx.saved_tensors
         gradient = bias_gelu_gradient(x, bias, *gradients)
         return gradient, gradient.flatten(0, -2).sum(0)
@@ -298,7 +311,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.Proces
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Context, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         columns = labels - group.rank() * logits.size(-1)
         if group.size() == 1:
             log_sums, targets = log_sums_and_targets(logits, columns)
@@ -312,7 +325,7 @@ class _CrossEntropy(torch.autograd.Function):
         return log_sums - targets
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, columns, log_sums = ctx.saved_tensors
         # The gradient of a sum has strides of 0. With fixed strides one compiled kernel serves all cases.
         gradient = gradients[0].clone(memory_format=torch.contiguous_format)

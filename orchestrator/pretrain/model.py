@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from megatron.core import parallel_state
@@ -41,6 +41,8 @@ from orchestrator.pretrain.layers import (
     use_activation,
 )
 from orchestrator.pretrain.layout import Layout, communication_options
+
+Function = TypeVar("Function")
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -92,11 +94,11 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
     )
 
 
-def _activation_options(arguments: TrainingArguments) -> dict[str, Any]:
+def _activation_options(arguments: TrainingArguments) -> dict[str, object]:
     return {"activation_func": silu, "gated_linear_unit": True} if arguments.swiglu else {}
 
 
-def _fusion_options(arguments: TrainingArguments, device: torch.device) -> dict[str, Any]:
+def _fusion_options(arguments: TrainingArguments, device: torch.device) -> dict[str, object]:
     on_gpu = device.type == "cuda"
     if arguments.swiglu:
         activation = not arguments.no_bias_swiglu_fusion
@@ -111,7 +113,7 @@ def _fusion_options(arguments: TrainingArguments, device: torch.device) -> dict[
     }
 
 
-def _recompute_options(arguments: TrainingArguments) -> dict[str, Any]:
+def _recompute_options(arguments: TrainingArguments) -> dict[str, object]:
     if arguments.recompute_granularity == "full":
         return {
             "recompute_granularity": "full",
@@ -148,7 +150,9 @@ def _token_losses(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return cross_entropy(logits, labels.t().contiguous(), group).t().contiguous()
 
 
-def _block_spec(arguments: TrainingArguments, config: TransformerConfig, virtual_stage: int | None) -> Any:
+def _block_spec(
+    arguments: TrainingArguments, config: TransformerConfig, virtual_stage: int | None
+) -> TransformerBlockSubmodules:
     """Return the layers of one chunk: Megatron-Core's local spec with our norms, linear layers and attention."""
     layer, norm = get_gpt_layer_local_spec(), NORMS[arguments.normalization]
     layer.submodules.input_layernorm = norm
@@ -166,7 +170,7 @@ def _block_spec(arguments: TrainingArguments, config: TransformerConfig, virtual
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
 
 
-def _adapt_layers(chunk: Any, arguments: TrainingArguments, transfers: Transfers | None) -> None:
+def _adapt_layers(chunk: GPTModel, arguments: TrainingArguments, transfers: Transfers | None) -> None:
     """Make the chunk's layers use our activation, and recompute and offload as the arguments require."""
     use_activation(chunk.decoder)
     if arguments.recompute_granularity == "full":
@@ -329,6 +333,6 @@ def connect_overlap(
         config.param_sync_func = _one_or_all([chunk.start_param_sync for chunk in chunks])
 
 
-def _one_or_all(functions: list[Any]) -> Any:
+def _one_or_all(functions: list[Function]) -> list[Function] | Function:
     """Return the list for the interleaved schedule, and the single function for the others."""
     return functions if len(functions) > 1 else functions[0]

@@ -12,7 +12,6 @@ from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -136,7 +135,7 @@ def redirect_cuda(device: torch.device | None = None) -> None:
     _replace_type_names()
 
 
-def _set(owner: Any, name: str, value: Any) -> None:
+def _set(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
@@ -158,7 +157,7 @@ def _replace_factories(device: torch.device) -> None:
 
 def _on_device(factory: Callable[..., torch.Tensor], target: torch.device) -> Callable[..., torch.Tensor]:
     @functools.wraps(factory)
-    def make(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def make(*args: object, **kwargs: object) -> torch.Tensor:
         device = kwargs.get("device")
         if (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda":
             kwargs["device"] = target
@@ -200,9 +199,9 @@ def _replace_random_state() -> None:
 
 def _replace_type_names() -> None:
     """Report tensor types as torch.cuda.*Tensor: Megatron's optimizers accept no other parameters."""
-    plain_type = torch._C.TensorBase.type
+    plain_type: Callable[..., object] = torch._C.TensorBase.type
 
-    def type_name(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def type_name(self: torch.Tensor, *args: object, **kwargs: object) -> object:
         if args or kwargs:
             return plain_type(self, *args, **kwargs)
         return str(plain_type(self)).replace("torch.", "torch.cuda.", 1)
@@ -218,9 +217,9 @@ def fuse_weight_gradient() -> None:
     try:
         __import__(_EXTENSION)
     except ImportError:
-        module: Any = ModuleType(_EXTENSION)
-        module.wgrad_gemm_accum_fp32 = accumulate_weight_gradient
-        module.wgrad_gemm_accum_fp16 = accumulate_weight_gradient
+        module = ModuleType(_EXTENSION)
+        for name in ("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"):
+            _set(module, name, accumulate_weight_gradient)
         sys.modules[_EXTENSION] = module
 
 

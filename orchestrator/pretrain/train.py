@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import megatron.core
 import torch
@@ -39,7 +38,8 @@ from orchestrator.pretrain.model import ModelAndOptimizer, build, start_model_pa
 _MEMORY_LINES = 2
 _MIB = 2**20
 
-ForwardStep = Callable[[Iterator[Microbatch], Any], tuple[torch.Tensor, Callable[[torch.Tensor], Any]]]
+LossFunction = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+ForwardStep = Callable[[Iterator[Microbatch], torch.nn.Module], tuple[torch.Tensor, LossFunction]]
 
 
 def pretrain(arguments: TrainingArguments, device: torch.device) -> None:
@@ -115,7 +115,7 @@ def passes_of_an_iteration(
 
 
 def schedule(
-    arguments: TrainingArguments, layout: Layout, chunks: Sequence[Any], batches: Batches, step: ForwardStep
+    arguments: TrainingArguments, layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches, step: ForwardStep
 ) -> Callable[[], Losses]:
     """Return a function that runs one iteration in Megatron-Core's schedule and returns the microbatches' losses."""
     data = [batches.microbatches() for _ in chunks]
@@ -132,12 +132,12 @@ def schedule(
     )
 
 
-def forward_step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+def forward_step(data: Iterator[Microbatch], chunk: torch.nn.Module) -> tuple[torch.Tensor, LossFunction]:
     """Run one microbatch through one chunk. The schedule calls the loss function on the last stage."""
     return run_chunk(chunk, next(data)), sum_of_losses
 
 
-def chunk_graphs(layout: Layout, chunks: Sequence[Any], batches: Batches) -> list[ChunkGraphs]:
+def chunk_graphs(layout: Layout, chunks: Sequence[torch.nn.Module], batches: Batches) -> list[ChunkGraphs]:
     """Return the graphs of this stage's chunks, with nothing recorded yet."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     sizes = layout.pipeline_parallel, layout.virtual_stages, layout.num_microbatches
@@ -152,7 +152,7 @@ def graphed_step(graphs: Sequence[ChunkGraphs]) -> ForwardStep:
     """Return `forward_step` for chunks whose passes are recorded."""
     by_chunk = {id(part.chunk): part for part in graphs}
 
-    def step(data: Iterator[Microbatch], chunk: Any) -> tuple[torch.Tensor, Callable[[torch.Tensor], Any]]:
+    def step(data: Iterator[Microbatch], chunk: torch.nn.Module) -> tuple[torch.Tensor, LossFunction]:
         return by_chunk[id(chunk)].run(next(data)), sum_of_losses
 
     return step
@@ -206,8 +206,9 @@ def _print_offloaded(model: ModelAndOptimizer) -> None:
             _print(log_lines.offloaded(*_model_parallel_ranks(), i, *sizes_mb))
 
 
-def _offload_of(chunk: Any) -> Offload | None:
-    return next((part.offload for part in chunk.modules() if isinstance(getattr(part, "offload", None), Offload)), None)
+def _offload_of(chunk: torch.nn.Module) -> Offload | None:
+    offloads = (getattr(part, "offload", None) for part in chunk.modules())
+    return next((offload for offload in offloads if isinstance(offload, Offload)), None)
 
 
 def _model_parallel_ranks() -> tuple[int, int]:
