@@ -26,7 +26,7 @@ from orchestrator.job_spec import Value
 from orchestrator.paths import Folders, find_folders
 from orchestrator.planning.batch_plan import CaseSelection, plan_batch, read_budget, within_budget
 from orchestrator.planning.batch_report import BatchReport, PlanRow, batch_report, budget_text, with_exact_memory
-from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, run_with
+from orchestrator.planning.plan import Plan, cases_at, plan_cases, repeated, replace_workload
 from orchestrator.planning.target import Target
 from orchestrator.workloads import find_workload
 
@@ -206,7 +206,7 @@ def plan_run(
     choice = _choice(folders, [experiment], cluster, options.get("where"), workload, papers=False)
     (entry,), profile = choice.entries, choice.cluster
     assert profile is not None
-    cases = select(run_with(cases_at(entry, profile, options.get("scale"), workload), workload), choice.wanted)
+    cases = select(replace_workload(cases_at(entry, profile, options.get("scale"), workload), workload), choice.wanted)
     plans = plan_cases(entry, cases, profile, folders)
     notes = [*layer_notes(folders, profile), *replacement_notes(cases)]
     if budget_s is not None:
@@ -294,7 +294,7 @@ def _with_cases(
         try:
             cases = cases_at(entry, cluster, scale, workload)
             try:
-                cases = run_with(cases, workload)
+                cases = replace_workload(cases, workload)
             except ReproError as error:  # never left out silently
                 refused.extend(error.problems)
             cases = select(cases, wanted)

@@ -289,7 +289,7 @@ def retry(
     groups: dict[tuple[str, ...], list[JobRow]] = {}
     for row in rows:
         failure = failure_named(row.failure)
-        if failure in wanted if wanted else POLICIES[failure].again:
+        if failure in wanted if wanted else POLICIES[failure].retry:
             key = (row.experiment, row.scale, row.profile_file or row.cluster, row.workload, str(row.iterations))
             groups.setdefault(key, []).append(row)
     retries = [plan_again(folders, group, cluster, new_limit) for group in groups.values()]

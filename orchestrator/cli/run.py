@@ -163,7 +163,7 @@ def _print_submission(submission: api.Submission) -> None:
     if submission.queued:
         message(f"{submission.queued} queued: {submission.queued_because or 'interrupted'}")
     for failure, count in left.items():
-        message(f"{counted(count, 'job')} failed ({failure}), left alone: {api.POLICIES[failure].why}")
+        message(f"{counted(count, 'job')} failed ({failure}), left alone: {api.POLICIES[failure].reason}")
     if left:
         classes = ",".join(sorted(str(failure) for failure in left))
         message(f"to run these jobs all the same: repro retry {name} --class {classes}")
@@ -301,7 +301,7 @@ def retry(
         return
     message("no jobs to run again")
     for failure in retried.failures:
-        message(f"failed ({failure}): {api.POLICIES[failure].why}")
+        message(f"failed ({failure}): {api.POLICIES[failure].reason}")
     if retried.failures:
         names = ",".join(str(failure) for failure in retried.failures)
         next_command(f"repro retry {' '.join(targets)} --class {names}", "to run them all the same")

@@ -55,7 +55,7 @@ class FailedNodes:
     def of(self, plan: Plan, before: LatestAttempt) -> tuple[str, ...]:
         """Return the nodes that an attempt after this one has to exclude because of it."""
         failure = failure_named(before.failure)
-        if not POLICIES[failure].elsewhere:
+        if not POLICIES[failure].exclude_node:
             return ()
         if before.attempt_id not in self._by_attempt:
             self._by_attempt[before.attempt_id] = ()

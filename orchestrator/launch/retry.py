@@ -13,8 +13,8 @@ from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluste
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.ledger.rows import JobRow
 from orchestrator.paths import Folders, short_name
-from orchestrator.planning.batch_plan import trained_for
-from orchestrator.planning.plan import Plan, plan_cases, repeated, run_with
+from orchestrator.planning.batch_plan import with_iterations
+from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workload
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 
@@ -38,8 +38,9 @@ def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, ne
     names = {row.case_name for row in rows}
     cases = expand(entry, first.scale)
     if first.workload not in {case.workload for case in cases}:
-        cases = run_with(cases, first.workload)
-    chosen = [trained_for(case, first.iterations) for case in cases if case.name in names]  # a budget may have cut them
+        cases = replace_workload(cases, first.workload)
+    # A time budget may have changed the number of iterations.
+    chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
     plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
     by_id = {plan.identity: plan for plan in plans}
     for row in rows:

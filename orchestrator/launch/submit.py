@@ -140,7 +140,7 @@ def disposition_of(
         return Disposition.LEFT
     if slurm_requeues and failure in (Failure.NODE_FAIL, Failure.PREEMPTED):
         return Disposition.LEFT
-    return Disposition.MISSING if POLICIES[failure].again else Disposition.LEFT
+    return Disposition.MISSING if POLICIES[failure].retry else Disposition.LEFT
 
 
 def is_orphan(latest: LatestAttempt) -> bool:

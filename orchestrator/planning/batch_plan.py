@@ -13,7 +13,7 @@ from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.model import Training
 from orchestrator.paths import short_name
-from orchestrator.planning.plan import CheckedCase, check_case, refusal_problems, run_s, what_runs
+from orchestrator.planning.plan import CheckedCase, check_case, job_content, refusal_problems, run_s
 from orchestrator.planning.target import Target
 from orchestrator.planning.time_model import predict
 from orchestrator.slurm.notation import time_limit_s
@@ -89,7 +89,7 @@ def plan_batch(selections: Iterable[CaseSelection]) -> BatchPlan:
     for selection in selections:
         for case in selection.cases:
             label = _label(selection.entry, case)
-            same_as = first.setdefault((selection.target.name, what_runs(case)), label)
+            same_as = first.setdefault((selection.target.name, job_content(case)), label)
             checked = check_case(case, selection.target)
             planned.append(PlannedCase(selection.entry, checked, None if same_as == label else same_as))
     return BatchPlan(tuple(planned))
@@ -172,9 +172,9 @@ def within_budget(cases: Sequence[Case], target: Target, budget_s: int) -> Budge
     measured = most_measured(list(runs.values()), budget_s)
     if measured is None:
         raise ReproError(_too_short(list(runs.values()), budget_s))
-    of_each = [runs[what_runs(case)] for case in cases]
+    of_each = [runs[job_content(case)] for case in cases]
     return Budgeted(
-        cases=tuple(trained_for(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
+        cases=tuple(with_iterations(case, run.iterations(measured)) for case, run in zip(cases, of_each, strict=True)),
         own=tuple(case.training.iterations for case in cases),
         run_s=tuple(run.run_s(measured) for run in of_each),
         jobs=len(runs),
@@ -196,7 +196,7 @@ def total_s(runs: Sequence[Run], measured: int) -> float:
     return sum(run.run_s(measured) for run in runs)
 
 
-def trained_for(case: Case, iterations: int) -> Case:
+def with_iterations(case: Case, iterations: int) -> Case:
     """Return the case with another number of iterations."""
     return replace(case, training=replace(case.training, iterations=iterations))
 
@@ -215,7 +215,7 @@ def _runs(cases: Sequence[Case], target: Target) -> tuple[dict[str, Run], float]
             what = f"no time is predicted on {target.name}: the GPUs' peak in {case.training.dtype} is unknown"
             hint = f"add hardware: peak_tflops: {{{case.training.dtype}: ...}}, or leave it out"
             raise ReproError(Problem(f"--time-budget: {what}", hint=hint))
-        runs.setdefault(what_runs(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
+        runs.setdefault(job_content(case), Run(case.name, case.training, duration.iteration_ms, case.workload))
         uncertainty = max(uncertainty, duration.uncertainty)
     return runs, uncertainty
 

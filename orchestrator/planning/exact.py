@@ -108,7 +108,7 @@ def exact_memory(jobs: Sequence[ExactJob]) -> list[ExactMemory | str]:
                 child = _Child()
                 stack.callback(child.stop)
             busy[child] = waiting.popleft()
-            child.ask(jobs[busy[child]])
+            child.start(jobs[busy[child]])
 
         for _ in range(min(_MOST_CHILDREN, len(jobs))):
             assign_next(None)
@@ -143,17 +143,17 @@ class _Child:
         self.alive = True
 
     def fileno(self) -> int:
-        """Return the file descriptor to wait on for the answer to `ask`."""
+        """Return the file descriptor to wait on for the answer to `start`."""
         return self._answers.fileno()
 
-    def ask(self, job: ExactJob) -> None:
+    def start(self, job: ExactJob) -> None:
         """Start planning a job."""
         with suppress(BrokenPipeError):  # `result` returns the cause
             self._jobs.write(json.dumps(asdict(job)) + "\n")
             self._jobs.flush()
 
     def result(self) -> ExactMemory | str:
-        """Wait for the answer to `ask` and return it."""
+        """Wait for the answer to `start` and return it."""
         answer = self._answers.readline()
         if not answer:
             return self._cause_of_death()

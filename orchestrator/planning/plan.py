@@ -144,7 +144,7 @@ def repeated(plans: Sequence[Plan], times: int) -> list[Plan]:
     ]
 
 
-def run_with(cases: list[Case], workload: str | None) -> list[Case]:
+def replace_workload(cases: list[Case], workload: str | None) -> list[Case]:
     """Return the cases with the given workload, if any; ReproError if it is unknown or cannot run them."""
     if workload is None:
         return cases
@@ -169,7 +169,7 @@ def cases_at(entry: Entry, cluster: Cluster | None, scale: str | None, workload:
     for name in scale_names(entry.experiment):
         own = expand(entry, name)
         try:
-            cases = run_with(own, workload)
+            cases = replace_workload(own, workload)
         except ReproError:  # this scale compares programs or has no GPUs; a smaller one may fit
             continue
         fits = not any(list(fit_refusals(case, target)) for case in cases)
@@ -216,7 +216,7 @@ def plan_cases(entry: Entry, cases: Sequence[Case], cluster: Cluster, folders: F
     problems = refusal_problems(entry, plans)
     if problems:
         raise ReproError(*problems)
-    _require_unlike(entry, plans)
+    _require_different_jobs(entry, plans)
     return plans
 
 
@@ -261,7 +261,7 @@ def _plans(entry: Entry, checked: Sequence[CheckedCase], cluster: Cluster, folde
     return plans
 
 
-def _require_unlike(entry: Entry, plans: Sequence[Plan]) -> None:
+def _require_different_jobs(entry: Entry, plans: Sequence[Plan]) -> None:
     """Refuse cases that differ only in settings that their program ignores: their jobs would compare nothing."""
     first: dict[object, Plan] = {}
     pairs: list[str] = []
@@ -325,7 +325,7 @@ def job_spec(plan: Plan, cluster: Cluster) -> JobSpec:
     )
 
 
-_NOT_WHAT_RUNS = {"warmup_iterations"}
+_NOT_IN_IDENTITY = {"warmup_iterations"}
 
 
 def identity(case: Case, program: Program, cluster: str, repeat: int = 1) -> str:
@@ -337,7 +337,7 @@ def identity(case: Case, program: Program, cluster: str, repeat: int = 1) -> str
     return hashlib.sha256(_canonical(parts).encode()).hexdigest()[:12]
 
 
-def what_runs(case: Case) -> str:
+def job_content(case: Case) -> str:
     """Return the part of a job's identity that the case decides: equal for two cases that are the same job."""
     return _canonical(_parts(case))
 
@@ -363,5 +363,5 @@ def non_default(value: ModelShape | Layout | Training) -> dict[str, object]:
     return {
         field.name: getattr(value, field.name)
         for field in dataclasses.fields(value)
-        if field.name not in _NOT_WHAT_RUNS and getattr(value, field.name) != field.default
+        if field.name not in _NOT_IN_IDENTITY and getattr(value, field.name) != field.default
     }

@@ -92,10 +92,10 @@ def fit_refusals(case: Case, target: Target) -> Iterator[str]:
         return
     needs = f"{case.layout.gpus} {'GPUs' if case.device == 'gpu' else 'processes'}"
     per_node = target.places_per_node(case)
-    there = hardware.nodes * per_node
-    if case.layout.gpus > there:
-        what = "" if case.device == "gpu" else "places for "
-        yield f"needs {needs}, {target.name} has {what}{hardware.nodes} x {per_node} = {there}{why}"
+    available = hardware.nodes * per_node
+    if case.layout.gpus > available:
+        unit = "" if case.device == "gpu" else "places for "
+        yield f"needs {needs}, {target.name} has {unit}{hardware.nodes} x {per_node} = {available}{why}"
     elif case.layout.gpus > per_node and case.layout.gpus % per_node:
         unit = "GPUs" if case.device == "gpu" else "places"
         yield f"{needs} do not fill whole nodes of {per_node} {unit}"

@@ -207,12 +207,12 @@ def uncertainty(gpu: str | None, program: str, calibrated: bool, fitted_size: bo
 
 @dataclass(frozen=True, slots=True)
 class TimedJob:
-    """A job, the habits of its workload and the rates of its machine: the inputs of every formula of its time."""
+    """A job, the time facts of its program and the rates of its machine: the inputs of every formula of its time."""
 
     model: ModelShape
     layout: Layout
     training: Training
-    habits: TimeFacts
+    program: TimeFacts
     machine: Rates
 
     @property
@@ -237,8 +237,8 @@ class TimedJob:
 
     @property
     def graphed(self) -> bool:
-        """Return whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
-        return self.habits.records_graph and not self.training.offload and not self.training.dropout
+        """Whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
+        return self.program.records_graph and not self.training.offload and not self.training.dropout
 
     @property
     def layers(self) -> float:
@@ -280,6 +280,6 @@ class TimedJob:
 
     @property
     def shards_optimizer(self) -> bool:
-        """Return whether the data-parallel GPUs share the optimizer's state."""
+        """Whether the data-parallel GPUs share the optimizer's state."""
         asked = self.training.distributed_optimizer
-        return self.habits.distributed_optimizer if asked is None else asked
+        return self.program.distributed_optimizer if asked is None else asked

@@ -69,7 +69,7 @@ def _predicted(
     machine = time_constants.rates(constants, hardware, layout.gpus, peak, fit, model.hidden / model.heads)
     job = TimedJob(model, layout, training, find_workload(program).time, machine)
     passes = _passes(job)
-    layer = passes.forward + passes.backward + passes.again + _offload_wait(job, passes.forward)
+    layer = passes.forward + passes.backward + passes.recomputed + _offload_wait(job, passes.forward)
     tensor, context, expert = tensor_parallel(job), context_parallel(job), expert_parallel(job)
     microbatches = max(1, layout.microbatches)
     rounds = microbatches * job.layers
@@ -77,7 +77,7 @@ def _predicted(
     communication = tensor + context + expert
     bubble = (layout.pipeline_parallel - 1) / layout.virtual_stages * job.layers * (layer + communication)
     transfer = pipeline_transfers(job, microbatches)
-    last_backward_ms = job.layers * (passes.backward + passes.again)
+    last_backward_ms = job.layers * (passes.backward + passes.recomputed)
     summed = gradients(job, last_backward_ms) + shared_embedding(job)
     waiting = rounds * communication + transfer + summed
     total = compute + bubble + waiting
@@ -100,11 +100,11 @@ def _predicted(
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Compute of one layer for one microbatch in ms; `again` is the recomputation of the backward pass."""
+    """Compute of one layer for one microbatch in ms; `recomputed` is the recomputation of the backward pass."""
 
     forward: float
     backward: float
-    again: float
+    recomputed: float
 
 
 def _passes(job: TimedJob) -> _Passes:
@@ -117,9 +117,9 @@ def _passes(job: TimedJob) -> _Passes:
     # Element-wise gradients read what went in beside what comes back: three words for two.
     accumulated = _accumulated_bytes(job) * job.layer_weights / job.machine.memory
     backward = 2 * products + attention_backward + 1.5 * small + accumulated + rotation_backward
-    full = forward - (_last_product(job) if job.habits.skips_last_product else 0.0)
-    again = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
-    return _Passes(forward, backward, again)
+    full = forward - (_last_product(job) if job.program.skips_last_product else 0.0)
+    recomputed = {"full": full, "selective": attention, "ours": norms + activation}.get(job.training.recompute, 0.0)
+    return _Passes(forward, backward, recomputed)
 
 
 def _matrix_products(job: TimedJob) -> float:
@@ -151,7 +151,7 @@ def _attention(job: TimedJob) -> tuple[float, float]:
     """
     machine, t = job.machine, job.layout.tensor_parallel
     flops = 4 * job.tokens * job.model.seq * job.model.hidden / t
-    if (job.training.attention or job.habits.attention) == "flash":
+    if (job.training.attention or job.program.attention) == "flash":
         copied, copied_back = _key_copies(job)
         forward = flops / 2 / machine.flash_forward
         return forward + copied, 2.5 * flops / 2 / machine.flash_backward + copied_back
@@ -165,7 +165,7 @@ def _key_copies(job: TimedJob) -> tuple[float, float]:
     Forward all are read and written: 2. Backward each of the two pieces of queries has a gradient in an array of zeros:
     zeros written 2, gradients copied 2, the two added 3, the sum split 2.
     """
-    if not job.habits.keeps_keys or job.layout.context_parallel == 1:
+    if not job.program.keeps_keys or job.layout.context_parallel == 1:
         return 0.0, 0.0
     pass_ms = job.gathered_key_bytes / job.machine.memory
     return 2 * pass_ms, 9 * pass_ms
@@ -193,13 +193,13 @@ def _rotation(job: TimedJob) -> tuple[float, float]:
         return 0.0, 0.0
     elements = job.tokens * (model.hidden + model.kv_hidden) / job.layout.tensor_parallel
     scale = elements * job.word / 2 / job.machine.memory
-    forward, backward = job.habits.rotary_bytes
+    forward, backward = job.program.rotary_bytes
     return forward * scale, backward * scale
 
 
 def _accumulated_bytes(job: TimedJob) -> float:
     """Return the exposed bytes per weight of adding its gradient to the sum."""
-    return job.habits.accumulated_bytes * job.machine.accumulated_share
+    return job.program.accumulated_bytes * job.machine.accumulated_share
 
 
 def _offload_wait(job: TimedJob, forward: float) -> float:
@@ -220,10 +220,10 @@ def _output_layer(job: TimedJob) -> float:
     If the embedding shares the weights, its gradient is a separate array: 2 bytes per weight written, 2 zeros for the
     output layer's, both added 6, and the sum added to the fp32 gradient 10 (megatron-core 0.16.1).
     """
-    habits, t = job.habits, job.layout.tensor_parallel
+    program, t = job.program, job.layout.tensor_parallel
     logits, weights = job.tokens * job.model.vocab / t, job.embedding_weights
-    shared = habits.sums_shared_embedding and job.model.family == "gpt" and job.layout.pipeline_parallel == 1
-    moved = (habits.logit_bytes + (habits.sharded_logit_bytes if t > 1 else 0)) * logits
+    shared = program.sums_shared_embedding and job.model.family == "gpt" and job.layout.pipeline_parallel == 1
+    moved = (program.logit_bytes + (program.sharded_logit_bytes if t > 1 else 0)) * logits
     moved += (_accumulated_bytes(job) + (20 if shared else 0)) * weights
     return 6 * logits * job.model.hidden / job.machine.gemm + moved / job.machine.memory
 
@@ -232,8 +232,8 @@ def _optimizer_step(job: TimedJob) -> float:
     """Return the time of mixed-precision Adam, with the host's time to start its kernels."""
     layout = job.layout
     shares = layout.data_parallel * layout.context_parallel if job.shards_optimizer else 1
-    started = job.machine.step_ms if job.habits.starts_step_by_host else 0.0
-    return job.habits.optimizer_bytes * job.parameters / max(1, shares) / job.machine.memory + started
+    started = job.machine.step_ms if job.program.starts_step_by_host else 0.0
+    return job.program.optimizer_bytes * job.parameters / max(1, shares) / job.machine.memory + started
 
 
 def tensor_parallel(job: TimedJob) -> float:
@@ -244,10 +244,10 @@ def tensor_parallel(job: TimedJob) -> float:
     except for a skipped product. Four halves of the backward pass may overlap with products.
     """
     t = job.layout.tensor_parallel
-    again = 4 if not job.habits.skips_last_product else 3 if job.layout.sequence_parallel else 2
-    halves = 4 + (2 if job.layout.sequence_parallel else 0) + (again if job.recomputes_all else 0)
+    repeated = 4 if not job.program.skips_last_product else 3 if job.layout.sequence_parallel else 2
+    halves = 4 + (2 if job.layout.sequence_parallel else 0) + (repeated if job.recomputes_all else 0)
     half = _collective(job.machine, job.hidden_bytes, t, math.gcd(t, job.machine.node))
-    if not job.habits.overlaps_backward_communication:
+    if not job.program.overlaps_backward_communication:
         return (halves + 4) * half * _exposed(job)
     return halves * half + _beside_products(job, half)
 
@@ -276,7 +276,7 @@ def context_parallel(job: TimedJob) -> float:
     """
     layout = job.layout
     t, c = layout.tensor_parallel, layout.context_parallel
-    times = 3 - job.habits.keeps_keys + job.recomputes_all
+    times = 3 - job.program.keeps_keys + job.recomputes_all
     return times * _collective(job.machine, job.gathered_key_bytes, c, _members(job.machine, t * c, t)) * _exposed(job)
 
 
@@ -290,7 +290,7 @@ def expert_parallel(job: TimedJob) -> float:
 
 
 def _exposed(job: TimedJob) -> float:
-    return job.machine.exposed_share if job.habits.hides_layer_communication else 1.0
+    return job.machine.exposed_share if job.program.hides_layer_communication else 1.0
 
 
 def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
@@ -306,7 +306,7 @@ def pipeline_transfers(job: TimedJob, microbatches: int) -> float:
     size = job.hidden_bytes / (layout.tensor_parallel if divided else 1)
     # The slowest hop sets the pace: any pipeline over several nodes has one between nodes.
     link = machine.nvlink if layout.gpus == machine.node else min(machine.network, machine.nvlink)
-    hidden = job.habits.hides_interleaved_transfers and layout.virtual_stages > 1
+    hidden = job.program.hides_interleaved_transfers and layout.virtual_stages > 1
     hops = 2 * (layout.pipeline_parallel - 1) + (0 if hidden else 2 * layout.virtual_stages * microbatches)
     return hops * (size / link + time_constants.COLLECTIVE_MS)
 
@@ -319,7 +319,7 @@ def gradients(job: TimedJob, last_backward_ms: float) -> float:
     layout = job.layout
     group = layout.data_parallel * layout.context_parallel
     members = _members(job.machine, layout.gpus // layout.pipeline_parallel, layout.tensor_parallel)
-    gradient = 4 if job.habits.fp32_gradients else job.word
+    gradient = 4 if job.program.fp32_gradients else job.word
     if job.shards_optimizer:
         return _collective(job.machine, (gradient + job.word) * job.parameters, group, members)
     exposed = 2 * _collective(job.machine, gradient * job.parameters, group, members)
@@ -332,9 +332,9 @@ def gradients(job: TimedJob, last_backward_ms: float) -> float:
 def shared_embedding(job: TimedJob) -> float:
     """Return the all-reduce of the gradients of an embedding that the first and last stage share."""
     layout = job.layout
-    if not job.habits.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
+    if not job.program.sums_shared_embedding or job.model.family != "gpt" or layout.pipeline_parallel == 1:
         return 0.0
-    gradient = 4 if job.habits.fp32_gradients else job.word
+    gradient = 4 if job.program.fp32_gradients else job.word
     members = 2 if layout.gpus == job.machine.node else 1
     return 2 * _collective(job.machine, gradient * job.embedding_weights, 2, members)
 

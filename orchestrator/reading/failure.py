@@ -61,12 +61,12 @@ class Failure(str, enum.Enum):
 class Policy:
     """Policy of a failure class.
 
-    `again`: repeat the attempt without a request. `elsewhere`: exclude the node at fault. `why`: text for a person.
+    `retry`: repeat the attempt without a request. `exclude_node`: exclude the node at fault. `reason` is for a person.
     """
 
-    again: bool
-    elsewhere: bool
-    why: str
+    retry: bool
+    exclude_node: bool
+    reason: str
 
 
 POLICIES: dict[Failure, Policy] = {
@@ -178,7 +178,7 @@ class Ending:
     nodes_inside: int | None = None
 
     @property
-    def is_well(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether the scheduler reports success."""
         return self.state == "COMPLETED" and self.exit_code in (0, None)
 
@@ -190,7 +190,7 @@ def failure_named(name: str | None) -> Failure:
 
 def pause_before(submitted: int, failure: Failure) -> int:
     """Return the seconds that the next submission waits after so many submissions."""
-    if not POLICIES[failure].again or submitted == 0:
+    if not POLICIES[failure].retry or submitted == 0:
         return 0
     return BACK_OFF_S[min(submitted - 1, len(BACK_OFF_S) - 1)]
 

@@ -81,9 +81,9 @@ def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int 
     """
     consumed = len(part) if final else part.rfind(b"\n") + 1
     facts = _with_beginning(facts, part, consumed)
-    lines, words = IterationLines(), 0
+    lines, line_count = IterationLines(), 0
     for text, start, end in candidate_lines(part, 0, consumed):
-        words += add_iterations(lines, text, start, end)
+        line_count += add_iterations(lines, text, start, end)
         facts = _with_memory(facts, fact_lines.reported_memory(text, start, end))
     plausible = plausible_lines(lines)
     effective = effective_lines(plausible.lines, facts.last_iteration)
@@ -91,14 +91,14 @@ def read_part(part: bytes, facts: LogFacts, final: bool, warmup_iterations: int 
     facts = replace(
         facts,
         measured_from=measured_from,
-        measured_until=last_line_time(part, 0, consumed) if words else facts.measured_until,
+        measured_until=last_line_time(part, 0, consumed) if line_count else facts.measured_until,
         restarts=facts.restarts + effective.restarts,
         last_iteration=effective.lines.numbers[-1] if effective.lines else facts.last_iteration,
         odd_lines=facts.odd_lines + plausible.odd,
         first_odd=facts.first_odd or plausible.first_odd,
-        unfinished=replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + words)),
+        unfinished=replace(facts.unfinished, lines=min(EARLY, facts.unfinished.lines + line_count)),
     )
-    return Part(_with_end(facts, part, consumed, words), effective.lines, consumed, effective.is_restarted)
+    return Part(_with_end(facts, part, consumed, line_count), effective.lines, consumed, effective.is_restarted)
 
 
 def effective_of(parts: Iterable[Part]) -> IterationLines:
@@ -192,10 +192,10 @@ def _measured_from(facts: LogFacts, log: bytes, end: int, numbers: Sequence[int]
     return line_time(log, numbers[0], 0, end, first=True) if is_first else facts.measured_from
 
 
-def _with_end(facts: LogFacts, log: bytes, end: int, words: int) -> LogFacts:
-    """Add the facts that count with less than `LATE` iteration lines after them. This part has `words` such lines."""
+def _with_end(facts: LogFacts, log: bytes, end: int, line_count: int) -> LogFacts:
+    """Add the facts that count with less than `LATE` iteration lines after them. This part has `line_count`."""
     late = 0
-    if words >= LATE:
+    if line_count >= LATE:
         late = end
         for _ in range(LATE):
             late = log.rfind(ITERATION_WORD, 0, late)
@@ -204,7 +204,7 @@ def _with_end(facts: LogFacts, log: bytes, end: int, words: int) -> LogFacts:
         """Return the number of iteration lines after the last such text; None without one, or if too many follow."""
         if at is None and before is None:
             return None
-        lines = (before or 0) + words if at is None else log.count(ITERATION_WORD, at, end)
+        lines = (before or 0) + line_count if at is None else log.count(ITERATION_WORD, at, end)
         return lines if lines < LATE else None
 
     unfinished = facts.unfinished

@@ -57,12 +57,12 @@ def judge(
     not_finite = _not_finite(report)
     reasons = [*(mismatch.reason for mismatch in differs), *_unknown_world(report), *not_finite]
     is_whole = (report.last_iteration or 0) >= expected.iterations
-    if ending.is_well and is_whole and not reasons and not ending.outside_image:
+    if ending.succeeded and is_whole and not reasons and not ending.outside_image:
         return Judgement(VERIFIED, None)
     cause = find_cause()
     at_limit = _result_at_limit(report, expected, cause) if ending.state == "TIMEOUT" and not reasons else None
     if at_limit and not ending.outside_image:
-        return Judgement(VERIFIED, at_limit, None, _alone(cause.of(TIME_LIMIT) if cause else None))
+        return Judgement(VERIFIED, at_limit, None, _without_others(cause.of(TIME_LIMIT) if cause else None))
     if report.last_iteration is None:
         reasons.append("the log has no iteration")
     elif not is_whole:
@@ -78,7 +78,7 @@ def judge(
     if failure is Failure.CONFIGURATION and differs:  # other errors may follow from the configuration
         line = cause.of(WHAT_RAN) if cause and any(mismatch.is_of_world for mismatch in differs) else None
     fault = cause if differs and failure is Failure.CONFIGURATION else line
-    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, _alone(line))
+    return Judgement(FAILED, "; ".join([*_end(ending, failure, fault), *reasons]), failure, _without_others(line))
 
 
 def _result_at_limit(report: LogReport, expected: Expected, cause: Cause | None) -> str | None:
@@ -105,7 +105,7 @@ def _end(ending: Ending, failure: Failure, fault: Cause | None) -> list[str]:
         details += [f"tried to allocate {asked[1]}"] if asked else []
         problem = OUT_OF_MEMORY if failure is Failure.GPU_OOM else _IN_USE
         reasons.append(f"{problem} ({', '.join(details)})" if details else problem)
-    if not ending.is_well:
+    if not ending.succeeded:
         code = f" with exit code {ending.exit_code}" if ending.exit_code else ""
         # The log of a cancelled job only shows the effect of the signal.
         why = str(fault) if fault and fault.is_fault and ending.state != "CANCELLED" else ending.reason
@@ -124,6 +124,6 @@ def _not_finite(report: LogReport) -> list[str]:
     return [] if first is None else [f"NaN or infinite numbers at iteration {first}"]
 
 
-def _alone(cause: Cause | None) -> Cause | None:
+def _without_others(cause: Cause | None) -> Cause | None:
     """Return the cause without its alternative lines."""
     return replace(cause, others=()) if cause else None

@@ -140,7 +140,7 @@ def test_a_class_is_run_again_as_the_page_says(failure: Failure) -> None:
     job: Any = SimpleNamespace(verdict=tables.FAILED, number=1, failure=failure.value, is_requeued=False)
     policy = POLICIES[failure]
     said = [{"yes": True, "no": False}[word] for word in (again, elsewhere, while_waiting)]
-    assert said == [policy.again, policy.elsewhere, may_be_resubmitted(job)]
+    assert said == [policy.retry, policy.exclude_node, may_be_resubmitted(job)]
 
 
 def test_every_state_is_on_the_page_in_its_phase() -> None:

@@ -210,5 +210,5 @@ def _policy(failure: str | None) -> str:
     policy = known.get(failure or "")
     if policy is None:
         return ""
-    what = "run again by itself, on other nodes" if policy.elsewhere else "run again by itself"
-    return f"{policy.why}: {what if policy.again else 'left to you'}"
+    what = "run again by itself, on other nodes" if policy.exclude_node else "run again by itself"
+    return f"{policy.reason}: {what if policy.retry else 'left to you'}"

@@ -89,7 +89,7 @@ def latest(failure: Failure | str | None = None, **changes: object) -> LatestAtt
 
 
 def test_the_classes_that_are_run_again_are_these() -> None:
-    assert {failure for failure in Failure if POLICIES[failure].again} == RUN_AGAIN
+    assert {failure for failure in Failure if POLICIES[failure].retry} == RUN_AGAIN
 
 
 @pytest.mark.parametrize("failure", Failure)

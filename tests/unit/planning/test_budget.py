@@ -24,7 +24,7 @@ from orchestrator.planning.batch_plan import (
     total_s,
     within_budget,
 )
-from orchestrator.planning.plan import what_runs
+from orchestrator.planning.plan import job_content
 from orchestrator.planning.target import Target
 from orchestrator.reading.statistics import with_used
 from tests.unit.catalog.entries import BASE, entry_of, shipped
@@ -131,10 +131,10 @@ def test_a_figure_within_a_budget_is_the_same_figure_with_fewer_iterations() -> 
 
 def test_the_same_budget_makes_the_same_jobs_and_less_time_makes_others() -> None:
     def jobs(budget_s: int) -> list[str]:
-        return [what_runs(case) for case in within_budget(QUAD, H200S, budget_s).cases]
+        return [job_content(case) for case in within_budget(QUAD, H200S, budget_s).cases]
 
     most = int(within_budget(QUAD, H200S, 3600).total_s) + 1
-    assert jobs(most - 20) == jobs(most - 20) and jobs(most) == [what_runs(case) for case in QUAD]
+    assert jobs(most - 20) == jobs(most - 20) and jobs(most) == [job_content(case) for case in QUAD]
     assert set(jobs(most - 20)).isdisjoint(jobs(most))
 
 
@@ -143,7 +143,7 @@ def test_cases_that_are_one_job_are_paid_once_and_stay_one() -> None:
     alone, both = within_budget(QUAD[:1], H200S, 3600), within_budget([QUAD[0], twin], H200S, 3600)
     assert (both.jobs, both.total_s) == (1, alone.total_s) and len(both.run_s) == 2
     tight = within_budget([QUAD[0], twin], H200S, int(alone.total_s) - 2)
-    assert len({what_runs(case) for case in tight.cases}) == 1
+    assert len({job_content(case) for case in tight.cases}) == 1
 
 
 def refusal(cases: list[Case], target: Target, budget_s: int) -> str:

@@ -13,7 +13,7 @@ from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
 from orchestrator.planning.batch_plan import CaseSelection, plan_batch
-from orchestrator.planning.plan import Plan, cases_at, plan_cases, run_with
+from orchestrator.planning.plan import Plan, cases_at, plan_cases, replace_workload
 from orchestrator.planning.target import Target
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import cluster_of
@@ -38,12 +38,12 @@ def eight_gpus(folder: Path, text: str = PRETRAIN_ONLY) -> Cluster:
 
 def plans(folder: Path, name: str, workload: str | None) -> list[Plan]:
     entry = shipped(name)
-    return plan_cases(entry, run_with(expand(entry), workload), cluster_of(folder, SLURM), FOLDERS)
+    return plan_cases(entry, replace_workload(expand(entry), workload), cluster_of(folder, SLURM), FOLDERS)
 
 
 def refused(workload: str, name: str = "figure-13", scale: str = "paper") -> str:
     with pytest.raises(ReproError) as caught:
-        run_with(expand(shipped(name), scale), workload)
+        replace_workload(expand(shipped(name), scale), workload)
     return str(caught.value)
 
 
@@ -79,7 +79,7 @@ def test_only_our_own_program_is_planned_without_gpus() -> None:
         "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
         "leave --workload out, or choose another --scale"
     )
-    assert run_with(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
+    assert replace_workload(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
 
 
 def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_plan_takes_the_memory_of_the_program_that_will_run() -> None:
     entry = shipped()
 
     def memory(workload: str | None) -> list[float]:
-        chosen = CaseSelection(entry, tuple(run_with(expand(entry), workload)), Target.of_paper(entry))
+        chosen = CaseSelection(entry, tuple(replace_workload(expand(entry), workload)), Target.of_paper(entry))
         costs = [planned.checked.cost for planned in plan_batch([chosen]).planned]
         return [cost.memory.total_bytes for cost in costs if cost and cost.memory]
 

@@ -197,11 +197,11 @@ def test_the_line_that_is_shown_is_one_of_the_class(failure: Failure, found: Cau
 
 def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_unasked() -> None:
     assert set(POLICIES) == set(Failure)
-    again = {str(failure) for failure, policy in POLICIES.items() if policy.again}
+    again = {str(failure) for failure, policy in POLICIES.items() if policy.retry}
     of_gpus = {"gpu-in-use", "gpu-fault"}
     of_others = {"not-submitted", "refused", "node-fail", "preempted", "lost", "stopped", "image", "nccl-error"}
     assert again == of_others | of_gpus
-    elsewhere = {str(failure) for failure, policy in POLICIES.items() if policy.elsewhere}
+    elsewhere = {str(failure) for failure, policy in POLICIES.items() if policy.exclude_node}
     assert elsewhere == {"node-fail", "image"} | of_gpus
 
 

@@ -16,7 +16,7 @@ from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
-from orchestrator.planning.plan import Plan, run_with
+from orchestrator.planning.plan import Plan, replace_workload
 from tests.unit.catalog.entries import shipped
 from tests.unit.clusters.sites import filled
 from tests.unit.render.plans import RUN, planned
@@ -94,7 +94,7 @@ def chosen(workload: str) -> tuple[Entry, Case]:
     entry = shipped(one.experiment)
     cases = expand(entry, one.scale)
     if one.instead:
-        cases = run_with(cases, workload)
+        cases = replace_workload(cases, workload)
     return entry, next(case for case in cases if case.name == one.case and case.workload == workload)
 
 
