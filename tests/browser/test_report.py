@@ -32,18 +32,18 @@ def header(page: Page, words: str) -> Any:
     return page.locator(CASES).get_by_role("button", name=words, exact=True)
 
 
-def test_it_loads_nothing_and_says_nothing_on_the_console(page: Page) -> None:
+def test_page_loads_nothing_and_the_console_is_empty(page: Page) -> None:
     assert page.title() == "3 experiments · repro report"
     assert page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
-def test_nothing_that_was_planted_runs_or_becomes_an_element(page: Page) -> None:
+def test_planted_text_neither_runs_nor_becomes_an_element(page: Page) -> None:
     assert page.locator("script").count() == 1 and page.locator("img, [onerror], a[href^=javascript]").count() == 0
     shown = page.locator("body").text_content() or ""
     assert shown.count("<script>alert(1)</script>") > 5 and "␛[31m⟨U+202E⟩" in shown
 
 
-def test_what_came_through_unescaped_would_not_run_either(browser: Browser, report_file: Path, tmp_path: Path) -> None:
+def test_unescaped_scripts_would_not_run(browser: Browser, report_file: Path, tmp_path: Path) -> None:
     planted = (
         "<script>window.ran = 1</script><img src='data:,' onerror='window.ran = 2'><b onclick='window.ran = 3'>x</b>"
     )
@@ -62,7 +62,7 @@ def test_a_planted_secret_is_not_on_the_page(page: Page, report_file: Path) -> N
     assert "export HF_TOKEN=***" in page.content()
 
 
-def test_a_table_sorts_by_a_click_and_the_other_way_by_another(page: Page) -> None:
+def test_a_click_sorts_a_table_and_a_second_click_reverses_it(page: Page) -> None:
     before = numbers(column(page, 2))
     header(page, "Measured").click()
     assert numbers(column(page, 2)) == sorted(before) != before
@@ -84,13 +84,13 @@ def test_a_table_sorts_by_the_keyboard(page: Page, key: str) -> None:
     assert page.evaluate("document.activeElement.innerText") == "Measured"  # and the focus stays where it was
 
 
-def test_what_has_no_number_comes_last_either_way(page: Page) -> None:
+def test_cells_without_a_number_are_last_in_both_orders(page: Page) -> None:
     for _ in range(2):
         header(page, "Published").click()
         assert "" not in column(page, 4)[:4] and column(page, 4)[4:] == [""] * 6
 
 
-def test_the_filter_leaves_the_rows_that_have_every_word(page: Page) -> None:
+def test_the_filter_keeps_rows_that_have_every_word(page: Page) -> None:
     page.get_by_label("Filter rows").fill("PP=8 gbs=32")
     expect(page.locator("#matches")).to_have_text(re.compile(r"^\d+ of \d+ rows$"))
     left = page.locator(f"{CASES} >> tbody tr:visible >> th").all_inner_texts()
@@ -111,7 +111,7 @@ def test_dark_and_light_can_be_chosen(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
 
 
-def test_who_wants_dark_has_dark_until_light_is_chosen(page: Page) -> None:
+def test_dark_preference_applies_until_light_is_chosen(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     button = page.get_by_role("button", name="Dark", exact=True, pressed=True)
     button.wait_for()
@@ -148,13 +148,13 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_has_the_contrast_that_wcag_asks_for(page: Page, scheme: str) -> None:
+def test_every_text_has_wcag_contrast(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
     found: dict[str, float] = page.evaluate(CONTRAST)
     assert len(found) > 15 and {kind: ratio for kind, ratio in found.items() if ratio < 4.5} == {}
 
 
-def test_who_has_no_mouse_skips_to_the_results_and_sees_where_he_is(page: Page) -> None:
+def test_keyboard_users_can_skip_to_the_results_and_see_the_focus(page: Page) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
@@ -164,7 +164,7 @@ def test_who_has_no_mouse_skips_to_the_results_and_sees_where_he_is(page: Page) 
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_what_can_be_used_has_a_name_and_is_reached_in_the_order_it_is_read(page: Page) -> None:
+def test_controls_have_names_and_follow_the_reading_order(page: Page) -> None:
     nameless = page.evaluate(
         "[...document.querySelectorAll('button, input, a, summary')].filter(e => !(e.textContent || e.labels?.length))"
         ".map(e => e.outerHTML)"
@@ -175,14 +175,14 @@ def test_what_can_be_used_has_a_name_and_is_reached_in_the_order_it_is_read(page
         assert page.get_by_role(landmark).count() == 1
 
 
-def test_a_narrow_screen_scrolls_tables_and_not_the_page(page: Page) -> None:
+def test_a_narrow_screen_scrolls_only_tables(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.locator(".figure").first.scroll_into_view_if_needed()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.locator(CASES).evaluate("table => table.offsetWidth > table.parentElement.clientWidth")
 
 
-def test_a_link_to_a_script_opens_what_it_lies_in(page: Page) -> None:
+def test_a_link_to_a_script_opens_its_section(page: Page) -> None:
     page.locator("summary", has_text="Attempts").first.click()
     page.get_by_role("link", name="script-3", exact=True).click()
     script = page.locator("#script-3 > pre")
@@ -190,7 +190,7 @@ def test_a_link_to_a_script_opens_what_it_lies_in(page: Page) -> None:
     assert "srun python pretrain.py" in script.inner_text()
 
 
-def test_printed_nothing_is_cut_and_each_figure_begins_a_page(page: Page) -> None:
+def test_print_cuts_nothing_and_each_figure_starts_a_page(page: Page) -> None:
     header(page, "Measured").click()
     printed = page.pdf(prefer_css_page_size=True)
     pages = max(int(count) for count in re.findall(rb"/Count (\d+)", printed))

@@ -48,7 +48,7 @@ def _gradients(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [96, 2304, 4096, 5120])
-def test_layer_norm_is_that_of_torch_in_double(width: int, dtype: torch.dtype) -> None:
+def test_layer_norm_equals_torch_in_double_precision(width: int, dtype: torch.dtype) -> None:
     from orchestrator.pretrain.layers import LayerNorm
 
     config = SimpleNamespace(params_dtype=dtype, sequence_parallel=False)
@@ -70,7 +70,7 @@ def test_layer_norm_is_that_of_torch_in_double(width: int, dtype: torch.dtype) -
         _close(value, exact, dtype)
 
 
-def test_layer_norm_takes_an_input_and_a_gradient_whose_rows_do_not_follow_each_other() -> None:
+def test_layer_norm_accepts_noncontiguous_input_and_gradient() -> None:
     from orchestrator.pretrain.layers import LayerNorm
 
     norm: Any = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 96).cuda()
@@ -81,7 +81,7 @@ def test_layer_norm_takes_an_input_and_a_gradient_whose_rows_do_not_follow_each_
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_compiled_activation_is_torchs(dtype: torch.dtype) -> None:
+def test_the_compiled_activation_equals_torchs(dtype: torch.dtype) -> None:
     from orchestrator.pretrain.layers import activate
 
     config = SimpleNamespace(bias_activation_fusion=True, gated_linear_unit=False)
@@ -102,7 +102,7 @@ def alone() -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_compiled_loss_is_torchs_and_makes_no_second_array_of_the_logits(dtype: torch.dtype, alone: Any) -> None:
+def test_the_compiled_loss_equals_torchs_and_does_not_copy_the_logits(dtype: torch.dtype, alone: Any) -> None:
     from orchestrator.pretrain.layers import cross_entropy
 
     whole = (10 * torch.randn(TOKENS, BATCH, VOCABULARY, device="cuda")).to(dtype)
@@ -184,12 +184,12 @@ def test_graphs_change_neither_losses_nor_gradient_norms(gpus: int, name: str, r
     assert recorded[-1].loss < recorded[0].loss - 0.1, "it learns: steps that do nothing would agree, too"
 
 
-def test_full_recomputation_has_the_losses_of_none(records: dict[str, list[Step]]) -> None:
+def test_full_recomputation_has_the_losses_of_no_recomputation(records: dict[str, list[Step]]) -> None:
     full, none = ([step.loss for step in records[name]] for name in ("full", "alone"))
     assert full == pytest.approx(none, rel=1e-5)
 
 
-def test_ranks_forked_by_the_launcher_train_as_one_rank_does(records: dict[str, list[Step]], tmp_path: Path) -> None:
+def test_forked_ranks_train_as_one_rank_does(records: dict[str, list[Step]], tmp_path: Path) -> None:
     """They could not use their GPUs if the launcher had initialised CUDA."""
     ranks, record = min(2, torch.cuda.device_count()), tmp_path / "forked.jsonl"
     command = [

@@ -44,7 +44,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path, {"REPRO_TEST_SECRET": "n0t-for-any-file"})
 
 
-def test_a_case_trains_under_mpirun_and_is_verified_and_the_secret_is_in_no_file(site: Site) -> None:
+def test_a_case_under_mpirun_is_verified_and_no_file_has_the_secret(site: Site) -> None:
     assert site.repro("clusters", "check", "site.yaml").returncode == 0
     answer = site.repro("submit", *CASE, "--wait", timeout_s=120)
     (row,) = site.status()
@@ -55,7 +55,7 @@ def test_a_case_trains_under_mpirun_and_is_verified_and_the_secret_is_in_no_file
     assert len(written) > 5 and not any(b"n0t-for-any-file" in file.read_bytes() for file in written)
 
 
-def test_a_rank_that_fails_fails_the_job_and_its_record_says_so(site: Site) -> None:
+def test_a_failed_rank_fails_the_job_and_is_in_its_record(site: Site) -> None:
     (site.folder / "python").write_text('#!/bin/sh\n[ "$RANK" != 2 ] || exit 5\nsleep 60\n')
     (site.folder / "python").chmod(0o755)
     text = (site.folder / "site.yaml").read_text()
@@ -67,7 +67,7 @@ def test_a_rank_that_fails_fails_the_job_and_its_record_says_so(site: Site) -> N
     assert "exit_code=5" in end.read_text().splitlines()
 
 
-def test_a_missing_secret_or_hostfile_is_said_before_anything_is_recorded(site: Site) -> None:
+def test_a_missing_secret_or_hostfile_is_an_error_before_anything_is_recorded(site: Site) -> None:
     site.variables["REPRO_TEST_SECRET"] = ""
     (site.folder / "hosts").unlink()
     assert "wrong" in site.repro("clusters", "check", "site.yaml").stdout

@@ -107,7 +107,7 @@ def mine(tmp_path: Path, written: str) -> Checked:
 # ---- right ---------------------------------------------------------------------------------------------------
 
 
-def test_the_profile_that_new_writes_leaves_open_only_what_no_command_tells(mine: Checked) -> None:
+def test_a_generated_profile_leaves_open_only_unreported_values(mine: Checked) -> None:
     del mine.overlay["container"]
     assert mine.check() == 0, mine.stderr
     still = [row["check"] for row in mine.findings if row["result"] != "ok"]
@@ -117,7 +117,7 @@ def test_the_profile_that_new_writes_leaves_open_only_what_no_command_tells(mine
     assert [row["check"] for row in mine.findings if row["result"] != "ok"] == ["hardware.gpu_memory_gb"]
 
 
-def test_filled_in_it_is_right_also_for_the_jobs_of_figure_13_and_on_a_node(
+def test_a_completed_profile_passes_the_check_for_figure_13_and_on_a_node(
     mine: Checked, slurm_cluster: SlurmCluster
 ) -> None:
     assert mine.check("--experiment", "figure-13", "--scale", "cpu", "--job") == 0, mine.stderr
@@ -130,7 +130,7 @@ def test_filled_in_it_is_right_also_for_the_jobs_of_figure_13_and_on_a_node(
     assert mine.compute["torch"].startswith("torch ")
 
 
-def test_a_job_runs_inside_the_image_and_leftovers_of_the_shell_change_nothing(
+def test_the_check_job_runs_inside_the_image_despite_shell_variables(
     mine: Checked, slurm_cluster: SlurmCluster
 ) -> None:
     mine.contained()
@@ -143,7 +143,7 @@ def test_a_job_runs_inside_the_image_and_leftovers_of_the_shell_change_nothing(
     assert record["container-image"] == str(mine.image) and not record["batch"]
 
 
-def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+def test_a_site_without_accounting_passes_the_check(mine: Checked, slurm_cluster: SlurmCluster) -> None:
     with slurm_cluster.without_accounting():
         assert mine.check() == 0, mine.stderr
     unknown = [row["check"] for row in mine.findings if row["result"] == "unknown"]
@@ -184,21 +184,21 @@ def test_a_site_without_accounting_is_not_wrong(mine: Checked, slurm_cluster: Sl
         ({"slurm": {"sbatch": ["--chdir=/nosuch"]}}, "slurm.sbatch --chdir: /nosuch: no such file or folder. Hint: "),
     ],
 )  # fmt: skip
-def test_a_classic_fault_is_named_in_one_line_with_its_place(mine: Checked, changed: dict[str, Any], line: str) -> None:
+def test_a_common_fault_is_one_line_with_its_location(mine: Checked, changed: dict[str, Any], line: str) -> None:
     assert mine.check(**changed) == 2
     (said,) = mine.faults
     place, _, words = said.partition(" ")
     assert place.startswith("local.yaml:") and words.startswith(line), said
 
 
-def test_a_smaller_partition_is_named_by_what_does_not_fit_it(mine: Checked) -> None:
+def test_the_values_that_exceed_a_smaller_partition_are_reported(mine: Checked) -> None:
     assert mine.check(slurm={"partition": "short", "max_time": None}) == 2
     time_limit, nodes = mine.faults
     assert time_limit.startswith("yaml:") and "time_limit: 0:30:00, but short allows 0:10:00" in time_limit
     assert "slurm.max_nodes: jobs may have 4 nodes, but short allows 2. Hint: set max_nodes: 2" in nodes
 
 
-def test_what_only_sbatch_sees_is_in_its_own_words_at_the_field_that_mends_it(mine: Checked) -> None:
+def test_a_refusal_by_sbatch_is_reported_at_the_field_to_correct(mine: Checked) -> None:
     assert mine.check(slurm={"mem": "999G"}) == 0
     assert mine.check("--experiment", "figure-13", "--scale", "cpu") == 2
     assert len(mine.faults) == 2
@@ -220,7 +220,7 @@ def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> 
     ]
 
 
-def test_no_pyxis_and_a_pyxis_too_old_are_named(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+def test_a_missing_and_an_old_pyxis_are_reported(mine: Checked, slurm_cluster: SlurmCluster) -> None:
     mine.contained(pass_env=["NCCL_DEBUG"])
     conf = slurm_cluster.folder / "etc/plugstack.conf"
     before = conf.read_text()
@@ -237,7 +237,7 @@ def test_no_pyxis_and_a_pyxis_too_old_are_named(mine: Checked, slurm_cluster: Sl
     assert "container.pass_env: this pyxis has no --container-env. Hint: srun's options are those of pyxis 0.11" in said
 
 
-def test_a_version_that_is_not_this_pyxis_is_named(mine: Checked) -> None:
+def test_a_wrong_pyxis_version_is_reported(mine: Checked) -> None:
     mine.contained(version="0.16")
     assert mine.check() == 2
     (said,) = mine.faults
@@ -246,7 +246,7 @@ def test_a_version_that_is_not_this_pyxis_is_named(mine: Checked) -> None:
     )
 
 
-def test_container_options_among_sbatchs_are_refused_before_slurm_is_asked(mine: Checked) -> None:
+def test_container_options_for_sbatch_are_refused_before_slurm_is_asked(mine: Checked) -> None:
     mine.write(slurm={"sbatch": ["--container-image=x"]})
     answer = mine.site.repro("clusters", "check", "mine")
     assert answer.returncode == 2 and answer.stdout == "" and len(answer.stderr.splitlines()) == 1
@@ -256,7 +256,7 @@ def test_container_options_among_sbatchs_are_refused_before_slurm_is_asked(mine:
 # ---- wrong, and seen by a job --------------------------------------------------------------------------------
 
 
-def test_an_image_and_a_mount_that_the_node_does_not_have_are_named_once_each(mine: Checked) -> None:
+def test_an_image_and_a_mount_missing_on_the_node_are_reported_once_each(mine: Checked) -> None:
     mine.contained(images={"pretrain": "/nosuch/torch.sqsh"})
     assert mine.check("--job", site={"login_sees_paths": False}) == 2
     assert len(mine.faults) == 1, mine.faults
@@ -269,7 +269,7 @@ def test_an_image_and_a_mount_that_the_node_does_not_have_are_named_once_each(mi
     assert "container.mounts: /nosuch/data: no such file or folder. Hint: correct the path" in said
 
 
-def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> None:
+def test_an_invalid_image_is_reported_with_pyxis_message(mine: Checked) -> None:
     mine.contained()
     mine.image.write_text("this is no image\n")
     assert mine.check("--job") == 2
@@ -278,9 +278,7 @@ def test_an_image_that_is_none_is_named_in_the_words_of_pyxis(mine: Checked) -> 
     assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in said
 
 
-def test_an_image_that_the_user_may_not_read_is_named_as_the_login_node_and_as_a_node_sees_it(
-    tmp_path: Path, written: str
-) -> None:
+def test_an_unreadable_image_is_reported_by_the_login_node_and_by_a_node(tmp_path: Path, written: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
         mine = Checked(folder, written)
@@ -300,7 +298,7 @@ def test_an_image_that_the_user_may_not_read_is_named_as_the_login_node_and_as_a
         )
 
 
-def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -> None:
+def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
     mine.contained()
     assert mine.check("--job") == 2
     (said,) = mine.faults
@@ -312,7 +310,7 @@ def test_a_torch_that_cannot_use_the_gpus_of_the_nodes_is_named(mine: Checked) -
     assert said.startswith(f"local.yaml:{key}:"), said
 
 
-def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None:
+def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     mine.contained(mounts=[str(mine.site.folder), *PYTHON_MOUNTS])
     bare = mine.site.folder / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what is installed
@@ -328,13 +326,13 @@ def test_a_python_without_torch_inside_the_image_is_named(mine: Checked) -> None
     assert said.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in said
 
 
-def test_gpus_that_a_task_cannot_see_are_named(mine: Checked) -> None:
+def test_gpus_that_a_task_cannot_see_are_reported(mine: Checked) -> None:
     assert mine.check("--job", slurm={"gpu_bind": "single:1"}) == 2
     (said,) = mine.faults
     assert "hardware.gpus_per_node: each task sees 1 GPUs. Hint: all tasks of a node must see all its GPUs" in said
 
 
-def test_a_folder_for_runs_that_nodes_do_not_see_is_named(mine: Checked) -> None:
+def test_a_run_folder_that_nodes_do_not_see_is_reported(mine: Checked) -> None:
     """Until the job has ended, its folder is somewhere else: on the node it is not there."""
     mine.replace_sbatch("""\
 script=${@: -1} folder=$(dirname "${@: -1}")
@@ -353,7 +351,7 @@ echo "$job"
 # ---- waiting, and a Slurm out of reach -----------------------------------------------------------------------
 
 
-def test_the_reason_of_a_wait_is_said_and_ctrl_c_takes_the_job_back(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked, slurm_cluster: SlurmCluster) -> None:
     mine.write(slurm={"sbatch": ["--begin=now+1hour"]})
     environment = {**os.environ, "REPRO_HOME": str(mine.site.folder)}
     command = [REPRO, "clusters", "check", "mine", "--job"]
@@ -374,7 +372,7 @@ def test_the_reason_of_a_wait_is_said_and_ctrl_c_takes_the_job_back(mine: Checke
     assert state == "CANCELLED"
 
 
-def test_a_controller_that_is_away_is_exit_code_3_in_one_line(mine: Checked, slurm_cluster: SlurmCluster) -> None:
+def test_an_unreachable_controller_is_exit_code_3_in_one_line(mine: Checked, slurm_cluster: SlurmCluster) -> None:
     mine.write()
     with slurm_cluster.without_controller():
         answer = mine.site.repro("clusters", "check", "mine")
@@ -399,7 +397,7 @@ def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
     assert {record["container-image"] for record in steps} == {str(mine.image)}
 
 
-def test_a_case_of_a_user_whose_files_are_private_is_verified_inside_the_image() -> None:
+def test_a_case_of_a_user_with_private_files_is_verified_inside_the_image() -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         site = StandInSite(Path(name)).prepare()
         image = write_image(site.folder / "torch.sqsh")

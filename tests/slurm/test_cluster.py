@@ -27,7 +27,7 @@ def test_tasks_on_several_nodes_start_and_the_first_node_resolves(slurm_cluster:
     assert sorted(out.read_text().splitlines()) == ["first n1", "n1 0 0,1", "n1 1 0,1", "n2 0 0,1", "n2 1 0,1"]
 
 
-def test_bringing_it_up_again_changes_nothing(slurm_cluster: SlurmCluster) -> None:
+def test_starting_a_running_cluster_again_changes_nothing(slurm_cluster: SlurmCluster) -> None:
     started = slurm_cluster.run("scontrol", "show", "config").splitlines()
     slurm_cluster.up()
     again = slurm_cluster.run("scontrol", "show", "config").splitlines()
@@ -50,7 +50,7 @@ def test_a_killed_node_loses_its_processes_and_comes_back(slurm_cluster: SlurmCl
     slurm_cluster.start_node("n3")
 
 
-def test_without_controller_nothing_is_concluded_within_bounded_time(slurm_cluster: SlurmCluster) -> None:
+def test_an_unreachable_controller_is_an_error_within_bounded_time(slurm_cluster: SlurmCluster) -> None:
     with slurm_cluster.without_controller():
         began = time.monotonic()
         with pytest.raises(Unreachable, match="slurmctld"):

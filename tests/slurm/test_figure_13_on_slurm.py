@@ -41,7 +41,7 @@ def test_every_case_trains_over_two_nodes_and_is_verified(trained: Site, slurm_c
     assert len(nodes) == 6 and all(line.startswith("2|") for line in nodes), nodes
 
 
-def test_the_cases_went_as_one_array_that_runs_one_at_a_time(trained: Site, slurm_cluster: SlurmCluster) -> None:
+def test_cases_are_one_array_that_runs_one_job_at_a_time(trained: Site, slurm_cluster: SlurmCluster) -> None:
     array = {row["id"].partition("_")[0] for row in trained.status()}
     assert len(array) == 1
     spans = slurm_cluster.run("sacct", "-X", "-n", "-P", "-o", "Start,End", "-j", array.pop()).splitlines()
@@ -65,18 +65,14 @@ def test_the_log_names_the_rank_of_each_line_and_has_every_iteration(trained: Si
     assert log.count("lm loss") == 8 and "3:" in log
 
 
-def test_submitting_again_finds_everything_and_asks_slurm_for_nothing(
-    trained: Site, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_second_submit_of_verified_cases_submits_nothing(trained: Site, slurm_cluster: SlurmCluster) -> None:
     before = slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split()
     answer = trained.submit()
     assert answer.returncode == 0 and "6 done, 0 submitted" in answer.stderr
     assert slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split() == before
 
 
-def test_a_cancelled_job_is_cancelled_in_slurm_and_never_called_good(
-    site: StandInSite, slurm_cluster: SlurmCluster
-) -> None:
+def test_a_cancelled_job_ends_in_slurm_and_is_not_verified(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
     site.behave("hang")
     assert site.submit("--where", "gbs=16").returncode == 0
     assert len(site.status()) == 3
@@ -88,7 +84,7 @@ def test_a_cancelled_job_is_cancelled_in_slurm_and_never_called_good(
     assert slurm_cluster.run("squeue", "-h", "--states=PENDING,RUNNING", "-o", "%i").split() == []
 
 
-def test_a_refusal_is_slurms_words_with_the_mend_and_can_be_repeated(site: StandInSite) -> None:
+def test_a_refusal_has_slurms_message_and_a_hint_and_can_be_retried(site: StandInSite) -> None:
     profile = site.folder / "site.yaml"
     profile.write_text(profile.read_text().replace("partition: batch", "partition: nosuch"))
     refused = site.submit("--where", "pp=4,gbs=4")

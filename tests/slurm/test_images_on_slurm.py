@@ -66,7 +66,7 @@ def test_a_job_imports_the_image_and_list_shows_it(site: Site, enroot: StandIn, 
     assert again.returncode == 0 and "imported already" in again.stderr and len(enroot.imports) == 1
 
 
-def test_of_a_job_that_fails_the_last_words_are_said_and_the_exit_code_is_1(site: Site, enroot: StandIn) -> None:
+def test_a_failed_import_prints_its_last_line_and_ends_with_1(site: Site, enroot: StandIn) -> None:
     enroot.tell(behave="fail")
     done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain", "--wait", timeout_s=90)
     assert done.returncode == 1 and "Traceback" not in done.stderr
@@ -75,7 +75,7 @@ def test_of_a_job_that_fails_the_last_words_are_said_and_the_exit_code_is_1(site
     assert names(site) == []
 
 
-def test_two_jobs_at_once_for_one_image_leave_one_file(
+def test_two_concurrent_imports_of_one_image_leave_one_file(
     site: Site, enroot: StandIn, slurm_cluster: SlurmCluster
 ) -> None:
     enroot.tell(behave="meet")
@@ -87,7 +87,7 @@ def test_two_jobs_at_once_for_one_image_leave_one_file(
     assert len(ends) == 2 and all("exit_code=0" in end for end in ends)
 
 
-def test_a_cancelled_import_leaves_nothing_half_done(site: Site, enroot: StandIn, slurm_cluster: SlurmCluster) -> None:
+def test_a_cancelled_import_leaves_no_partial_file(site: Site, enroot: StandIn, slurm_cluster: SlurmCluster) -> None:
     enroot.tell(behave="hang")
     done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain")
     assert done.returncode == 0 and "repro images list --cluster site.yaml" in done.stderr
@@ -98,14 +98,14 @@ def test_a_cancelled_import_leaves_nothing_half_done(site: Site, enroot: StandIn
     assert names(site) == []
 
 
-def test_every_image_of_a_registry_is_imported_by_a_job_of_its_own(site: Site, enroot: StandIn) -> None:
+def test_each_image_is_imported_by_a_separate_job(site: Site, enroot: StandIn) -> None:
     done = site.repro("images", "import", "--cluster", "site.yaml", "--wait", timeout_s=90)
     assert done.returncode == 0, done.stderr
     assert len(set(re.findall(r"  (\d+)  ", done.stdout))) == 2 and len(enroot.imports) == 2
     assert [name for name in names(site) if "@" not in name] == ["team+jax+2.sqsh", "team+torch+1.sqsh"]
 
 
-def test_what_slurm_refuses_is_in_its_own_words(site: Site) -> None:
+def test_a_refused_import_prints_slurms_message(site: Site) -> None:
     profile = site.folder / "site.yaml"
     profile.write_text(profile.read_text().replace("partition: batch", "partition: nosuch"))
     done = site.repro("images", "import", "--cluster", "site.yaml", "pretrain")

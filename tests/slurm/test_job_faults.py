@@ -84,7 +84,7 @@ def row_of(site: StandInSite) -> dict[str, Any]:
     return row
 
 
-def test_each_fault_has_its_state_its_class_and_its_reason(faulty: dict[str, StandInSite]) -> None:
+def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, StandInSite]) -> None:
     seen = {name: (row_of(site)["state"], row_of(site)["failure"]) for name, site in faulty.items()}
     assert seen == {name: (fault.state, fault.failure) for name, fault in FAULTS.items()}
     why = {name: str(row_of(site)["why"]) for name, site in faulty.items()}
@@ -93,7 +93,7 @@ def test_each_fault_has_its_state_its_class_and_its_reason(faulty: dict[str, Sta
     assert "oom-kill" in why["host"] and "unrecognized arguments" in why["usage"]
 
 
-def test_a_job_that_slurm_itself_ran_again_was_submitted_once_and_is_verified(faulty: dict[str, StandInSite]) -> None:
+def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: dict[str, StandInSite]) -> None:
     site = faulty["requeued"]
     row = row_of(site)
     assert row["verdict"] == "verified"
@@ -102,7 +102,7 @@ def test_a_job_that_slurm_itself_ran_again_was_submitted_once_and_is_verified(fa
     assert len(site.started()) > 4, "the program began twice"
 
 
-def test_what_reached_its_limit_keeps_what_it_measured_and_gets_more_time_when_it_is_asked_for(
+def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
     faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
 ) -> None:
     site = faulty["timeout"]
@@ -119,13 +119,13 @@ def test_what_reached_its_limit_keeps_what_it_measured_and_gets_more_time_when_i
     assert site.wait_until_ended()[0]["verdict"] == "verified"
 
 
-def test_what_was_far_enough_at_its_limit_has_its_result(faulty: dict[str, StandInSite]) -> None:
+def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict[str, StandInSite]) -> None:
     row = row_of(faulty["late"])
     assert (row["iteration"], row["verdict"]) == ("6/8", "verified") and row["tflops_per_gpu"] > 0
     assert "1 done, 0 submitted" in faulty["late"].submit(*CASE).stderr
 
 
-def test_a_job_that_lost_its_node_runs_again_elsewhere(
+def test_a_job_that_lost_its_node_runs_again_on_another(
     faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
 ) -> None:
     site = faulty["node"]
@@ -140,7 +140,7 @@ def test_a_job_that_lost_its_node_runs_again_elsewhere(
     assert row["verdict"] == "verified"
 
 
-def test_what_gave_way_is_submitted_again_and_what_would_fail_again_is_left_alone(
+def test_a_preempted_job_is_submitted_again_and_a_job_that_would_fail_again_is_not(
     faulty: dict[str, StandInSite],
 ) -> None:
     assert "1 submitted" in faulty["preempted"].submit(*CASE).stderr
@@ -158,7 +158,7 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]: 
     made.repro("cancel", "figure-13", "--yes")
 
 
-def test_a_held_job_and_one_that_can_never_start_are_told_and_nobody_waits_for_them(
+def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     site.prepare('sbatch: ["--hold"]', gpus=4)
@@ -174,7 +174,7 @@ def test_a_held_job_and_one_that_can_never_start_are_told_and_nobody_waits_for_t
     assert done.returncode == 1 and "scontrol release" in done.stderr, done.stderr
 
 
-def test_suspended_and_requeued_held_jobs_are_shown_as_what_they_are_and_go_on(
+def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     site.prepare("requeue: true", gpus=4)
@@ -190,7 +190,7 @@ def test_suspended_and_requeued_held_jobs_are_shown_as_what_they_are_and_go_on(
 
 
 @pytest.mark.parametrize("canary", ["well", "fail"])
-def test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix(site: StandInSite, canary: str) -> None:
+def test_a_failed_canary_stops_the_whole_matrix(site: StandInSite, canary: str) -> None:
     site.prepare(gpus=4)
     site.behave(canary)
     done = site.submit("--canary")
@@ -209,7 +209,7 @@ def test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix(site: StandInS
         assert "5 submitted" in site.submit().stderr
 
 
-def test_after_so_many_failures_of_one_kind_nothing_more_is_started(site: StandInSite) -> None:
+def test_stop_after_starts_no_job_after_equal_failures(site: StandInSite) -> None:
     site.prepare("max_running: 1", gpus=4)
     site.behave("fail")
     assert site.submit("--stop-after", "2").returncode == 0
@@ -218,7 +218,7 @@ def test_after_so_many_failures_of_one_kind_nothing_more_is_started(site: StandI
     assert len(set(site.started())) == 2
 
 
-def test_no_more_than_asked_run_at_once_whatever_they_ask_for(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
+def test_max_parallel_limits_jobs_with_different_options(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
     site.prepare(gpus=4)
     site.behave("slow")
     first = site.submit("--where", "pp=1", "--max-parallel", "1")
@@ -239,7 +239,7 @@ def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
     return shown.partition("ExcNodeList=")[2].split()[0]
 
 
-def test_after_a_gpu_fault_on_one_of_four_nodes_only_that_node_is_excluded(
+def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     site.prepare(gpus=1)
@@ -257,7 +257,7 @@ def test_after_a_gpu_fault_on_one_of_four_nodes_only_that_node_is_excluded(
     assert row["verdict"] == "verified"
 
 
-def test_a_container_that_does_not_start_on_one_node_is_run_again_on_others(
+def test_a_container_that_fails_on_one_node_runs_again_on_others(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     image = write_image(site.folder / "torch.sqsh")
@@ -281,7 +281,7 @@ def test_a_container_that_does_not_start_on_one_node_is_run_again_on_others(
     ],
     ids=["mount source", "python"],
 )
-def test_a_mount_source_or_a_python_that_is_missing_is_named(
+def test_a_missing_mount_source_or_python_is_reported(
     site: StandInSite,
     slurm_cluster: SlurmCluster,
     mount: str | None,

@@ -106,7 +106,7 @@ def newer(cluster: SlurmCluster, before: list[dict[str, Any]]) -> list[dict[str,
 
 
 @pytest.mark.parametrize("version", ["0.24", "0.20", "0.14", "0.10"])
-def test_srun_lists_the_options_of_that_version_and_no_newer_ones(slurm_cluster: SlurmCluster, version: str) -> None:
+def test_srun_lists_only_the_options_of_its_pyxis_version(slurm_cluster: SlurmCluster, version: str) -> None:
     with slurm_cluster.pyxis(version=version):
         text = slurm_cluster.run("srun", "--help")
     listed = re.findall(r"--((?:no-)?container-[a-z-]+)\b[^\[]*(?:\[[^p][^\[]*)*?\[pyxis\]", text)
@@ -145,7 +145,7 @@ def test_srun_lists_the_options_of_that_version_and_no_newer_ones(slurm_cluster:
         (["--container-unshare=net,foo"], ["--container-unshare: unknown namespace 'foo'"]),
     ],
 )
-def test_what_srun_itself_refuses(steps: Steps, options: list[str], words: list[str]) -> None:
+def test_srun_refuses_invalid_options(steps: Steps, options: list[str], words: list[str]) -> None:
     done = steps.srun(*options, "true")
     assert done.returncode == 255
     option, _, value = options[-1].partition("=")
@@ -153,7 +153,7 @@ def test_what_srun_itself_refuses(steps: Steps, options: list[str], words: list[
     assert done.stderr.splitlines() == [*(f"srun: error: pyxis: {line}" for line in words), last]
 
 
-def test_the_same_value_twice_is_no_contradiction(steps: Steps) -> None:
+def test_a_repeated_option_with_the_same_value_is_accepted(steps: Steps) -> None:
     assert steps.shell("echo ran", steps.image) == "ran"
 
 
@@ -171,7 +171,7 @@ def test_options_without_an_image_are_ignored_and_the_step_runs_on_the_host(
     assert slurm_cluster.pyxis_records == before
 
 
-def test_of_two_mount_options_slurm_brings_the_last_to_the_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+def test_the_last_of_two_mount_options_reaches_the_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     # srun refuses neither; that the first is lost is Slurm's doing (22.05), and nobody says so.
     before = slurm_cluster.pyxis_records
     steps.shell("true", "--container-mounts=/tmp:/a", "--container-mounts=/tmp:/b")
@@ -196,7 +196,7 @@ NOT_STARTED = "container was not started successfully by another task"
         ("./link", "Invalid image format: {folder}/target"),
     ],
 )
-def test_an_image_file_that_is_none(steps: Steps, image: str, reason: str) -> None:
+def test_a_file_that_is_not_an_image_is_refused(steps: Steps, image: str, reason: str) -> None:
     (steps.folder / "target").write_text("this is no image\n")
     (steps.folder / "link").symlink_to(steps.folder / "target")
     done = steps.srun("-wn1,n2", f"--container-image={image}", "true")
@@ -230,7 +230,7 @@ def test_one_task_of_a_node_reports_the_cause_and_the_others_that_another_task_f
     ("image", "host"),
     [("image", "registry.example"), ("docker://me@hub.example#library/x:1", "hub.example")],
 )
-def test_without_a_leading_slash_or_dot_it_is_an_image_of_a_registry(steps: Steps, image: str, host: str) -> None:
+def test_an_image_without_leading_slash_or_dot_is_pulled_from_a_registry(steps: Steps, image: str, host: str) -> None:
     done = steps.srun(f"--container-image={image}", "true")
     assert done.returncode == 1
     assert f"pyxis: importing docker image: {image}" in done.stderr.splitlines()
@@ -245,7 +245,7 @@ def test_without_a_leading_slash_or_dot_it_is_an_image_of_a_registry(steps: Step
     assert "importing" not in steps.srun("-n2", f"--container-image={image}", "true").stderr
 
 
-def test_a_mount_source_that_is_missing_is_seen_in_time_since_0_24(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+def test_pyxis_0_24_checks_mount_sources_before_the_container_starts(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     words = (steps.image, f"--container-mounts=/nosuch:{NEW_TARGET}", "true")
     done = steps.srun(*words)
     assert done.returncode == 1
@@ -278,13 +278,13 @@ def test_a_mount_source_that_is_missing_is_seen_in_time_since_0_24(slurm_cluster
 
 
 @pytest.mark.parametrize("folder", ["/nosuch", "nosuch"])
-def test_a_working_directory_that_is_missing(steps: Steps, folder: str) -> None:
+def test_a_missing_working_directory_fails_the_step(steps: Steps, folder: str) -> None:
     done = steps.srun(steps.image, f"--container-workdir={folder}", "pwd")
     assert done.returncode == 1 and done.stdout == ""
     assert messages_of(done) == [f"couldn't chdir to {folder}: No such file or directory"]
 
 
-def test_no_container_is_kept_under_a_name(steps: Steps) -> None:
+def test_a_named_container_is_not_kept(steps: Steps) -> None:
     done = steps.srun("--container-name=mine", "true")
     missing = 'error: a container with name "pyxis_N_mine" does not exist, and --container-image is not set'
     assert (done.returncode, messages_of(done)) == (1, [missing])
@@ -293,14 +293,14 @@ def test_no_container_is_kept_under_a_name(steps: Steps) -> None:
     assert (done.returncode, messages_of(done)) == (1, [not_running])
 
 
-def test_the_exit_code_of_the_program_comes_through(steps: Steps) -> None:
+def test_the_step_has_the_exit_code_of_the_program(steps: Steps) -> None:
     assert steps.srun(steps.image, "bash", "-c", "exit 42").returncode == 42
 
 
 # ---- inside --------------------------------------------------------------------------------------------------
 
 
-def test_mount_targets_that_the_host_lacks_are_there_in_the_step_and_never_on_the_host(steps: Steps) -> None:
+def test_missing_mount_targets_exist_in_the_step_and_not_on_the_host(steps: Steps) -> None:
     data = steps.folder / "data"
     data.mkdir()
     (data / "x").write_text("from the host\n")
@@ -313,14 +313,14 @@ def test_mount_targets_that_the_host_lacks_are_there_in_the_step_and_never_on_th
     assert not Path(NEW_TARGET).exists()
 
 
-def test_the_image_can_be_written_to_only_when_asked_and_the_host_is_never_changed(steps: Steps) -> None:
+def test_the_image_is_writable_only_on_request_and_the_host_is_unchanged(steps: Steps) -> None:
     command = f"mkdir {NEW_TARGET} && echo written || echo refused"
     assert steps.shell(command) == steps.shell(command, "--container-readonly") == "refused"
     assert steps.shell(command, "--container-writable") == "written"
     assert not Path(NEW_TARGET).exists()
 
 
-def test_the_home_folder_is_the_host_s_only_where_it_is_mounted(steps: Steps, elsewhere: Path) -> None:
+def test_the_home_folder_of_the_host_is_visible_only_if_mounted(steps: Steps, elsewhere: Path) -> None:
     (elsewhere / "home").mkdir()
     command = "pwd; touch ~/mark && echo written || echo refused"
     home = str(elsewhere / "home")
@@ -329,7 +329,7 @@ def test_the_home_folder_is_the_host_s_only_where_it_is_mounted(steps: Steps, el
     assert (elsewhere / "home/mark").exists()
 
 
-def test_the_tasks_of_a_node_share_a_folder_for_temporary_files_that_is_not_the_host_s(steps: Steps) -> None:
+def test_tasks_of_a_node_share_a_temporary_folder_that_is_not_the_hosts(steps: Steps) -> None:
     assert steps.shell(f"ls -A /tmp; test -e {steps.folder} && echo host; true") == ""
     mark = f"/tmp/{steps.folder.name}-{os.getpid()}-"
     meet = f"touch {mark}$SLURM_PROCID; until [ -e {mark}0 ] && [ -e {mark}1 ]; do sleep 0.1; done; echo met"
@@ -337,7 +337,7 @@ def test_the_tasks_of_a_node_share_a_folder_for_temporary_files_that_is_not_the_
     assert not any(Path(f"{mark}{task}").exists() for task in range(2))
 
 
-def test_a_user_whose_files_are_private_runs_in_an_image(elsewhere: Path) -> None:
+def test_a_user_with_private_files_runs_in_an_image(elsewhere: Path) -> None:
     shutil.chown(elsewhere, OTHER_USER)
     image = write_image(elsewhere / "image", {"NAME": "torch"})
     command = f"id -un; umask; echo $NAME; cat {NEW_TARGET}/deep/x; touch /tmp/a {NEW_TARGET}/deep/y && echo written"
@@ -386,7 +386,7 @@ def test_a_mount_that_the_shell_cannot_expand_ends_the_step(steps: Steps) -> Non
     assert last == NOT_STARTED
 
 
-def test_the_image_s_variables_win_unless_container_env_names_them(steps: Steps) -> None:
+def test_image_variables_override_the_jobs_unless_container_env_names_them(steps: Steps) -> None:
     write_image(steps.folder / "image", {"ONE": "image", "TWO": "image=2", "THREE": "image"})
     job = {"ONE": "job", "TWO": "job", "FOUR": "job", "LANG": "C", "LC_ALL": "C"}
     command = "echo $ONE $TWO $THREE $FOUR $LANG $LC_ALL"
@@ -424,9 +424,7 @@ def test_each_step_is_recorded_once_per_node(slurm_cluster: SlurmCluster, steps:
         assert record == {**dict.fromkeys(OPTIONS), **about, **given, "node": record["node"]}
 
 
-def test_a_batch_script_that_asks_for_an_image_is_recorded_and_slurm_hands_it_on_to_the_steps(
-    slurm_cluster: SlurmCluster, steps: Steps
-) -> None:
+def test_an_image_of_the_batch_script_is_passed_to_its_steps(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     before = slurm_cluster.pyxis_records
     options = (steps.image, "--container-mounts=/tmp:/a", "--wait", "-t1", "-o/dev/null", "--parsable")
     with slurm_cluster.pyxis(sbatch_support=True):
@@ -436,14 +434,12 @@ def test_a_batch_script_that_asks_for_an_image_is_recorded_and_slurm_hands_it_on
     assert script["container-mounts"] == step["container-mounts"] == "/tmp:/a"
 
 
-def test_a_site_whose_sbatch_knows_no_pyxis_refuses_its_options(steps: Steps) -> None:
+def test_sbatch_without_pyxis_refuses_its_options(steps: Steps) -> None:
     done = subprocess.run(["sbatch", steps.image, "--wrap", "true"], capture_output=True, text=True, check=False)
     assert f"sbatch: unrecognized option '{steps.image}'" in done.stderr
 
 
-def test_leftovers_of_the_submitting_shell_change_a_run_silently_since_0_21(
-    slurm_cluster: SlurmCluster, steps: Steps
-) -> None:
+def test_shell_variables_change_a_run_silently_since_pyxis_0_21(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     write_image(steps.folder / "image", {"WHERE": "image"})
     write_image(steps.folder / "other", {"WHERE": "other"})
     left = {
@@ -459,7 +455,7 @@ def test_leftovers_of_the_submitting_shell_change_a_run_silently_since_0_21(
         assert steps.srun(*command, **left).stdout.strip() == f"host {steps.folder}"
 
 
-def test_leftovers_of_the_submitting_shell_set_switches_by_booleans(steps: Steps) -> None:
+def test_shell_variables_set_boolean_options(steps: Steps) -> None:
     command = f"mkdir {NEW_TARGET} && echo written || echo refused"
     assert steps.shell(command, PYXIS_CONTAINER_WRITABLE="yes") == "written"
     assert steps.shell(command, PYXIS_CONTAINER_READONLY="n") == "written"
@@ -467,7 +463,7 @@ def test_leftovers_of_the_submitting_shell_set_switches_by_booleans(steps: Steps
     assert steps.shell(command, "--container-readonly", PYXIS_CONTAINER_WRITABLE="1") == "refused"
 
 
-def test_leftovers_of_enroot_make_an_image_writable_and_mount_the_home_unless_an_option_says_otherwise(
+def test_enroot_variables_make_an_image_writable_and_mount_the_home_unless_an_option_is_set(
     steps: Steps, elsewhere: Path
 ) -> None:
     command = f"mkdir {NEW_TARGET} && echo written || echo refused"
@@ -479,7 +475,7 @@ def test_leftovers_of_enroot_make_an_image_writable_and_mount_the_home_unless_an
     assert steps.shell(command, **home) == "written"
 
 
-def test_a_step_without_options_is_untouched_and_quick(slurm_cluster: SlurmCluster, steps: Steps) -> None:
+def test_a_step_without_options_is_unchanged_and_fast(slurm_cluster: SlurmCluster, steps: Steps) -> None:
     before = slurm_cluster.pyxis_records
     began = time.monotonic()
     done = steps.srun("bash", "-c", "readlink /proc/self/ns/mnt /proc/self/cwd; echo $LANG", LANG="C")
@@ -488,7 +484,7 @@ def test_a_step_without_options_is_untouched_and_quick(slurm_cluster: SlurmClust
     assert (done.returncode, done.stderr, slurm_cluster.pyxis_records) == (0, "", before)
 
 
-def test_a_plug_in_that_cannot_be_built_says_so(
+def test_a_plugin_that_cannot_be_built_is_an_error(
     slurm_cluster: SlurmCluster, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (steps.folder / "broken.c").write_text("int main(\n")

@@ -124,7 +124,7 @@ def test_every_task_of_an_array_is_found_by_its_own_id_and_by_the_arrays(slurm_c
     slurm_cluster.run("scancel", job)
 
 
-def test_a_job_that_waits_for_another_has_an_expected_start_and_scontrol_tells_the_same(
+def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
     slurm_cluster: SlurmCluster,
 ) -> None:
     whole = ("--nodes=4", "--exclusive", "--time=9")
@@ -153,7 +153,7 @@ def test_a_job_that_waits_for_another_has_an_expected_start_and_scontrol_tells_t
         assert cancel_jobs([mixed, *others, second, first]) == {}
 
 
-def test_who_cancelled_a_job_is_known_and_one_refusal_hinders_no_other(
+def test_canceller_of_a_job_is_reported_and_a_refused_cancel_does_not_affect_others(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, array = submit(slurm_cluster, "true", "--hold"), submit(slurm_cluster, "true", "--hold", "--array=0-3")
@@ -209,7 +209,7 @@ def test_a_job_that_left_the_queue_is_found_in_accounting(
     assert record.nodes in slurm_cluster.node_names and record.started_at is not None and record.ended_at is not None
 
 
-def test_another_users_job_with_the_same_comment_is_not_taken_for_ours(slurm_cluster: SlurmCluster) -> None:
+def test_another_users_job_with_our_comment_is_not_ours(slurm_cluster: SlurmCluster) -> None:
     comment = f"theirs {time.time_ns()}"
     job = submit(slurm_cluster, "true", f"--comment={comment}", f"--uid={OTHER_USER}", "--hold")
     assert query_jobs([job]).records[job].comment == comment
@@ -217,7 +217,7 @@ def test_another_users_job_with_the_same_comment_is_not_taken_for_ours(slurm_clu
     slurm_cluster.run("scancel", job)
 
 
-def test_a_users_own_output_formats_do_not_disturb_the_answer(
+def test_output_formats_of_the_users_shell_are_ignored(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submit(slurm_cluster, "true", "--hold")
@@ -235,7 +235,7 @@ def test_a_users_own_output_formats_do_not_disturb_the_answer(
     slurm_cluster.run("scancel", job)
 
 
-def test_a_node_that_fails_ends_the_job_or_puts_it_back_into_the_queue(slurm_cluster: SlurmCluster) -> None:
+def test_a_failed_node_ends_or_requeues_the_job(slurm_cluster: SlurmCluster) -> None:
     node = slurm_cluster.node_names[-1]
     lost = submit(slurm_cluster, "sleep 60", "-w", node, "--no-requeue")
     again = submit(slurm_cluster, "sleep 60", "-w", node, "--requeue")
@@ -250,7 +250,7 @@ def test_a_node_that_fails_ends_the_job_or_puts_it_back_into_the_queue(slurm_clu
         slurm_cluster.set_node(node, "resume")
 
 
-def test_stopped_accounting_is_a_complaint_and_the_queue_still_answers(
+def test_stopped_accounting_is_a_warning_and_the_queue_still_answers(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submit(slurm_cluster, "true", "--hold")

@@ -51,7 +51,7 @@ def test_a_broken_script_names_the_template(text: str, hint: str, tmp_path: Path
     assert problem.hint is not None and hint in problem.hint
 
 
-def test_too_many_jobs_at_once_says_to_wait(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_too_many_queued_jobs_have_the_hint_to_wait(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     script = _script(tmp_path, "#!/bin/bash\ntrue\n")
     answers = [run_slurm(["sbatch", "--parsable", "--hold", "-q", "limited", script]) for _ in range(4)]
     slurm_cluster.run("scancel", *(answer.stdout.strip() for answer in answers if answer.returncode == 0))
@@ -60,7 +60,7 @@ def test_too_many_jobs_at_once_says_to_wait(slurm_cluster: SlurmCluster, tmp_pat
     assert "QOSMaxSubmitJobPerUserLimit" in problem.what and "wait" in str(problem.hint)
 
 
-def test_a_missing_configuration_is_out_of_reach_and_not_a_refusal(
+def test_a_missing_slurm_configuration_is_unreachable_and_not_a_refusal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

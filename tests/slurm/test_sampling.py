@@ -21,7 +21,7 @@ done
 
 
 @pytest.mark.usefixtures("slurm_cluster")
-def test_what_the_gpus_did_is_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_path: Path) -> None:
+def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_path: Path) -> None:
     folder = tmp_path / "s"
     setup = f"qos: normal\nsample_gpus_every_s: 1\nsetup: [{json.dumps(f'export PATH={folder}/bin:$PATH')}]"
     site = StandInSite(folder).prepare(setup, gpus=4)

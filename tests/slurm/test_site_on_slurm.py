@@ -65,7 +65,7 @@ def test_accounts_and_limits_are_those_of_the_user() -> None:
     assert read_site("no-such-user").associations == ()
 
 
-def test_srun_tells_its_options_and_its_mpi_kinds() -> None:
+def test_options_and_mpi_plugins_of_srun_are_read() -> None:
     found = read_site("root")
     assert {"account", "gpus-per-node", "mpi", "kill-on-bad-exit", "extra-node-info", "version"} <= found.srun.names
     assert len(found.srun.names) > 90 and not found.srun.has_environment
@@ -82,7 +82,7 @@ def test_srun_tells_its_options_and_its_mpi_kinds() -> None:
         ("0.8", ("0.8", "0.11")),
     ],
 )
-def test_the_options_in_the_help_tell_the_release_of_pyxis(
+def test_pyxis_version_follows_from_the_options_in_the_help(
     slurm_cluster: SlurmCluster, version: str, fits: tuple[str, str | None]
 ) -> None:
     with slurm_cluster.pyxis(version=version):
@@ -102,7 +102,7 @@ def test_a_reservation_is_listed(slurm_cluster: SlurmCluster) -> None:
     assert read_site("root").reservations == ()
 
 
-def test_a_drained_node_is_still_one_of_its_kind(slurm_cluster: SlurmCluster) -> None:
+def test_a_drained_node_still_counts(slurm_cluster: SlurmCluster) -> None:
     node = slurm_cluster.node_names[-1]
     before = read_site("root").partitions
     slurm_cluster.set_node(node, "drain", "bad gpu Gres=gpu:x:1 Partitions=zz")
@@ -112,7 +112,7 @@ def test_a_drained_node_is_still_one_of_its_kind(slurm_cluster: SlurmCluster) ->
         slurm_cluster.set_node(node, "resume")
 
 
-def test_without_accounting_the_rest_is_told_and_the_complaint_kept(slurm_cluster: SlurmCluster) -> None:
+def test_site_is_read_without_accounting_and_has_a_warning(slurm_cluster: SlurmCluster) -> None:
     with slurm_cluster.without_accounting():
         found = read_site("root")
     assert found.associations is None and found.qos is None and len(found.partitions) == 4
@@ -120,13 +120,13 @@ def test_without_accounting_the_rest_is_told_and_the_complaint_kept(slurm_cluste
     assert complaint.startswith("sacctmgr: ") and "slurmdbd" in complaint
 
 
-def test_without_a_controller_nothing_is_told(slurm_cluster: SlurmCluster) -> None:
+def test_site_without_controller_is_unreachable(slurm_cluster: SlurmCluster) -> None:
     with slurm_cluster.without_controller(), pytest.raises(Unreachable, match="scontrol"):
         read_site("root")
 
 
 @pytest.mark.parametrize("partition", [None, "short", "lo", "picky"])
-def test_slurm_takes_the_jobs_that_the_written_profile_asks_for(
+def test_slurm_accepts_jobs_of_a_generated_profile(
     slurm_cluster: SlurmCluster, tmp_path: Path, picky: str, partition: str | None
 ) -> None:
     file = tmp_path / "here.yaml"

@@ -92,7 +92,7 @@ def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, ca
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_killed_anywhere_the_next_submit_leaves_each_job_in_slurm_once(
+def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once(
     place: str, site: StandInSite, held: SlurmCluster
 ) -> None:
     # One job behind the other, in submissions of their own.
@@ -104,9 +104,7 @@ def test_killed_anywhere_the_next_submit_leaves_each_job_in_slurm_once(
     assert "0 submitted" in site.submit("--where", "gbs=4").stderr
 
 
-def test_an_sbatch_that_outlives_its_repro_is_waited_for_and_not_given_up(
-    site: StandInSite, held: SlurmCluster
-) -> None:
+def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, held: SlurmCluster) -> None:
     site.replace_sbatch('kill -9 $PPID; sleep 3; exec /usr/bin/sbatch "$@"')
     assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
     site.variables.clear()
@@ -146,7 +144,7 @@ def as_other_user(site: StandInSite, *words: str) -> subprocess.CompletedProcess
     )
 
 
-def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_end_each_others(
+def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_cancel_each_others(
     shared: Path, held: SlurmCluster
 ) -> None:
     mine, theirs = (StandInSite(shared / name).prepare() for name in ("mine", "theirs"))
@@ -196,9 +194,7 @@ def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
     site.variables["SLURM_CONF"] = str(conf)
 
 
-def test_a_controller_that_answers_too_late_and_takes_the_job_all_the_same_has_it_once(
-    site: StandInSite, held: SlurmCluster
-) -> None:
+def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
     impatient(held, site)
     controller = f"$(cat {held.folder}/pid/slurmctld.pid)"
     # The request lies in the frozen controller's socket, and is taken as soon as it goes on.
@@ -210,7 +206,9 @@ def test_a_controller_that_answers_too_late_and_takes_the_job_all_the_same_has_i
     assert_each_case_is_queued_once(site, held, 3)
 
 
-def test_a_controller_that_is_restarted_meanwhile_gets_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
+def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
+    site: StandInSite, held: SlurmCluster
+) -> None:
     site.prepare('sbatch: ["--hold"]')  # a controller that is killed forgets that its partition is down
     impatient(held, site)
     failed = site.folder / "sbatch-failed"
@@ -235,7 +233,7 @@ def test_a_controller_that_is_restarted_meanwhile_gets_the_job_once(site: StandI
     assert_each_case_is_queued_once(site, held, 3)
 
 
-def test_an_answer_that_is_lost_is_found_by_its_token(site: StandInSite, held: SlurmCluster) -> None:
+def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, held: SlurmCluster) -> None:
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     done = site.submit("--where", "gbs=4")
@@ -244,9 +242,7 @@ def test_an_answer_that_is_lost_is_found_by_its_token(site: StandInSite, held: S
     assert_each_case_is_queued_once(site, held, 3)
 
 
-def test_while_the_controller_is_away_status_says_how_old_what_it_shows_is_and_concludes_nothing(
-    site: StandInSite, held: SlurmCluster
-) -> None:
+def test_without_a_controller_status_shows_the_age_and_no_state_changes(site: StandInSite, held: SlurmCluster) -> None:
     impatient(held, site)
     assert site.submit("--where", "gbs=4").returncode == 0
     before = [(row["state"], row["id"]) for row in site.status()]
@@ -263,7 +259,7 @@ def test_while_the_controller_is_away_status_says_how_old_what_it_shows_is_and_c
     assert now == before, "what no scheduler can be given is not recorded"
 
 
-def test_what_the_queue_has_no_room_for_waits_its_turn_and_is_sent_by_whoever_waits(
+def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
     site.prepare("qos: limited")  # three jobs of a user at most

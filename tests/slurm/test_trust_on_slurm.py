@@ -49,7 +49,7 @@ def edit(ledger: Path, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("edited", ["file", "profile_file"])
-def test_who_may_write_to_a_shared_ledger_runs_nothing_as_its_users(
+def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
     edited: str, shared: Path, held: SlurmCluster
 ) -> None:
     mine, ledger = StandInSite(shared / "mine").prepare(), shared / "results.db"
@@ -77,7 +77,7 @@ def test_who_may_write_to_a_shared_ledger_runs_nothing_as_its_users(
     assert ids_in_queue(held.run, shared) == [] and not (evil / "ran").exists()
 
 
-def test_jobs_in_the_queue_are_not_submitted_again_when_the_ledger_is_lost(tmp_path: Path, held: SlurmCluster) -> None:
+def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(tmp_path: Path, held: SlurmCluster) -> None:
     site = StandInSite(tmp_path).prepare()
     assert site.submit(*SMALL).returncode == 0
     queued = ids_in_queue(held.run, tmp_path)
@@ -99,7 +99,7 @@ def test_jobs_in_the_queue_are_not_submitted_again_when_the_ledger_is_lost(tmp_p
     site.repro("cancel", "figure-13", "--yes")
 
 
-def test_a_job_whose_folder_is_claimed_by_another_does_not_run_and_says_why(tmp_path: Path, held: SlurmCluster) -> None:
+def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, held: SlurmCluster) -> None:
     site = StandInSite(tmp_path).prepare()
     assert site.submit(*SMALL).returncode == 0
     (folder,) = (tmp_path / "runs").glob("*/pp2-tp2-gbs4")

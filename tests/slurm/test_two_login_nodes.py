@@ -101,7 +101,7 @@ def queue(node: LoginNode) -> list[str]:
     return sorted(ids_in_queue(node.cluster.run, node.site.folder))
 
 
-def test_a_job_that_one_node_submitted_is_seen_submitted_once_and_cancelled_from_the_other(
+def test_a_job_of_one_login_node_is_listed_and_cancelled_from_the_other(
     nodes: tuple[LoginNode, LoginNode],
 ) -> None:
     first, second = nodes
@@ -114,7 +114,7 @@ def test_a_job_that_one_node_submitted_is_seen_submitted_once_and_cancelled_from
     assert len(queue(first)) == 3 and first.repro("status").stdout.count("CANCELLED") >= 3
 
 
-def test_two_nodes_that_submit_at_once_submit_each_job_once(nodes: tuple[LoginNode, LoginNode]) -> None:
+def test_concurrent_submits_on_two_login_nodes_submit_each_job_once(nodes: tuple[LoginNode, LoginNode]) -> None:
     processes = [node.start(*SUBMIT) for node in (*nodes, *nodes)]
     ends = [(process.communicate(timeout=90), process.returncode) for process in processes]
     assert [code for _, code in ends] == [0] * 4, ends
@@ -122,7 +122,7 @@ def test_two_nodes_that_submit_at_once_submit_each_job_once(nodes: tuple[LoginNo
     assert len(rows) == 6 and queue(nodes[0]) == sorted(row["id"] for row in rows)
 
 
-def test_a_submission_that_goes_on_on_one_node_is_left_to_it_by_the_other(nodes: tuple[LoginNode, LoginNode]) -> None:
+def test_a_running_submission_of_one_login_node_is_not_touched_by_the_other(nodes: tuple[LoginNode, LoginNode]) -> None:
     first, second = nodes
     folder = first.site.folder
     first.site.replace_sbatch(f'until [ -e {folder}/go ]; do sleep 0.1; done; exec /usr/bin/sbatch "$@"')

@@ -89,7 +89,7 @@ def hasty(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
     return site.status()
 
 
-def test_what_slurm_has_forgotten_is_known_by_its_own_record_and_a_reused_id_is_not_mistaken(
+def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mistaken(
     site: StandInSite, forgetful: SlurmCluster
 ) -> None:
     site.behave("gated")
@@ -111,7 +111,7 @@ def test_what_slurm_has_forgotten_is_known_by_its_own_record_and_a_reused_id_is_
     forgetful.run("scancel", "-u", "root")
 
 
-def test_a_job_that_nobody_knows_is_lost_only_after_everybody_was_asked_for_long_enough(
+def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
     site: StandInSite, forgetful: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("hang")
@@ -138,7 +138,7 @@ def test_a_job_that_nobody_knows_is_lost_only_after_everybody_was_asked_for_long
         forgetful.start_node(node)
 
 
-def test_another_user_to_whom_slurm_does_not_show_the_job_never_calls_it_lost(
+def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
     forgetful: SlurmCluster,
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
@@ -171,7 +171,7 @@ def test_another_user_to_whom_slurm_does_not_show_the_job_never_calls_it_lost(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_the_commands_of_another_cluster_never_call_a_job_lost_nor_cancel_it(
+def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
     site: StandInSite, forgetful: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("gated")
@@ -188,9 +188,7 @@ def test_the_commands_of_another_cluster_never_call_a_job_lost_nor_cancel_it(
     assert row["state"] == "RUNNING" and ids_in_queue(forgetful.run, site.folder) == [job["id"]]
 
 
-def test_a_process_that_stays_learns_of_the_end_of_a_job_that_slurm_has_lost(
-    site: StandInSite, forgetful: SlurmCluster
-) -> None:
+def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful: SlurmCluster) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
@@ -226,7 +224,7 @@ def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
     site.variables.clear()
 
 
-def test_killed_behind_sbatch_where_no_comments_are_kept_the_jobs_own_record_settles_it(
+def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
     site: StandInSite, forgetful: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, '/usr/bin/sbatch "$@"; kill -9 $PPID')
@@ -236,7 +234,7 @@ def test_killed_behind_sbatch_where_no_comments_are_kept_the_jobs_own_record_set
     assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
 
 
-def test_killed_before_slurm_had_it_where_no_comments_are_kept_a_submission_can_be_cancelled(
+def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
     site: StandInSite, forgetful: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, "kill -9 $PPID; exit 1")

@@ -186,7 +186,7 @@ def _differences(steps: list[Step], reference: list[Step]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", [*FOUR_PROCESSES, *SAME_MODEL])
-def test_layout_trains_the_model_that_one_process_trains(name: str, records: dict[str, list[Step]]) -> None:
+def test_each_layout_trains_the_same_model_as_one_process(name: str, records: dict[str, list[Step]]) -> None:
     assert max(_differences(records[name], records[_reference_of(name)])) < TOLERANCE
 
 
@@ -197,14 +197,12 @@ def _reference_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", EXACTLY)
-def test_what_is_recomputed_or_offloaded_changes_no_digit(name: str, records: dict[str, list[Step]]) -> None:
+def test_recomputation_and_offloading_change_no_digit(name: str, records: dict[str, list[Step]]) -> None:
     assert _numbers(records[name]) == _numbers(records[EXACTLY[name]])
 
 
 @pytest.mark.parametrize("name", GRAPHED)
-def test_recorded_passes_train_the_same_model_as_passes_that_are_not_recorded(
-    name: str, records: dict[str, list[Step]]
-) -> None:
+def test_recorded_passes_train_the_same_model_as_eager_passes(name: str, records: dict[str, list[Step]]) -> None:
     assert max(_differences(records[name], records[GRAPHED[name][1]])) < TOLERANCE
 
 
@@ -213,7 +211,7 @@ def _numbers(steps: list[Step]) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("fault", FAULTY)
-def test_agreement_would_notice_settings_that_make_gradients_wrong(fault: str, records: dict[str, list[Step]]) -> None:
+def test_settings_with_wrong_gradients_fail_the_comparison(fault: str, records: dict[str, list[Step]]) -> None:
     assert max(_differences(records[fault], records["reference"])) > 100 * TOLERANCE
 
 
@@ -225,7 +223,9 @@ def test_selective_recomputation_repeats_the_dropout_of_the_forward_pass(records
     ("name", "without"),
     [("dropout", "reference"), ("dropout_tp2_sp_dp2", "reference"), ("dropout_tp2_sp_dp2", "dropout")],
 )
-def test_dropout_drops_something_and_each_rank_its_own(name: str, without: str, records: dict[str, list[Step]]) -> None:
+def test_dropout_changes_losses_and_differs_between_ranks(
+    name: str, without: str, records: dict[str, list[Step]]
+) -> None:
     assert max(_differences(records[name], records[without])) > 100 * TOLERANCE
 
 
@@ -234,12 +234,12 @@ def test_training_lowers_the_loss(records: dict[str, list[Step]]) -> None:
     assert losses[-1] < losses[0] - 0.2
 
 
-def test_bf16_trains_close_to_fp32_and_is_not_fp32(records: dict[str, list[Step]]) -> None:
+def test_bf16_losses_are_close_to_fp32_and_not_equal(records: dict[str, list[Step]]) -> None:
     differences = _differences(records["bf16"], records["reference"])
     assert 0 < max(differences) < 0.05
 
 
-def test_a_diverging_run_counts_nan_iterations_and_goes_on(records: dict[str, list[Step]]) -> None:
+def test_a_diverging_run_counts_nan_iterations_and_continues(records: dict[str, list[Step]]) -> None:
     first, *later = records["diverging"]
     assert math.isfinite(first.loss) and first.nan == 0
     assert len(later) == 2 and all(step.nan == 1 for step in later)

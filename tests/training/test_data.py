@@ -52,7 +52,7 @@ def _microbatches(flags: str, world_size: int, rank: int, monkeypatch: pytest.Mo
     ("flags", "world_size"),
     [("", 1), ("--micro-batch-size 4", 1), ("", 2), ("--micro-batch-size 2", 4), ("--micro-batch-size 2", 2)],
 )
-def test_the_ranks_of_every_layout_together_draw_one_global_batch(
+def test_ranks_of_each_layout_together_read_one_global_batch(
     flags: str, world_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_ranks = [_microbatches(flags, world_size, rank, monkeypatch) for rank in range(world_size)]
@@ -77,7 +77,7 @@ def test_context_parallel_ranks_have_shares_of_the_same_sequences(monkeypatch: p
         assert torch.equal(join_shares(positions[0], 2), torch.arange(16))
 
 
-def test_the_next_batch_overwrites_the_one_before_where_it_stands() -> None:
+def test_the_next_batch_overwrites_the_previous_one_in_place() -> None:
     """A recorded iteration reads from the same addresses for ever."""
     batches = Batches(ARGUMENTS, Layout.of(ARGUMENTS, 1), CPU)
     seen = []

@@ -111,7 +111,7 @@ def plans_of_runs() -> list[ExactMemory]:
     return planned([run.job for run in RUNS + FURTHER_OFF])
 
 
-def test_planned_memory_is_what_an_h200_measured(plans_of_runs: list[ExactMemory]) -> None:
+def test_planned_memory_equals_measurements_on_h200(plans_of_runs: list[ExactMemory]) -> None:
     both = zip(plans_of_runs, RUNS + FURTHER_OFF, strict=True)
     faults = [abs(worst(plan).total_bytes / run.max_memory_bytes - 1) for plan, run in both]
     # What is left is cuBLAS's workspaces, 64 MiB, and up to 48 MiB more with pipeline stages.
@@ -120,19 +120,19 @@ def test_planned_memory_is_what_an_h200_measured(plans_of_runs: list[ExactMemory
     assert max(faults) < 0.005
 
 
-def test_planned_memory_of_graphs_is_within_two_percent_of_what_an_h200_measured() -> None:
+def test_planned_memory_with_graphs_is_within_two_percent_of_h200() -> None:
     plans = planned([run.job for run in GRAPHS])
     faults = [worst(plan).total_bytes / run.max_memory_bytes - 1 for plan, run in zip(plans, GRAPHS, strict=True)]
     assert all(abs(fault) < 0.02 for fault in faults), faults
 
 
-def test_the_first_stage_of_a_pipeline_is_the_worst(plans_of_runs: list[ExactMemory]) -> None:
+def test_the_first_pipeline_stage_needs_the_most_memory(plans_of_runs: list[ExactMemory]) -> None:
     plan = plans_of_runs[RUNS.index(OF_FOUR_STAGES)]
     assert [(rank.rank, rank.pipeline_rank) for rank in plan.ranks] == [(0, 0), (3, 3)]
     assert worst(plan).rank == 0
 
 
-def test_activations_of_a_layer_are_the_published_ones() -> None:
+def test_activation_bytes_of_a_layer_equal_the_published_ones() -> None:
     def with_layers(layers: int, flags: str) -> ExactJob:
         size = f"--num-layers {layers} --hidden-size {HIDDEN} --num-attention-heads {HEADS} {TENSOR} {RANKS}"
         return job(f"{size} --micro-batch-size 4 --global-batch-size 4 --bf16 {flags}", RANKS, "unfused")
@@ -157,7 +157,7 @@ def test_the_stages_of_a_sharded_job_have_the_parameters_of_the_model() -> None:
         assert held == pytest.approx(18 * rank.parameters, rel=1e-3)
 
 
-def test_the_distributed_optimizer_is_shared_by_the_data_parallel_ranks() -> None:
+def test_optimizer_state_is_divided_by_the_data_parallel_ranks() -> None:
     size = (
         "--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --micro-batch-size 1 --global-batch-size 8 --bf16"
     )
@@ -176,7 +176,7 @@ def test_a_trillion_parameters_fit_the_gpus_that_trained_them() -> None:
     assert worst(plan).total_bytes < 80e9
 
 
-def test_a_job_that_cannot_be_planned_says_why_and_the_next_is_planned() -> None:
+def test_an_unplannable_job_has_a_reason_and_the_next_is_planned() -> None:
     size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
     good = job(size, 1)
     refused, unknown, after = exact_memory([job(f"{size} {PIPELINE} 4", 4), job(f"{size} --no-such-flag", 1), good])
@@ -185,7 +185,7 @@ def test_a_job_that_cannot_be_planned_says_why_and_the_next_is_planned() -> None
     assert isinstance(after, ExactMemory)
 
 
-def test_what_breaks_inside_the_model_is_a_reason_of_one_line() -> None:
+def test_an_error_inside_the_model_is_a_reason_of_one_line() -> None:
     size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
     # Megatron-LM's own attention refuses context parallelism.
     impossible = job(f"{size} --context-parallel-size 2", 2, "unfused")
@@ -205,20 +205,20 @@ for line in sys.stdin:
 """
 
 
-def test_a_planner_that_dies_takes_only_its_job_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_planner_loses_only_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", PLANNER_THAT_DIES])
     results = exact_memory([ExactJob((), size) for size in (1, 13, 2, 13, 13, 3)])
     killed = "the planning process was ended by SIGKILL"
     assert results == ["seen", killed, "seen", killed, killed, "seen"]
 
 
-def test_a_planner_that_cannot_start_gives_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_that_cannot_start_reports_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "_COMMAND", [sys.executable, "-c", "import no_such_module"])
     (result,) = exact_memory([ExactJob((), 1)])
     assert result == "the planning process ended: ModuleNotFoundError: No module named 'no_such_module'"
 
 
-def test_an_interrupt_leaves_no_planner_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_the_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[str]] = []
     start = subprocess.Popen
 
@@ -237,7 +237,7 @@ def test_an_interrupt_leaves_no_planner_behind(monkeypatch: pytest.MonkeyPatch) 
     assert len(started) == 2 and all(process.poll() is not None for process in started)
 
 
-def test_the_process_that_asks_never_loads_torch() -> None:
+def test_the_calling_process_never_loads_torch() -> None:
     size = "--seq-length 16 --vocab-size 64 --num-layers 1 --hidden-size 32 --num-attention-heads 2 --train-iters 1"
     arguments = f"{size} --micro-batch-size 1 --global-batch-size 1"
     program = (

@@ -29,7 +29,7 @@ CASES = [
 ]
 
 
-def test_the_closed_form_and_the_real_model_agree_on_what_figures_take() -> None:
+def test_closed_form_and_real_model_agree_on_memory_of_figures() -> None:
     found = plan_exactly(CASES)
     for planned, exact in zip(CASES, found, strict=True):
         assert isinstance(exact, ExactCase), exact
@@ -38,7 +38,7 @@ def test_the_closed_form_and_the_real_model_agree_on_what_figures_take() -> None
         assert closed.total_bytes == pytest.approx(exact.total_bytes, rel=0.05), planned.name
 
 
-def test_the_real_model_holds_what_cases_held_that_ran_on_h200() -> None:
+def test_real_model_memory_equals_measured_h200_cases() -> None:
     """On four Llama, interleaved, and what is offloaded, where a second iteration would hold more; on two and on one
     context parallelism, pipelines, tensor parallelism, and what nearly fills a GPU."""
     of_four = [(find_case(of, name, "quad"), mib * 2**20) for of, name, mib in LLAMA]
@@ -58,7 +58,7 @@ def test_the_real_model_holds_what_cases_held_that_ran_on_h200() -> None:
     assert mean(faults) < 0.005
 
 
-def test_what_the_real_model_cannot_be_built_for_says_so_in_one_line() -> None:
+def test_a_case_that_the_real_model_does_not_support_has_one_line() -> None:
     experts = replace(CASES[0], model=replace(CASES[0].model, experts=8, experts_per_token=2))
     broken = replace(CASES[0], model=replace(CASES[0].model, layers=33))
     found = plan_exactly([experts, replace(CASES[0], device="cpu"), broken])
@@ -66,7 +66,7 @@ def test_what_the_real_model_cannot_be_built_for_says_so_in_one_line() -> None:
     assert isinstance(found[2], str) and "33 layers do not divide" in found[2] and "\n" not in found[2]
 
 
-def test_a_program_of_2021_is_planned_with_its_own_habits() -> None:
+def test_a_program_of_2021_is_planned_with_its_own_memory_use() -> None:
     old, own = exact_job(CASES[1]), exact_job(CASES[0])
     assert (old.attention, old.frees_outputs, old.world_size) == ("unfused", False, 96)
     assert "--use-distributed-optimizer" not in old.arguments and "--no-cross-entropy-fusion" in old.arguments
@@ -74,7 +74,7 @@ def test_a_program_of_2021_is_planned_with_its_own_habits() -> None:
     assert "--use-distributed-optimizer" in own.arguments
 
 
-def test_plan_exact_puts_the_real_models_bytes_beside_the_others(tmp_path: Path) -> None:
+def test_plan_exact_prints_the_real_models_bytes_beside_the_closed_form(tmp_path: Path) -> None:
     words = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
     environment = {**os.environ, "REPRO_HOME": str(tmp_path)}
     done = subprocess.run(

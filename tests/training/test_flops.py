@@ -47,9 +47,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("recompute", get_args(Recompute))
-def test_the_products_of_an_iteration_are_those_of_the_formula(
-    counted: dict[str, int], model: str, recompute: Recompute
-) -> None:
+def test_products_of_an_iteration_equal_the_formula(counted: dict[str, int], model: str, recompute: Recompute) -> None:
     skips = find_workload("pretrain").time.skips_last_product
     expected = computed_flops_per_iteration(
         MODELS[model][0], 8, recompute, causal_attention=False, skips_last_product=skips

@@ -34,9 +34,7 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
         ("", CPU, None),
     ],
 )
-def test_work_that_repeats_itself_is_recorded_and_nothing_else(
-    flags: str, device: torch.device, scope: str | None
-) -> None:
+def test_only_repeated_work_is_recorded(flags: str, device: torch.device, scope: str | None) -> None:
     assert graph_scope(parse_arguments([*SMALL_MODEL, *flags.split()]), device) == scope
 
 
@@ -104,7 +102,7 @@ def test_graphs_of_two_slots_share_no_memory(gpu: Gpu) -> None:
     assert len({first, second, shared}) == 3
 
 
-def test_a_recording_that_fails_is_ended_and_leaves_the_stream_to_others(gpu: Gpu) -> None:
+def test_a_failed_recording_is_ended_and_releases_the_stream(gpu: Gpu) -> None:
     def fail() -> None:
         raise RuntimeError("no kernel image")
 
@@ -113,7 +111,7 @@ def test_a_recording_that_fails_is_ended_and_leaves_the_stream_to_others(gpu: Gp
     assert gpu.recording is None and not graph.LAUNCHING.locked()
 
 
-def test_the_first_call_runs_the_second_records_and_each_from_then_on_replays(gpu: Gpu) -> None:
+def test_first_call_runs_second_records_and_later_calls_replay(gpu: Gpu) -> None:
     data = torch.zeros(2)
     calls: list[list[torch.Tensor]] = []
 

@@ -34,18 +34,18 @@ def _import_quickly() -> str | None:
     return sys.pycache_prefix
 
 
-def test_compiled_files_are_kept_where_an_installation_has_none_and_may_not_write_them(folder: Path) -> None:
+def test_bytecode_of_a_readonly_installation_is_cached_elsewhere(folder: Path) -> None:
     assert _import_quickly() == str(folder)
     assert not sys.dont_write_bytecode
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_python_keeps_its_own_files_where_it_can(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytecode_of_a_writable_installation_stays_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert _import_quickly() is None and not folder.exists()
 
 
-def test_compiled_files_of_the_installation_are_used(folder: Path) -> None:
+def test_existing_bytecode_is_used(folder: Path) -> None:
     compiled = Path(cache_from_source(str(folder.parent / "large_package" / "__init__.py")))
     compiled.parent.mkdir()
     compiled.touch()
@@ -53,7 +53,7 @@ def test_compiled_files_of_the_installation_are_used(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("trap", ["open to others", "of another user", "a link", "a file"])
-def test_nothing_is_imported_from_a_folder_that_another_user_can_fill(
+def test_no_bytecode_is_read_from_a_folder_of_another_user(
     trap: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if trap == "a link":

@@ -20,7 +20,7 @@ def _doubles(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def test_gelu_with_a_bias_is_torchs_and_its_gradient_autograds() -> None:
+def test_gelu_with_bias_equals_torch_and_its_gradient_equals_autograd() -> None:
     # From where gelu(x) is 0 to where it is x.
     x, bias = torch.linspace(-12, 12, 240, dtype=torch.float64).view(10, 3, 8), _doubles(8)
     argument = (x + bias).requires_grad_()
@@ -31,7 +31,7 @@ def test_gelu_with_a_bias_is_torchs_and_its_gradient_autograds() -> None:
     torch.testing.assert_close(bias_gelu_gradient(x, bias, gradient), argument.grad, rtol=1e-12, atol=1e-12)
 
 
-def test_the_fused_activation_has_autograds_gradients_of_its_input_and_its_bias() -> None:
+def test_fused_activation_gradients_equal_autograd() -> None:
     config = SimpleNamespace(bias_activation_fusion=True, gated_linear_unit=False)
     x, bias = _doubles(5, 3, 8).requires_grad_(), _doubles(8).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, bias: activate(config, x, bias), (x, bias))
@@ -39,7 +39,7 @@ def test_the_fused_activation_has_autograds_gradients_of_its_input_and_its_bias(
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_an_activation_that_is_not_fused_is_that_of_the_configuration(has_bias: bool) -> None:
+def test_an_unfused_activation_is_the_configured_one(has_bias: bool) -> None:
     x, bias = _doubles(5, 3, 8), _doubles(8) if has_bias else None
     moved = x if bias is None else x + bias
     plain = SimpleNamespace(bias_activation_fusion=False, gated_linear_unit=False, activation_func=gelu)
@@ -54,7 +54,7 @@ class OnGpu:
     is_cuda = True
 
 
-def test_a_fused_function_is_compiled_once_and_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_function_is_compiled_once_and_only_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[object, dict[str, object]]] = []
 
     def compile_(function: Callable[..., str], **options: object) -> Callable[..., str]:
@@ -76,7 +76,7 @@ def test_a_fused_function_is_compiled_once_and_on_a_gpu_only(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layer_norm_on_a_cpu_is_torchs_to_the_last_digit(dtype: torch.dtype) -> None:
+def test_layer_norm_on_cpu_equals_torch_exactly(dtype: torch.dtype) -> None:
     config: Any = SimpleNamespace(params_dtype=dtype, sequence_parallel=False)
     ours, theirs = LayerNorm(config, 24), torch.nn.LayerNorm(24, eps=1e-5, dtype=dtype)
     weight, bias = torch.randn(2, 24).to(dtype)
@@ -93,7 +93,7 @@ def test_layer_norm_on_a_cpu_is_torchs_to_the_last_digit(dtype: torch.dtype) -> 
         assert value is not None and expected is not None and torch.equal(value, expected)
 
 
-def test_no_kernel_is_loaded_where_there_is_no_gpu() -> None:
+def test_no_kernel_is_loaded_without_a_gpu() -> None:
     """Triton is in no extra, and torch for CPUs comes without it."""
     program = (
         "import sys; from types import SimpleNamespace; sys.modules['triton'] = None; import torch;"

@@ -74,7 +74,7 @@ def launcher_and_ranks(folder: Path) -> tuple[int, list[int]]:
 
 @pytest.mark.parametrize("command", [with_torchrun, forked])
 @pytest.mark.parametrize(("who", "failure"), [("rank", "killed"), ("launcher", "killed"), ("script", "node-fail")])
-def test_whoever_is_killed_no_rank_is_left_and_the_next_job_runs(
+def test_after_a_killed_process_no_rank_remains_and_the_next_job_runs(
     tmp_path: Path, command: Callable[[Path], str], who: str, failure: str
 ) -> None:
     folder = tmp_path / "a"

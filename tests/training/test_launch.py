@@ -23,7 +23,7 @@ from tests.training.launching import REPOSITORY, SMALL_MODEL, TIMEOUT_S, clean_e
 LAUNCH = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=2"]
 
 
-def test_the_report_names_the_rank_that_failed_first_and_the_log_has_its_error() -> None:
+def test_report_names_the_first_failed_rank_and_the_log_has_its_error() -> None:
     """The last rank alone writes a record, and cannot; the other then loses its connection."""
     command = [*LAUNCH, *SMALL_MODEL, "--record", "/dev/null/record"]
     (finished,) = run_together([command], [{}])
@@ -76,7 +76,7 @@ def running(folder: Path) -> Iterator[Running]:
 @pytest.mark.parametrize(
     ("number", "kind"), [(signal.SIGKILL, "a rank was killed"), (signal.SIGSEGV, "a rank crashed")]
 )
-def test_a_rank_that_a_signal_ends_is_the_root_cause_and_no_rank_is_left(
+def test_a_rank_ended_by_a_signal_is_the_root_cause_and_no_rank_remains(
     number: signal.Signals, kind: str, tmp_path: Path
 ) -> None:
     with running(tmp_path) as run:
@@ -115,7 +115,7 @@ def _wait_for_ever() -> None:
     time.sleep(TIMEOUT_S)
 
 
-def test_of_ranks_that_failed_at_once_the_one_that_a_signal_ended_is_the_first() -> None:
+def test_among_simultaneous_failures_a_signal_is_the_root_cause() -> None:
     processes = _started(_end_with_code_3, _kill_itself, _wait_for_ever)
     for failed in processes[:2]:
         failed.join()

@@ -56,7 +56,7 @@ def _check_ranks(first: Finished, last: Finished) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["plain", "srun"])
-def test_ranks_find_each_other_and_print_their_lines(launcher: str) -> None:
+def test_ranks_connect_and_print_their_lines(launcher: str) -> None:
     environments = plain_environments(2) if launcher == "plain" else _slurm_environments(2)
     first, last = run_together([COMMAND] * 2, environments)
     _check_ranks(first, last)
@@ -78,7 +78,7 @@ def _slurm_environments(tasks: int) -> list[dict[str, str]]:
     ],
     ids=["forked", "torchrun"],
 )
-def test_lines_of_two_ranks_that_one_launcher_starts_do_not_mix(command: list[str]) -> None:
+def test_lines_of_two_ranks_of_one_launcher_do_not_mix(command: list[str]) -> None:
     (finished,) = run_together([["-u", *command]], [{}])
     assert finished.exit_code == 0, finished.stderr
     _check_lines(finished.stdout)
@@ -99,7 +99,7 @@ def test_log_interval_prints_every_nth_and_the_last_iteration() -> None:
     assert re.findall(r"iteration +(\d)/", finished.stdout) == ["2", "3"]
 
 
-def test_tests_start_without_variables_of_a_surrounding_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_a_surrounding_job_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "64")
     monkeypatch.setenv("RANK", "3")
     assert not {"SLURM_NTASKS", "RANK"} & set(clean_environment())

@@ -19,7 +19,7 @@ def _config(dtype: torch.dtype = torch.float32, *, sequence_parallel: bool = Fal
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rms_norm_and_its_gradients_are_torchs(dtype: torch.dtype, device: str) -> None:
+def test_rms_norm_and_its_gradients_equal_torchs(dtype: torch.dtype, device: str) -> None:
     ours = RMSNorm(_config(dtype), 24).to(device)
     theirs = torch.nn.RMSNorm(24, eps=1e-5, dtype=dtype, device=device)
     weight = torch.randn(24, device=device).to(dtype)
@@ -35,7 +35,7 @@ def test_rms_norm_and_its_gradients_are_torchs(dtype: torch.dtype, device: str) 
         torch.testing.assert_close(value, expected)
 
 
-def test_rms_norm_keeps_its_input_and_one_number_for_each_token() -> None:
+def test_rms_norm_saves_its_input_and_one_number_per_token() -> None:
     kept: list[torch.Size] = []
     norm = RMSNorm(_config(torch.bfloat16), 24)
     x = torch.randn(5, 3, 24, dtype=torch.bfloat16, requires_grad=True)

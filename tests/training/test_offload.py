@@ -61,13 +61,13 @@ def _train(schedule: list[str], ratio: float | None, device: str) -> list[torch.
 @pytest.mark.parametrize(
     "schedule", [IN_ORDER, INTERLEAVED, ALTERNATING], ids=["in_order", "interleaved", "alternating"]
 )
-def test_gradients_are_those_of_a_run_without_offloading(schedule: list[str], ratio: float, device: str) -> None:
+def test_offloading_does_not_change_gradients(schedule: list[str], ratio: float, device: str) -> None:
     for gradient, expected in zip(_train(schedule, ratio, device), _train(schedule, None, device), strict=True):
         assert torch.equal(gradient, expected)
 
 
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0])
-def test_the_share_of_kept_bytes_goes_and_parameters_do_not(ratio: float) -> None:
+def test_the_share_of_saved_bytes_is_offloaded_and_parameters_are_not(ratio: float) -> None:
     block = Block()
     offload = Offload(block, ratio, Transfers(torch.device("cpu")))
     block(torch.randn(BATCH, WIDTH))
@@ -76,7 +76,7 @@ def test_the_share_of_kept_bytes_goes_and_parameters_do_not(ratio: float) -> Non
     assert offload.offloaded_bytes == ratio * offload.kept_bytes
 
 
-def test_the_input_that_the_pipeline_schedule_holds_stays() -> None:
+def test_the_input_that_the_pipeline_schedule_holds_is_not_offloaded() -> None:
     received = torch.randn(BATCH, WIDTH)
     offload = Offload(block := Block(received), 1.0, Transfers(torch.device("cpu")))
     block(torch.empty(0))
@@ -84,7 +84,7 @@ def test_the_input_that_the_pipeline_schedule_holds_stays() -> None:
 
 
 @pytest.mark.parametrize(("ratio", "alive"), [(0.0, True), (1.0, False)])
-def test_offloaded_memory_leaves_when_the_next_chunk_has_ended_and_comes_back(ratio: float, alive: bool) -> None:
+def test_offloaded_memory_is_freed_after_the_next_chunk_and_restored(ratio: float, alive: bool) -> None:
     block = Block()
     Offload(block, ratio, Transfers(torch.device("cpu")))
     outputs = [block(torch.randn(BATCH, WIDTH)) for _ in range(2)]
@@ -96,7 +96,7 @@ def test_offloaded_memory_leaves_when_the_next_chunk_has_ended_and_comes_back(ra
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
-def test_memory_of_a_gpu_shrinks_by_the_share_of_all_but_the_last_pass(ratio: float) -> None:
+def test_gpu_memory_decreases_by_the_share_of_all_passes_except_the_last(ratio: float) -> None:
     def allocated(share: float) -> int:
         block = Block().cuda()
         offload = Offload(block, share, Transfers(torch.device("cuda")))
@@ -113,7 +113,7 @@ def test_memory_of_a_gpu_shrinks_by_the_share_of_all_but_the_last_pass(ratio: fl
 
 
 @given(st.lists(st.integers(0, 2**34)), st.floats(0, 1))
-def test_the_largest_go_first_up_to_the_share_to_the_byte(sizes: list[int], ratio: float) -> None:
+def test_largest_tensors_are_offloaded_first_up_to_the_exact_share(sizes: list[int], ratio: float) -> None:
     shares = shares_of(sizes, ratio)
     assert sum(shares) == round(ratio * sum(sizes))
     assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
@@ -144,7 +144,7 @@ KEPT = {
 }
 
 
-def test_a_layer_keeps_what_atc24_says_it_keeps() -> None:
+def test_a_layer_saves_the_tensors_listed_by_atc24() -> None:
     """ATC'24 counts 4 + 2k + 2r tensors of [s, b, h] for a layer that recomputes norms and activation functions."""
     command = ["-m", "orchestrator.pretrain", *LLAMA, "--offload-activation-ratio", "0.5"]
     # Each alone, and without a GPU, whose fp32 attention keeps its scores.

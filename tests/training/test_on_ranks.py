@@ -28,6 +28,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
-def test_part(name: str, ranks: int, found: dict[int, list[dict[str, str | None]]]) -> None:
+def test_check_on_each_rank(name: str, ranks: int, found: dict[int, list[dict[str, str | None]]]) -> None:
     for rank, errors in enumerate(found[ranks]):
         assert errors[name] is None, f"rank {rank}: {errors[name]}"

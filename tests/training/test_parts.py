@@ -37,7 +37,7 @@ def test_parsing_and_the_dataclass_have_the_same_defaults() -> None:
     "flags",
     ["--num-layer 4", "--train-iters 0", "--hidden-dropout 1", "--bf16 --fp16", "--offload-activation-ratio 1.1"],
 )
-def test_a_shortened_or_senseless_flag_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_abbreviated_or_invalid_flag_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         _arguments(flags)
     assert refused.value.code == 2
@@ -79,13 +79,11 @@ def test_rank_is_read_from_the_launcher_that_set_it(environ: dict[str, str], pla
         (1, [0, 1], [[0, 1]]),
     ],
 )
-def test_every_rank_has_cores_and_every_core_that_there_is_a_rank_for_is_used(
-    ranks: int, cores: list[int], shares: list[list[int]]
-) -> None:
+def test_ranks_share_all_cores(ranks: int, cores: list[int], shares: list[list[int]]) -> None:
     assert [cores_of(local_rank, ranks, cores) for local_rank in range(ranks)] == shares
 
 
-def test_settings_of_the_user_win_over_our_defaults() -> None:
+def test_user_settings_override_defaults() -> None:
     environ = {"NCCL_NVLS_ENABLE": "1", "MASTER_ADDR": "node7", "SLURM_JOB_ID": "4012345"}
     set_environment(environ, Place(1, 2, 1))
     assert (environ["NCCL_NVLS_ENABLE"], environ["MASTER_ADDR"]) == ("1", "node7")
@@ -97,7 +95,7 @@ def test_settings_of_the_user_win_over_our_defaults() -> None:
 
 @pytest.mark.parametrize("virtual_stages", [1, 2])
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_pipeline_never_uses_the_settings_that_make_gradients_wrong(virtual_stages: int, on_gpu: bool) -> None:
+def test_pipelines_never_use_settings_with_wrong_gradients(virtual_stages: int, on_gpu: bool) -> None:
     flags = f"--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank {virtual_stages}"
     options = communication_options(Layout.of(_arguments(flags), 2), on_gpu=on_gpu)
     assert not (virtual_stages > 1 and options["batch_p2p_comm"])
@@ -105,19 +103,19 @@ def test_pipeline_never_uses_the_settings_that_make_gradients_wrong(virtual_stag
     assert not (options["deallocate_pipeline_outputs"] and not on_gpu)
 
 
-def test_layout_gives_the_rest_of_the_world_to_data_parallelism() -> None:
+def test_data_parallel_size_is_the_rest_of_the_world_size() -> None:
     layout = Layout.of(_arguments("--tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"), 16)
     assert (layout.data_parallel, layout.num_microbatches, layout.sequence_parallel) == (4, 2, True)
 
 
 @given(st.integers(1, 5), st.integers(1, 3))
-def test_shares_of_a_sequence_join_to_the_whole(context_parallel: int, piece_length: int) -> None:
+def test_shares_of_a_sequence_form_the_whole(context_parallel: int, piece_length: int) -> None:
     whole = torch.arange(2 * context_parallel * piece_length)
     shares = [take_share(whole, rank, context_parallel, dim=0) for rank in range(context_parallel)]
     assert torch.equal(join_shares(torch.cat(shares), context_parallel), whole)
 
 
-def test_weight_gradients_are_added_to_what_is_there() -> None:
+def test_weight_gradients_are_added_to_existing_ones() -> None:
     inputs, grad_output, before = torch.randn(3, 2, 5), torch.randn(3, 2, 4), torch.randn(4, 5)
     main_grad = before.clone()
     accumulate_weight_gradient(inputs, grad_output, main_grad)
@@ -137,7 +135,7 @@ def test_interval_counts_skipped_and_nan_iterations_apart() -> None:
     assert (summary.loss, summary.grad_norm, summary.skipped, summary.nan) == (3.0, None, 1, 1)
 
 
-def test_interval_starts_anew_after_a_line() -> None:
+def test_a_printed_line_starts_a_new_interval() -> None:
     interval = _interval()
     interval.add(StepResult(loss=math.nan, grad_norm=math.nan, updated=True))
     interval.restart()
@@ -146,7 +144,7 @@ def test_interval_starts_anew_after_a_line() -> None:
     assert (summary.loss, summary.nan) == (2.0, 0)
 
 
-def test_record_keeps_every_digit() -> None:
+def test_a_record_keeps_every_digit() -> None:
     summary = IntervalSummary(1, 0.1 + 0.2, 4.1481404304504395, 1.0, math.nan, 0, 1)
     line = json.loads(summary.as_json())
     assert (line["elapsed_ms"], line["loss"]) == (0.1 + 0.2, 4.1481404304504395)
@@ -156,7 +154,7 @@ def test_record_keeps_every_digit() -> None:
 NOW = datetime(2026, 8, 22, 15, 22, 22, 123456)
 
 
-def test_iteration_line_is_megatrons_to_the_letter() -> None:
+def test_iteration_line_equals_megatrons() -> None:
     arguments = _arguments("--train-iters 500 --global-batch-size 512 --lr 1e-4 --fp16 --loss-scale 8192")
     summary = IntervalSummary(10, 3520.1234, 9.912345, 8192.0, 2.3104, 0, 0)
     assert log_lines.iteration(summary, arguments, NOW) == (
@@ -168,13 +166,13 @@ def test_iteration_line_is_megatrons_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize("loss", [None, math.nan])
-def test_iteration_line_leaves_out_a_loss_that_is_none(loss: float | None) -> None:
+def test_iteration_line_omits_a_missing_loss(loss: float | None) -> None:
     line = log_lines.iteration(IntervalSummary(1, 1.0, loss, 1.0, None, 1, 1), _arguments(), NOW)
     assert "lm loss" not in line and "grad norm" not in line
     assert line.endswith("| number of skipped iterations:   1 | number of nan iterations:   1 |")
 
 
-def test_iteration_line_has_the_host_wait_directly_behind_the_time_where_it_was_measured() -> None:
+def test_iteration_line_has_a_measured_host_wait_after_the_time() -> None:
     summary = IntervalSummary(10, 3520.1234, 9.912345, 8192.0, 2.3104, 0, 0, host_wait_ms=12.34)
     line = log_lines.iteration(summary, _arguments(), NOW)
     assert " | elapsed time per iteration (ms): 3520.1 | host wait per iteration (ms): 12.3 | learning rate: " in line
@@ -188,7 +186,7 @@ def test_execution_line_is_read_back_by_the_parser(mode: log_lines.ExecutionMode
     assert execution(line.encode(), 0, len(line)) == mode
 
 
-def test_memory_line_is_megatrons() -> None:
+def test_memory_line_equals_megatrons() -> None:
     sizes_mb = {"allocated": 28123.5, "max allocated": 51234.25, "reserved": 60012.0, "max reserved": 60012.0}
     assert log_lines.memory(8, 2, sizes_mb) == (
         "[Rank 8] (after 2 iterations) memory (MB) | allocated: 28123.50 | max allocated: 51234.25"
@@ -196,19 +194,19 @@ def test_memory_line_is_megatrons() -> None:
     )
 
 
-def test_offloading_line_tells_share_and_whole() -> None:
+def test_offloading_line_has_share_and_total() -> None:
     assert log_lines.offloaded(0, 3, 7, 109.2, 1092.0) == (
         " > activations on (tensor, pipeline) model parallel rank (0, 3), chunk 7:"
         " 109.20 of 1092.00 MB per microbatch offloaded"
     )
 
 
-def test_vocabulary_line_tells_the_padding() -> None:
+def test_vocabulary_line_has_the_padding() -> None:
     arguments = _arguments("--vocab-size 50257 --make-vocab-size-divisible-by 128 --tensor-model-parallel-size 8")
     assert log_lines.vocabulary(arguments) == " > padded vocab (size: 50257) with 943 dummy tokens (new size: 51200)"
 
 
-def test_a_rank_without_a_gpu_of_its_own_is_told_and_one_bound_to_a_single_gpu_is_not() -> None:
+def test_a_rank_that_shares_a_gpu_is_reported_and_a_rank_bound_to_one_gpu_is_not() -> None:
     third = Place(rank=2, world_size=4, local_rank=2)
     assert missing_gpu_reason(third, visible_gpus=2) == "local rank 2 has no GPU: this process sees 2"
     assert missing_gpu_reason(third, visible_gpus=4) is None

@@ -29,7 +29,7 @@ def passes(p: int, v: int, m: int, stage: int) -> Iterator[tuple[str, int]]:
 
 
 @given(STAGES)
-def test_a_slot_is_free_when_its_next_microbatch_begins(sizes: tuple[int, int, int]) -> None:
+def test_a_memory_slot_is_free_when_its_next_microbatch_starts(sizes: tuple[int, int, int]) -> None:
     p, v, m = sizes
     for stage in range(p):
         slots = microbatch_slots(p, v, m, stage)
@@ -48,7 +48,7 @@ def test_a_slot_is_free_when_its_next_microbatch_begins(sizes: tuple[int, int, i
 
 
 @given(STAGES)
-def test_a_stage_has_as_many_slots_as_chunks_in_flight_and_one_more_where_the_loss_has_its_own(
+def test_a_stage_has_a_slot_for_each_chunk_in_flight_and_one_for_the_loss(
     sizes: tuple[int, int, int],
 ) -> None:
     p, v, m = sizes

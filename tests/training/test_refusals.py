@@ -9,7 +9,7 @@ from orchestrator.pretrain.layout import refusals
 from tests.training.launching import SMALL_MODEL, plain_environments, run_together
 
 
-def test_every_reason_is_told_once_by_rank_0_with_exit_code_2_and_no_traceback() -> None:
+def test_rank_0_prints_every_reason_once_with_exit_code_2_and_no_traceback() -> None:
     bad = ["--tensor-model-parallel-size", "3", "--num-virtual-stages-per-pipeline-rank", "3", "--fp16"]
     command = ["-m", "orchestrator.pretrain", *SMALL_MODEL, *bad]
     first, last = run_together([command] * 2, plain_environments(2))
@@ -40,7 +40,7 @@ def test_the_launcher_refuses_once_for_all_ranks() -> None:
     assert misspelled.stderr.count("unrecognized arguments: --tensor-parallel 2") == 1
 
 
-def test_an_unknown_flag_is_named_once_with_exit_code_2() -> None:
+def test_an_unknown_flag_is_reported_once_with_exit_code_2() -> None:
     command = ["-m", "orchestrator.pretrain", *SMALL_MODEL, "--tensor-parallel", "2"]
     first, last = run_together([command] * 2, plain_environments(2))
     assert (first.exit_code, last.exit_code) == (2, 2)
@@ -88,7 +88,7 @@ def test_an_unknown_flag_is_named_once_with_exit_code_2() -> None:
         ("--recompute-norm --overlap-grad-reduce", 1, "needs --no-gradient-accumulation-fusion"),
     ],
 )
-def test_one_wrong_number_gives_its_one_reason(flags: str, world_size: int, reason: str) -> None:
+def test_one_wrong_number_has_one_reason(flags: str, world_size: int, reason: str) -> None:
     arguments = parse_arguments([*SMALL_MODEL, *flags.split()])
     (line,) = refusals(arguments, world_size, on_gpu=True)
     assert reason in line
@@ -108,5 +108,5 @@ def test_one_wrong_number_gives_its_one_reason(flags: str, world_size: int, reas
         ("--recompute-norm --overlap-grad-reduce --no-gradient-accumulation-fusion", 1),
     ],
 )
-def test_a_layout_that_works_is_not_refused(flags: str, world_size: int) -> None:
+def test_a_valid_layout_is_not_refused(flags: str, world_size: int) -> None:
     assert refusals(parse_arguments([*SMALL_MODEL, *flags.split()]), world_size, on_gpu=True) == []

@@ -31,10 +31,10 @@ PAGE = TESTS.parent / "docs" / "reliability.md"
 NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
 # What is not told by a test's parameters: tests that count their faults themselves, and parameters that are no fault.
 IN_EACH = {
-    "slurm/test_job_faults.py::test_each_fault_has_its_state_its_class_and_its_reason": len(FAULTS),
+    "slurm/test_job_faults.py::test_each_fault_has_its_state_class_and_reason": len(FAULTS),
     "unit/ledger/test_survival.py::test_a_writer_killed_at_any_moment_leaves_whole_transactions": KILLS,
 }
-NO_FAULT = {"slurm/test_job_faults.py::test_a_canary_keeps_one_mistake_from_costing_the_whole_matrix": 1}
+NO_FAULT = {"slurm/test_job_faults.py::test_a_failed_canary_stops_the_whole_matrix": 1}
 
 
 @dataclass(frozen=True)
