@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from orchestrator.megatron.rules.rule_context import RuleContext
+from orchestrator.megatron.rules.rule_context import RuleContext, rule
 
 _CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 # Compute capability 10 and above: B100, B200, GB200, B300, GB300, and names with the architecture.
@@ -30,7 +30,8 @@ _DATA = (
 )
 
 
-def communication_overlap(context: RuleContext) -> Iterator[str]:
+@rule(17, "overlapped tensor communication", "arguments.py:1441")
+def _communication_overlap(context: RuleContext) -> Iterator[str]:
     """Check overlapped tensor communication, which needs sequence parallelism.
 
     Kwai drops its switches at tensor-parallel 1; January 2024 checks before it switches sequence parallelism off.
@@ -47,7 +48,8 @@ def communication_overlap(context: RuleContext) -> Iterator[str]:
         yield f"{' and '.join(wanted)} without sequence parallelism, which needs tensor-parallel 2 or more"
 
 
-def connections(context: RuleContext) -> Iterator[str]:
+@rule(18, "CUDA_DEVICE_MAX_CONNECTIONS", "arguments.py:1454-1479")
+def _connections(context: RuleContext) -> Iterator[str]:
     """Check CUDA_DEVICE_MAX_CONNECTIONS if it is set. Today's rule needs the name of the GPU."""
     value = context.environment.get(_CONNECTIONS)
     if value in (None, "1") or context.dialect in ("2021", "kwai"):
@@ -65,7 +67,8 @@ def connections(context: RuleContext) -> Iterator[str]:
         yield f"{_CONNECTIONS} is {value}, {why} on {context.gpu} needs 1"
 
 
-def recomputation(context: RuleContext) -> Iterator[str]:
+@rule(20, "recomputation", "arguments.py:1425, transformer_config.py:1905-1932")
+def _recomputation(context: RuleContext) -> Iterator[str]:
     """Check the recomputation arguments, which 2021 had not; Kwai's default number of layers is 1."""
     flags, dialect = context.flags, context.dialect
     if dialect == "2021":
@@ -84,8 +87,8 @@ def recomputation(context: RuleContext) -> Iterator[str]:
         yield "selective recomputation excludes --recompute-method and --recompute-num-layers"
 
 
-def distributed_activations(context: RuleContext) -> Iterator[str]:
-    """Check the conditions of distributed saved activations."""
+@rule(21, "distributed activations", "arguments.py:1410")
+def _distributed_activations(context: RuleContext) -> Iterator[str]:
     flags = context.flags
     if context.dialect == "2021":
         recomputes = context.training.recompute == "full" or "--activations-checkpoint-method" in flags
@@ -106,7 +109,8 @@ def distributed_activations(context: RuleContext) -> Iterator[str]:
         yield f"--distribute-saved-activations needs {' and '.join(needs)}"
 
 
-def length(context: RuleContext) -> Iterator[str]:
+@rule(22, "length and learning rate", "arguments.py:1275-1287,1360")
+def _length(context: RuleContext) -> Iterator[str]:
     """Check arguments that contradict the length in iterations, which every case has."""
     for flag in _SAMPLES:
         if context.number(flag):
@@ -120,8 +124,8 @@ def length(context: RuleContext) -> Iterator[str]:
         yield f"--min-lr {lowest:g} is over --lr {highest:g}"
 
 
-def arithmetic(context: RuleContext) -> Iterator[str]:
-    """Check the dtypes and the loss scale."""
+@rule(23, "one arithmetic", "arguments.py:1195")
+def _arithmetic(context: RuleContext) -> Iterator[str]:
     training, flags = context.training, context.flags
     dtypes = {training.dtype} | {dtype for dtype in ("fp16", "bf16") if f"--{dtype}" in flags}
     if {"fp16", "bf16"} <= dtypes:
@@ -134,8 +138,8 @@ def arithmetic(context: RuleContext) -> Iterator[str]:
             yield "--loss-scale goes with fp16 only"
 
 
-def data(context: RuleContext) -> Iterator[str]:
-    """Check that the data have one source."""
+@rule(24, "one source of data", "arguments.py:1679")
+def _data(context: RuleContext) -> Iterator[str]:
     flags = context.flags
     given = [
         next(flag for flag in source if flag in flags) for source in _DATA if any(flag in flags for flag in source)
@@ -144,8 +148,8 @@ def data(context: RuleContext) -> Iterator[str]:
         yield f"{' and '.join(given)}: data must have one source"
 
 
-def intervals(context: RuleContext) -> Iterator[str]:
-    """Check logging and checkpoint intervals."""
+@rule(25, "intervals", "arguments.py:1361,1370")
+def _intervals(context: RuleContext) -> Iterator[str]:
     flags = context.flags
     log = context.number("--log-interval") or context.training.log_interval
     memory = context.number("--log-memory-interval")
@@ -159,7 +163,8 @@ def intervals(context: RuleContext) -> Iterator[str]:
                 yield f"{flag} needs --save: at this commit it saves a checkpoint"
 
 
-def parameter_gather(context: RuleContext) -> Iterator[str]:
+@rule(26, "overlapped parameter gather", "arguments.py:1024-1029")
+def _parameter_gather(context: RuleContext) -> Iterator[str]:
     """Check overlapped parameter gathering.
 
     January 2024 needs the distributed optimizer; today other optimizers and FSDP are allowed too.
@@ -176,19 +181,20 @@ def parameter_gather(context: RuleContext) -> Iterator[str]:
         yield "--overlap-param-gather needs --overlap-grad-reduce"
 
 
-def offload_stages(context: RuleContext) -> Iterator[str]:
-    """Check the pipeline stages that offloading needs."""
+@rule(27, "stages to offload", "Megatron-Kwai")
+def _offload_stages(context: RuleContext) -> Iterator[str]:
     if context.training.offload and context.layout.pipeline_parallel < 3:
         yield f"offload needs a pipeline-parallel size of 3 or more, not {context.layout.pipeline_parallel}"
 
 
-def offload_share(context: RuleContext) -> Iterator[str]:
-    """Check that the share to offload is between 0 and 1."""
+@rule(28, "share to offload", "Megatron-Kwai")
+def _offload_share(context: RuleContext) -> Iterator[str]:
     if not 0 <= context.training.offload <= 1:
         yield f"offload {context.training.offload:g} is not between 0 and 1"
 
 
-def channels(context: RuleContext) -> Iterator[str]:
+@rule(29, "channels of context parallelism", "Megatron-Kwai, parallel_state.py:67-73")
+def _channels(context: RuleContext) -> Iterator[str]:
     """Check NCCL variables that Kwai's context parallelism does not allow; an empty variable counts as not set."""
     if context.layout.context_parallel < 2 or context.number("--kaimm-cp-offload-mode"):
         return
@@ -214,3 +220,7 @@ def _distributed_optimizer(context: RuleContext) -> bool:
         return True
     asked = context.training.distributed_optimizer
     return context.dialect in ("kwai", "2024", "pretrain") if asked is None else asked
+
+
+KWAI_RULES = (_offload_stages, _offload_share, _channels)
+"""Further rules of ATC'24's implementation (arguments.py at b2646e4d9f)."""

@@ -1,6 +1,6 @@
 """Rules for sizes: GPUs, batches, layers, stages, and widths that tensor parallelism splits.
 
-Each check yields what is wrong. A rule without meaning after an earlier broken rule yields nothing.
+Each check yields a message per violation. A rule without meaning after an earlier broken rule yields nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from orchestrator.megatron.rules.rule_context import RuleContext
+from orchestrator.megatron.rules.rule_context import RuleContext, rule
 
 _OLD = ("2021", "kwai", "2024")
 _UNEVEN = (
@@ -25,8 +25,8 @@ _VIRTUAL = (
 )
 
 
-def gpus(context: RuleContext) -> Iterator[str]:
-    """Check that whole replicas fill the GPUs."""
+@rule(1, "replicas fill the GPUs", "arguments.py:432, parallel_state.py:822")
+def _gpus(context: RuleContext) -> Iterator[str]:
     layout = context.layout
     t, p, c = layout.tensor_parallel, layout.pipeline_parallel, layout.context_parallel
     if not context.fits:
@@ -36,32 +36,32 @@ def gpus(context: RuleContext) -> Iterator[str]:
         )
 
 
-def batches_positive(context: RuleContext) -> Iterator[str]:
-    """Check that batch sizes are positive."""
+@rule(2, "positive batches", "arguments.py:694-706")
+def _batches_positive(context: RuleContext) -> Iterator[str]:
     if context.layout.micro_batch_size < 1:
         yield f"microbatch {context.layout.micro_batch_size} is not positive"
     if context.layout.global_batch_size < 1:
         yield f"global batch {context.layout.global_batch_size} is not positive"
 
 
-def batch(context: RuleContext) -> Iterator[str]:
-    """Check that the global batch divides into whole microbatches."""
+@rule(3, "whole microbatches", "arguments.py:715, num_microbatches_calculator.py:381-391")
+def _batch(context: RuleContext) -> Iterator[str]:
     layout = context.layout
-    if context.fits and not any(batches_positive(context)) and not _whole_microbatches(context):
+    if context.fits and not any(_batches_positive.check(context)) and not _whole_microbatches(context):
         yield (
             f"global batch {layout.global_batch_size} does not divide by microbatch {layout.micro_batch_size} "
             f"x data-parallel {layout.data_parallel}"
         )
 
 
-def layers_per_stage(context: RuleContext) -> Iterator[str]:
-    """Check that layers divide by the pipeline stages."""
+@rule(4, "layers per stage", "arguments.py:968,997, transformer_config.py:2382")
+def _layers_per_stage(context: RuleContext) -> Iterator[str]:
     if not _whole_stages(context):
         yield f"{context.model.layers} layers do not divide by pipeline-parallel {context.layout.pipeline_parallel}"
 
 
-def layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
-    """Check that the layers of a stage divide by its virtual stages."""
+@rule(5, "layers per virtual stage", "arguments.py:972-976")
+def _layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
     if not _whole_stages(context) or _uneven(context):
         return
     stages, layers = context.virtual_stages, context.layers_per_virtual_stage
@@ -76,7 +76,8 @@ def layers_per_virtual_stage(context: RuleContext) -> Iterator[str]:
         yield f"{per_stage} layers per stage do not divide by {layers} layers per virtual stage"
 
 
-def one_virtual_argument(context: RuleContext) -> Iterator[str]:
+@rule(6, "one virtual-stage argument", "arguments.py:929")
+def _one_virtual_argument(context: RuleContext) -> Iterator[str]:
     """Check that one argument sets the virtual stages; those of the layout count as one."""
     given = [flag for flag in _VIRTUAL if flag in context.flags]
     if context.layout.virtual_stages > 1:
@@ -85,7 +86,8 @@ def one_virtual_argument(context: RuleContext) -> Iterator[str]:
         yield f"{' and '.join(given)} exclude each other"
 
 
-def interleaved_stages(context: RuleContext) -> Iterator[str]:
+@rule(7, "stages to interleave", "arguments.py:1000-1010")
+def _interleaved_stages(context: RuleContext) -> Iterator[str]:
     """Check the pipeline stages that interleaving needs: at least 3 in 2021 and January 2024."""
     always = context.dialect in _OLD
     if context.virtual_stages == 1 and not (always and context.layers_per_virtual_stage):
@@ -95,40 +97,42 @@ def interleaved_stages(context: RuleContext) -> Iterator[str]:
         yield f"interleaving needs a pipeline-parallel size of {least} or more"
 
 
-def microbatch_group(context: RuleContext) -> Iterator[str]:
+@rule(8, "microbatch group", "schedules.py:1160-1168")
+def _microbatch_group(context: RuleContext) -> Iterator[str]:
     """Check the size of the microbatch group, which exists since 2024."""
     if context.dialect in _OLD or context.virtual_stages == 1 or not _whole_microbatches(context):
         return
-    p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _microbatch_group(context)
+    p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _group_size(context)
     if group == p and m < p:
         yield f"interleaving needs {p} microbatches or more (pipeline-parallel {p}), there are {m}"
     elif not p <= group <= m:
         yield f"microbatch group {group} is not between pipeline-parallel {p} and microbatches ({m})"
 
 
-def interleaved_microbatches(context: RuleContext) -> Iterator[str]:
-    """Check the number of microbatches that interleaving needs."""
-    if context.virtual_stages == 1 or not _whole_microbatches(context) or any(microbatch_group(context)):
+@rule(9, "microbatches to interleave", "schedules.py:1172-1180")
+def _interleaved_microbatches(context: RuleContext) -> Iterator[str]:
+    if context.virtual_stages == 1 or not _whole_microbatches(context) or any(_microbatch_group.check(context)):
         return
-    p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _microbatch_group(context)
+    p, m, group = context.layout.pipeline_parallel, context.layout.microbatches, _group_size(context)
     if group == p and m % p:
         yield f"interleaving needs microbatches ({m}) to divide by pipeline-parallel {p}"
     elif 0 < m % group < p:
         yield f"microbatch groups of {group} leave {m % group} of {m} microbatches, fewer than pipeline-parallel {p}"
 
 
-def heads(context: RuleContext) -> Iterator[str]:
-    """Check that attention heads divide by tensor-parallel."""
+@rule(10, "heads per tensor rank", "transformer_config.py:1446")
+def _heads(context: RuleContext) -> Iterator[str]:
     yield from _undivided("attention heads", context.model.heads, "tensor-parallel", context.layout.tensor_parallel)
 
 
-def head_width(context: RuleContext) -> Iterator[str]:
-    """Check that the hidden size divides by the heads."""
+@rule(11, "width of a head", "arguments.py:1332")
+def _head_width(context: RuleContext) -> Iterator[str]:
     if context.model.hidden % context.model.heads and "--kv-channels" not in context.flags:
         yield f"hidden size {context.model.hidden} does not divide by {context.model.heads} attention heads"
 
 
-def key_value_groups(context: RuleContext) -> Iterator[str]:
+@rule(12, "key-value groups per tensor rank", "transformer_config.py:1461")
+def _key_value_groups(context: RuleContext) -> Iterator[str]:
     """Check that key-value groups divide by tensor-parallel. Rule 10 covers models without shared keys."""
     t, groups = context.layout.tensor_parallel, context.model.kv_groups
     if groups in (None, context.model.heads) or groups % t == 0:
@@ -139,8 +143,8 @@ def key_value_groups(context: RuleContext) -> Iterator[str]:
         yield f"{groups} key-value groups and tensor-parallel {t} do not divide either way"
 
 
-def sharded_widths(context: RuleContext) -> Iterator[str]:
-    """Check that the widths that tensor parallelism splits divide by it."""
+@rule(13, "sharded widths", "tensor_parallel/layers.py:1038,1408")
+def _sharded_widths(context: RuleContext) -> Iterator[str]:
     model, t = context.model, context.layout.tensor_parallel
     if "--kv-channels" not in context.flags:
         yield from _undivided("hidden size", model.hidden, "tensor-parallel", t)
@@ -151,15 +155,15 @@ def sharded_widths(context: RuleContext) -> Iterator[str]:
     yield from _undivided("vocabulary", _unpadded_vocabulary(context), "tensor-parallel", t)
 
 
-def positions(context: RuleContext) -> Iterator[str]:
-    """Check that the sequence fits the positions."""
+@rule(14, "positions", "arguments.py:1354")
+def _positions(context: RuleContext) -> Iterator[str]:
     longest = context.number("--max-position-embeddings")
     if longest is not None and longest < context.model.seq:
         yield f"sequence length {context.model.seq} is over --max-position-embeddings {longest:.0f}"
 
 
-def context_parallel(context: RuleContext) -> Iterator[str]:
-    """Check that the sequence divides by context-parallel."""
+@rule(15, "sequence per context rank", "arguments.py:582,1335")
+def _context_parallel(context: RuleContext) -> Iterator[str]:
     c = context.layout.context_parallel
     if not _whole_pieces(context):
         yield f"sequence length {context.model.seq} does not divide by 2 x context-parallel {c}"
@@ -169,8 +173,8 @@ def context_parallel(context: RuleContext) -> Iterator[str]:
         yield f"hierarchical context-parallel sizes {product} = {math.prod(sizes)} are not context-parallel {c}"
 
 
-def sequence(context: RuleContext) -> Iterator[str]:
-    """Check that the sequence divides by tensor-parallel with sequence parallelism."""
+@rule(16, "sequence per tensor rank", "tensor_parallel/mappings.py:74,178")
+def _sequence(context: RuleContext) -> Iterator[str]:
     t, c = context.layout.tensor_parallel, context.layout.context_parallel
     length = context.model.seq // c
     if context.sequence_parallel and _whole_pieces(context) and length % t:
@@ -178,8 +182,8 @@ def sequence(context: RuleContext) -> Iterator[str]:
         yield f"{what} does not divide by tensor-parallel {t} (sequence parallelism)"
 
 
-def experts(context: RuleContext) -> Iterator[str]:
-    """Check that experts divide by expert-parallel, and GPUs by the expert layout."""
+@rule(19, "experts", "arguments.py:1655-1658, parallel_state.py:881")
+def _experts(context: RuleContext) -> Iterator[str]:
     layout, count = context.layout, context.model.experts
     e, p, t = layout.expert_parallel, layout.pipeline_parallel, _expert_tensor(context)
     if e > 1 and not count:
@@ -219,7 +223,7 @@ def _uneven(context: RuleContext) -> bool:
     return any(flag in context.flags for flag in _UNEVEN)
 
 
-def _microbatch_group(context: RuleContext) -> int:
+def _group_size(context: RuleContext) -> int:
     """Return the number of microbatches that a virtual stage takes in a row; until 2024 that of pipeline stages."""
     typed = context.number("--microbatch-group-size-per-virtual-pipeline-stage")
     return context.layout.pipeline_parallel if typed is None or context.dialect in _OLD else int(typed)

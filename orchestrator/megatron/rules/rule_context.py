@@ -1,9 +1,10 @@
-"""Input of the rules of Megatron-LM: model, layout, training, further arguments, environment, GPU."""
+"""A rule of Megatron-LM, and its input: model, layout, training, further arguments, environment, GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from orchestrator.megatron.model import Layout, ModelShape, Training, padded_vocabulary
@@ -82,6 +83,21 @@ class RuleContext:
     def sequence_parallel(self) -> bool:
         """Whether sequence parallelism is in effect: without tensor parallelism it is off (arguments.py:1433)."""
         return self.layout.sequence_parallel and self.layout.tensor_parallel > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `check` yields a message for each violation; `source` is the code that enforces the rule."""
+
+    number: int
+    name: str
+    source: str
+    check: Callable[[RuleContext], Iterator[str]]
+
+
+def rule(number: int, name: str, source: str) -> Callable[[Callable[[RuleContext], Iterator[str]]], Rule]:
+    """Return a decorator that makes a rule from its check."""
+    return partial(Rule, number, name, source)
 
 
 def read_flags(arguments: Iterable[str]) -> dict[str, tuple[str, ...]]:
