@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 Recompute = Literal["full", "selective"]
 RecomputeMethod = Literal["uniform", "block"]
@@ -131,13 +131,16 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m orchestrator.pretrain",
         description="Train a GPT on mock data with Megatron-Core.",
         allow_abbrev=False,  # an abbreviation would change its meaning when a longer flag is added
+        argument_default=argparse.SUPPRESS,  # the defaults are those of TrainingArguments
     )
     _add_model(parser.add_argument_group("model"))
     _add_layout(parser.add_argument_group("layout"))
     _add_memory(parser.add_argument_group("recomputation and offloading"))
     _add_training(parser.add_argument_group("training"))
     _add_kernels(parser.add_argument_group("kernels"))
-    _add_logging(parser.add_argument_group("logging"))
+    logging = parser.add_argument_group("logging")
+    logging.add_argument("--log-interval", type=_positive, help="iterations per printed line")
+    logging.add_argument("--record", type=Path, help="file for a JSON line per interval, with unrounded numbers")
     return parser
 
 
@@ -156,18 +159,18 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--group-query-attention", action="store_true", help="query heads share keys and values")
     group.add_argument("--num-query-groups", type=_positive, help="key and value heads, with --group-query-attention")
     group.add_argument("--swiglu", action="store_true", help="gated linear unit with SiLU in place of GELU")
-    group.add_argument("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
-    group.add_argument("--position-embedding-type", choices=["learned_absolute", "rope"], default="learned_absolute")
+    group.add_argument("--normalization", choices=get_args(Normalization))
+    group.add_argument("--position-embedding-type", choices=get_args(PositionEmbedding))
     group.add_argument("--disable-bias-linear", action="store_true", help="no biases in the linear layers")
-    group.add_argument("--hidden-dropout", type=_probability, default=0.1)
-    group.add_argument("--attention-dropout", type=_probability, default=0.1)
+    group.add_argument("--hidden-dropout", type=_probability)
+    group.add_argument("--attention-dropout", type=_probability)
 
 
 def _add_layout(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--tensor-model-parallel-size", type=_positive, default=1)
-    group.add_argument("--pipeline-model-parallel-size", type=_positive, default=1)
+    group.add_argument("--tensor-model-parallel-size", type=_positive)
+    group.add_argument("--pipeline-model-parallel-size", type=_positive)
     group.add_argument("--num-virtual-stages-per-pipeline-rank", type=_positive, help="interleaved schedule if over 1")
-    group.add_argument("--context-parallel-size", type=_positive, default=1)
+    group.add_argument("--context-parallel-size", type=_positive)
     group.add_argument("--sequence-parallel", action="store_true", help="no effect without tensor parallelism")
     group.add_argument("--use-distributed-optimizer", action="store_true")
     group.add_argument("--overlap-grad-reduce", action="store_true")
@@ -175,13 +178,13 @@ def _add_layout(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_memory(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--recompute-granularity", choices=["full", "selective"], help="default: no recomputation")
-    group.add_argument("--recompute-method", choices=["uniform", "block"], help="with full; default: uniform")
+    group.add_argument("--recompute-granularity", choices=get_args(Recompute), help="default: no recomputation")
+    group.add_argument("--recompute-method", choices=get_args(RecomputeMethod), help="with full; default: uniform")
     group.add_argument("--recompute-num-layers", type=_positive, help="with full; default: 1")
     group.add_argument(
         "--recompute-modules",
         nargs="+",
-        choices=["core_attn", "layernorm", "mlp"],
+        choices=get_args(RecomputeModule),
         help="with selective; default: core_attn",
     )
     group.add_argument("--recompute-norm", action="store_true", help="ATC'24: recompute the outputs of norms")
@@ -191,7 +194,6 @@ def _add_memory(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--offload-activation-ratio",
         type=_share,
-        default=0.0,
         metavar="ALPHA",
         help="ATC'24: share of the activations that is offloaded to host memory",
     )
@@ -204,26 +206,20 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     precision.add_argument("--bf16", action="store_true")
     precision.add_argument("--fp16", action="store_true")
     group.add_argument("--loss-scale", type=float, help="static loss scale of --fp16")
-    group.add_argument("--lr", type=float, default=1e-4, help="constant learning rate")
-    group.add_argument("--clip-grad", type=float, default=1.0, help="largest gradient norm; 0 turns clipping off")
-    group.add_argument("--seed", type=int, default=1234)
+    group.add_argument("--lr", type=float, help="constant learning rate")
+    group.add_argument("--clip-grad", type=float, help="largest gradient norm; 0 turns clipping off")
+    group.add_argument("--seed", type=int)
 
 
 def _add_kernels(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--attention-backend", choices=["auto", "flash", "fused", "unfused"], default="auto")
+    group.add_argument("--attention-backend", choices=get_args(AttentionBackend))
     for operation in ("bias-gelu", "bias-swiglu", "bias-dropout", "cross-entropy", "gradient-accumulation"):
         group.add_argument(f"--no-{operation}-fusion", action="store_true", help="for GPUs; a CPU never fuses")
     group.add_argument(
         "--cuda-graph-impl",
-        choices=["none", "local"],
-        default="local",
+        choices=get_args(CudaGraphs),
         help="local: CUDA graphs of an iteration or of a pipeline's passes (on GPUs, without dropout and offloading)",
     )
-
-
-def _add_logging(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--log-interval", type=_positive, default=1, help="iterations per printed line")
-    group.add_argument("--record", type=Path, help="file for a JSON line per interval, with unrounded numbers")
 
 
 def _positive(text: str) -> int:
