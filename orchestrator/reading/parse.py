@@ -18,7 +18,7 @@ from orchestrator.masking import masked_tree
 from orchestrator.megatron.logs import fact_lines
 from orchestrator.megatron.logs.columns import IterationLine, IterationLines, effective_lines, plausible_lines
 from orchestrator.megatron.logs.fact_lines import Memory, Timers, WorldLine
-from orchestrator.megatron.logs.iteration_lines import ITERATION_WORD, add_iterations, last_line_time, line_time
+from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN, add_iterations, last_line_time, line_time
 from orchestrator.megatron.logs.scan import candidate_lines, occurrences
 from orchestrator.reading.facts import LogFacts
 
@@ -116,7 +116,7 @@ def _with_beginning(facts: LogFacts, log: bytes, end: int) -> LogFacts:
     left = EARLY - facts.unfinished.lines
     if left == 0:
         return facts
-    first = list(islice(occurrences(log, ITERATION_WORD, 0, end), left))
+    first = list(islice(occurrences(log, ITERATION_TOKEN, 0, end), left))
     end = first[-1] if len(first) == left else end
     return _with_memory_of_all(_with_setup(facts, log, end), log, end)
 
@@ -198,13 +198,13 @@ def _with_end(facts: LogFacts, log: bytes, end: int, line_count: int) -> LogFact
     if line_count >= LATE:
         late = end
         for _ in range(LATE):
-            late = log.rfind(ITERATION_WORD, 0, late)
+            late = log.rfind(ITERATION_TOKEN, 0, late)
 
     def lines_since(at: int | None, before: int | None) -> int | None:
         """Return the number of iteration lines after the last such text; None without one, or if too many follow."""
         if at is None and before is None:
             return None
-        lines = (before or 0) + line_count if at is None else log.count(ITERATION_WORD, at, end)
+        lines = (before or 0) + line_count if at is None else log.count(ITERATION_TOKEN, at, end)
         return lines if lines < LATE else None
 
     unfinished = facts.unfinished

@@ -1,14 +1,14 @@
-"""Iteration lines of Megatron-LM: the line, and storage of many lines by column."""
+"""Iteration lines of Megatron-LM as numbers: one line, many lines by column, and the lines that count."""
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import lt
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 LARGEST = 3.4028234663852886e38
 """The largest 32-bit float. Losses and norms are computed in 32 bits, so a larger number was never computed."""
@@ -17,6 +17,26 @@ LONGEST_MS = 1e10
 
 MISSING = -sys.float_info.max
 """Column value of a number that was not printed. No program prints this number."""
+
+COLUMNS: Mapping[str, str] = {
+    "iteration": "i",
+    "train_iterations": "i",
+    "elapsed_ms": "d",
+    "loss": "d",
+    "grad_norm": "d",
+    "skipped": "i",
+    "nan": "i",
+    "loss_scale": "d",
+    "reported_tflops_per_gpu": "d",
+    "reported_tokens_per_s_per_gpu": "d",
+    "power_w": "d",
+    "host_wait_ms": "d",
+}
+"""Array type of each column: 32-bit counts and 64-bit floats. All but `train_iterations`, the planned number, are named
+like fields of `IterationLine`."""
+
+Column: TypeAlias = "array[Any]"  # of int or of float, see COLUMNS
+_Row = tuple[int, int, float, float, float, int, int, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +69,7 @@ class IterationLine:
 def implausible_number(
     iteration: int, train_iterations: int, elapsed_ms: float, loss: float | None, grad_norm: float | None
 ) -> str | None:
-    """Return the first number of a line that cannot be true, with its name; None if all are plausible."""
+    """Return the first implausible number of a line, with its name; None if all are plausible."""
     if not 0 < elapsed_ms <= LONGEST_MS:
         return f"{elapsed_ms:g} ms per iteration"
     if loss is not None and not abs(loss) <= LARGEST:
@@ -69,81 +89,65 @@ class IterationLines(Sequence[IterationLine]):
 
     __slots__ = ("_columns",)
 
-    COLUMNS = (
-        "iteration",
-        "train_iterations",
-        "elapsed_ms",
-        "loss",
-        "grad_norm",
-        "skipped",
-        "nan",
-        "loss_scale",
-        "reported_tflops_per_gpu",
-        "reported_tokens_per_s_per_gpu",
-        "power_w",
-        "host_wait_ms",
-    )
-    """Numbers of a line in the order of the columns: the planned number, the others are fields of `IterationLine`."""
-    TYPES = "iidddiiddddd"
-    """Array types of the columns: 32-bit counts and 64-bit floats."""
-
-    def __init__(self, columns: Sequence[array[Any]] | None = None) -> None:
-        self._columns = tuple(columns) if columns is not None else tuple(array(kind) for kind in self.TYPES)
+    def __init__(self, columns: Mapping[str, Column] | None = None) -> None:
+        empty: dict[str, Column] = {name: array(kind) for name, kind in COLUMNS.items()}
+        self._columns = empty if columns is None else columns
 
     @classmethod
     def of(cls, lines: Iterable[IterationLine], train_iterations: int) -> IterationLines:
         """Create columns from single lines of a program that runs this number of iterations."""
         columns = cls()
         for line in lines:
-            columns.append([getattr(line, name, train_iterations) for name in cls.COLUMNS])
+            columns.append({name: getattr(line, name, train_iterations) for name in COLUMNS})
         return columns
 
-    def append(self, values: Sequence[float | None]) -> None:
-        """Append one line, as values in the order of `COLUMNS`."""
-        for column, kind, value in zip(self._columns, self.TYPES, values, strict=True):
-            missing = 0 if kind == "i" else MISSING
+    def append(self, values: Mapping[str, float | None]) -> None:
+        """Append one line, as values by column. A column without a value has none in this line."""
+        for name, column in self._columns.items():
+            value = values.get(name)
+            missing = 0 if column.typecode == "i" else MISSING
             column.append(missing if value is None else value)
 
-    def extend(self, columns: Sequence[array[Any]]) -> None:
+    def extend(self, columns: Mapping[str, Column]) -> None:
         """Append many lines by column. `MISSING` marks numbers that were not printed."""
-        for column, values in zip(self._columns, columns, strict=True):
-            column.extend(values)
+        for name, column in self._columns.items():
+            column.extend(columns[name])
 
     def append_later(self, later: IterationLines) -> None:
         """Append lines of the same program. Their first line replaces the last one if it has the same number."""
         if self and later and later.numbers[0] == self.numbers[-1]:
-            for column in self._columns:
+            for column in self._columns.values():
                 column.pop()
         self.extend(later._columns)
 
     def chosen(self, indices: Sequence[int]) -> IterationLines:
         """Return the lines with these indices, in that order."""
-        return IterationLines([array(column.typecode, map(column.__getitem__, indices)) for column in self._columns])
+        return IterationLines(
+            {name: array(column.typecode, map(column.__getitem__, indices)) for name, column in self._columns.items()}
+        )
 
     @property
     def numbers(self) -> array[int]:
         """Iteration number of each line."""
-        return self._columns[0]
+        return self._columns["iteration"]
 
     @property
     def planned(self) -> array[int]:
         """Planned number of iterations, as each line has it."""
-        return self._columns[1]
+        return self._columns["train_iterations"]
 
     @property
     def first_bytes_are_plausible(self) -> bool:
         """False if a time, a loss or a norm may be implausible: a test of exponents, much faster than line by line."""
-        columns: Sequence[array[Any]] = self._columns
-        _, _, elapsed_ms, loss, grad_norm, *_ = columns
-        if _first_bytes(elapsed_ms).translate(None, _FIRST_BYTES_OF_TIMES):
+        if _first_bytes(self._columns["elapsed_ms"]).translate(None, _FIRST_BYTES_OF_TIMES):
             return False
         return not any(
             _first_bytes(column).translate(None, _FIRST_BYTES_OF_NUMBERS) and column.count(MISSING) < len(column)
-            for column in (loss, grad_norm)
+            for column in (self._columns["loss"], self._columns["grad_norm"])
         )
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self.numbers)
 
     @overload
     def __getitem__(self, index: int) -> IterationLine: ...
@@ -151,16 +155,16 @@ class IterationLines(Sequence[IterationLine]):
     def __getitem__(self, index: slice) -> IterationLines: ...
     def __getitem__(self, index: int | slice) -> IterationLine | IterationLines:
         if isinstance(index, slice):
-            return IterationLines([column[index] for column in self._columns])
-        return _line([column[index] for column in self._columns])
+            return IterationLines({name: column[index] for name, column in self._columns.items()})
+        return _line(tuple(column[index] for column in self._columns.values()))
 
     def __iter__(self) -> Iterator[IterationLine]:
-        return map(_line, zip(*self._columns, strict=True))
+        return map(_line, zip(*self._columns.values(), strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IterationLines):
             return NotImplemented
-        return all(a.tobytes() == b.tobytes() for a, b in zip(self._columns, other._columns, strict=True))
+        return all(column.tobytes() == other._columns[name].tobytes() for name, column in self._columns.items())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -245,20 +249,20 @@ _FIRST_BYTES_OF_NUMBERS = bytes(range(0x47))
 """First bytes of floats from 0 to 2^113."""
 
 
-def _first_bytes(column: array[Any]) -> bytes:
+def _first_bytes(column: Column) -> bytes:
     return column.tobytes()[7 if sys.byteorder == "little" else 0 :: 8]
 
 
-def _line(values: Sequence[Any]) -> IterationLine:
-    """Create a line from column values."""
-    number, planned, elapsed_ms, loss, norm, skipped, nan, scale, tflops, tokens, power, host_wait = values
-    loss, norm = _printed(loss), _printed(norm)
-    is_finite = nan == 0 and implausible_number(number, planned, elapsed_ms, loss, norm) is None
+def _line(row: _Row) -> IterationLine:
+    """Return the line with the values of all columns."""
+    number, planned, elapsed_ms, loss, norm, skipped, nan, scale, tflops, tokens, power, host_wait = row
+    printed_loss, printed_norm = _printed(loss), _printed(norm)
+    is_finite = nan == 0 and implausible_number(number, planned, elapsed_ms, printed_loss, printed_norm) is None
     return IterationLine(
         number,
         elapsed_ms,
-        loss,
-        norm,
+        printed_loss,
+        printed_norm,
         is_finite,  # used, unless it is part of the start-up or the warm-up
         _printed(scale),
         skipped,

@@ -139,8 +139,8 @@ def code_commit(log: bytes, start: int, end: int) -> str | None:
     return _last_text(_COMMIT, b"git_hash=", log, start, end)
 
 
-def _last_text(pattern: re.Pattern[bytes], word: bytes, log: bytes, start: int, end: int) -> str | None:
-    match = last_match(log, word, pattern, start, end)
+def _last_text(pattern: re.Pattern[bytes], token: bytes, log: bytes, start: int, end: int) -> str | None:
+    match = last_match(log, token, pattern, start, end)
     return None if match is None else match[1].decode("utf-8", errors="replace").rstrip()
 
 
@@ -149,8 +149,8 @@ def _last_text(pattern: re.Pattern[bytes], word: bytes, log: bytes, start: int, 
 # With --exit-interval a program prints only the second text. A program that a signal or its own time limit ended prints
 # neither.
 TRAINING_DONE = re.compile(rb"\[after training is done\]|\[exiting program at iteration [0-9]{1,9}\]")
-_DONE_WORDS = (b"[after training is done]", b"[exiting program at iteration ")
-_VALIDATION_WORD = b" validation loss at "
+_DONE_TOKENS = (b"[after training is done]", b"[exiting program at iteration ")
+_VALIDATION_TOKEN = b" validation loss at "
 _VALIDATION = re.compile(
     rb" validation loss at (?![^|\r\n]{0,200}test )[^|\r\n]{1,200}\| lm loss value: (" + NUMBER + rb") \|"
 )
@@ -158,13 +158,13 @@ _VALIDATION = re.compile(
 
 def last_done(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last text that means that training is done."""
-    matches = [last_match(log, word, TRAINING_DONE, start, end) for word in _DONE_WORDS]
+    matches = [last_match(log, token, TRAINING_DONE, start, end) for token in _DONE_TOKENS]
     return max((match.start() for match in matches if match is not None), default=None)
 
 
 def last_validation(log: bytes, start: int, end: int) -> tuple[int, float] | None:
     """Return the position and the value of the last validation loss."""
-    match = last_match(log, _VALIDATION_WORD, _VALIDATION, start, end)
+    match = last_match(log, _VALIDATION_TOKEN, _VALIDATION, start, end)
     return None if match is None else (match.start(), float(match[1]))
 
 
@@ -177,7 +177,7 @@ _LARGEST_MIB = 1e12
 _REPORT = b"iterations) memory (MB) | allocate"
 _FIELD = re.compile(rb"\| (max allocated|max reserved|total device memory used): (" + NUMBER + rb")(?![0-9.])")
 _BYTES = re.compile(rb"(max_memory_allocated|max_memory_reserved|memory_info\.used) ([0-9]{1,18})(?![0-9.])")
-_BYTES_WORDS = (b"max_memory_allocated ", b"max_memory_reserved ", b"memory_info.used ")
+_BYTES_TOKENS = (b"max_memory_allocated ", b"max_memory_reserved ", b"memory_info.used ")
 _THEORY = re.compile(
     rb"Theoretical memory footprints: weight and optimizer=[^|\r\n]{1,100}? MB, total=(" + NUMBER + rb") MB"
 )
@@ -209,11 +209,11 @@ def reported_memory(log: bytes, start: int, end: int) -> Memory:
 def memory_of_all(log: bytes, start: int, end: int) -> Memory:
     """Return Megatron-Kwai's maximum over all ranks. It prints two sets of values; the last set counts."""
     last: dict[bytes, int] = {}
-    for word in _BYTES_WORDS:
-        match = last_match(log, word, _BYTES, start, end)
+    for token in _BYTES_TOKENS:
+        match = last_match(log, token, _BYTES, start, end)
         if match is not None:
-            last[word.strip()] = int(match[2])
-    return Memory(*(last.get(word.strip()) for word in _BYTES_WORDS))
+            last[token.strip()] = int(match[2])
+    return Memory(*(last.get(token.strip()) for token in _BYTES_TOKENS))
 
 
 def theoretical_memory(log: bytes, start: int, end: int) -> int | None:
@@ -259,7 +259,7 @@ class Timers:
 
 def last_timer_block(log: bytes, start: int, end: int) -> int | None:
     """Return the position of the last block of timers."""
-    matches = [last_match(log, word, pattern, start, end) for word, pattern in _BLOCK_BEGINNINGS]
+    matches = [last_match(log, token, pattern, start, end) for token, pattern in _BLOCK_BEGINNINGS]
     return max((match.start() for match in matches if match is not None), default=None)
 
 
@@ -295,7 +295,7 @@ _ALPA_FIELDS = (
     "exp_name", "instance", "num_hosts", "num_devices_per_host", "model_name", "method", "value", "time_stamp",
 )
 # fmt: on
-_ALPA_WORD = b"exp_name: "
+_ALPA_TOKEN = b"exp_name: "
 _TFLOPS = re.compile(rf"'tflops': ({NUMBER.decode()})[,}}]")
 _PARAMETER_COUNT = re.compile(rf"'param(?:eter)?_count': ({NUMBER.decode()})[,}}]")
 _COUNT = re.compile("[0-9]{1,9}")
@@ -335,14 +335,14 @@ def alpa_rows(table: bytes) -> Iterator[AlpaRow]:
 
 def printed_alpa_row(log: bytes, start: int, end: int) -> AlpaRow | None:
     """Return the last row that rank 0 printed: `name: value` fields separated by two blanks."""
-    at = log.rfind(_ALPA_WORD, start, end)
+    at = log.rfind(_ALPA_TOKEN, start, end)
     while at >= 0:
         pieces = log[at : line_end(log, at, end)].split(b"  ")
         values = dict(piece.partition(b": ")[::2] for piece in pieces)
         row = _alpa_row([values.get(name.encode(), b"") for name in _ALPA_FIELDS])
         if row is not None:
             return row
-        at = log.rfind(_ALPA_WORD, start, at)
+        at = log.rfind(_ALPA_TOKEN, start, at)
     return None
 
 

@@ -8,16 +8,12 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
-from orchestrator.megatron.logs.columns import MISSING, IterationLines
+from orchestrator.megatron.logs.columns import COLUMNS, MISSING, Column, IterationLines
 from orchestrator.megatron.logs.scan import NUMBER, occurrences
 
-ITERATION_WORD = b"| elapsed time per iteration (ms)"
+ITERATION_TOKEN = b"| elapsed time per iteration (ms)"
 """Text that each iteration line contains once. `scan.candidate_lines` needs its bar."""
-
-ITERATION, PLANNED, ELAPSED, LOSS, GRAD_NORM, SKIPPED, NAN, SCALE, TFLOPS, TOKENS, POWER, HOST_WAIT = range(12)
-"""Columns of `IterationLines`."""
 
 # Counts have at most 9 digits because the columns have 32 bits.
 _COUNT = rb"[0-9]{1,9}"
@@ -27,38 +23,38 @@ HEAD = re.compile(rb"iteration {1,12}([0-9]{1,9})/ {0,12}([0-9]{1,9}) \|")
 """Beginning of an iteration line: number and planned number."""
 
 # Fields after the head, in the order printed: name, whether every version prints it, column (None: ignored).
-FIELDS: tuple[tuple[bytes, bool, int | None], ...] = (
+FIELDS: tuple[tuple[bytes, bool, str | None], ...] = (
     (b"consumed samples", True, None),
     (b"skipped samples", False, None),
-    (b"elapsed time per iteration (ms)", True, ELAPSED),
-    (b"host wait per iteration (ms)", False, HOST_WAIT),
-    (b"throughput per GPU (TFLOP/s/GPU)", False, TFLOPS),
-    (b"tokens per sec per gpu", False, TOKENS),
+    (b"elapsed time per iteration (ms)", True, "elapsed_ms"),
+    (b"host wait per iteration (ms)", False, "host_wait_ms"),
+    (b"throughput per GPU (TFLOP/s/GPU)", False, "reported_tflops_per_gpu"),
+    (b"tokens per sec per gpu", False, "reported_tokens_per_s_per_gpu"),
     (b"energy per GPU (J/iter/GPU)", False, None),
-    (b"power per GPU (W/GPU)", False, POWER),
+    (b"power per GPU (W/GPU)", False, "power_w"),
     (b"learning rate", False, None),
     (b"decoupled learning rate", False, None),
     (b"global batch size", False, None),
-    (b"lm loss", False, LOSS),
-    (b"loss scale", False, SCALE),
-    (b"grad norm", False, GRAD_NORM),
+    (b"lm loss", False, "loss"),
+    (b"loss scale", False, "loss_scale"),
+    (b"grad norm", False, "grad_norm"),
     (b"num zeros", False, None),
     (b"params norm", False, None),
-    (b"number of skipped iterations", True, SKIPPED),
-    (b"number of nan iterations", True, NAN),
+    (b"number of skipped iterations", True, "skipped"),
+    (b"number of nan iterations", True, "nan"),
 )
-_COUNTS = (ITERATION, PLANNED, SKIPPED, NAN)
-_GROUPS = (ITERATION, PLANNED, *(column for _, _, column in FIELDS if column is not None))
+_COUNTS = frozenset(name for name, kind in COLUMNS.items() if kind == "i")
+_GROUPS = ("iteration", "train_iterations", *(column for _, _, column in FIELDS if column is not None))
 """Columns in the order printed."""
 
 
-def _field_pattern(name: bytes, column: int | None) -> bytes:
+def _field_pattern(name: bytes, column: str | None) -> bytes:
     """Return the pattern of one field with its bar. A value that has a column is a group."""
     value = _COUNT if column in _COUNTS else _VALUE
     return b" " + re.escape(name) + b": {1,12}" + (b"(" + value + b")" if column is not None else value) + rb" \|"
 
 
-def _in_order(name: bytes, always: bool, column: int | None) -> bytes:
+def _in_order(name: bytes, always: bool, column: str | None) -> bytes:
     return _field_pattern(name, column) if always else b"(?:" + _field_pattern(name, column) + b")?"
 
 
@@ -88,9 +84,8 @@ _ONE_NUMBER = re.compile(NUMBER)
 _TIME = re.compile(rb"\[([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8})[.0-9]{0,7}\] \Z")
 _TIME_BYTES = 30
 
-_Values = list["float | None"]
+_Values = dict[str, "float | None"]
 """Numbers of one line, by column."""
-_Columns = list["array[Any]"]
 
 
 def iteration_lines(log: bytes) -> IterationLines:
@@ -106,18 +101,18 @@ def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> i
     The part begins at the beginning of a line. Each line is read by itself, so that parts of whole lines give the same
     result as the whole log.
     """
-    similar, words = None, 0
+    similar, total = None, 0
     while start < end:
         stop = log.find(b"\n", min(end, start + _PIECE_BYTES), end) + 1 or end
-        count = log.count(ITERATION_WORD, start, stop)
+        count = log.count(ITERATION_TOKEN, start, stop)
         if count:
             columns, similar = _read_at_once(log, start, stop, count, similar)
             if columns is not None:
                 lines.extend(columns)
             else:
                 _read_one_by_one(log, start, stop, lines)
-        words, start = words + count, stop
-    return words
+        total, start = total + count, stop
+    return total
 
 
 def line_time(log: bytes, iteration: int, start: int, end: int, *, first: bool) -> str | None:
@@ -127,16 +122,16 @@ def line_time(log: bytes, iteration: int, start: int, end: int, *, first: bool) 
     """
     heads = [match.start() for match in re.finditer(b"iteration {1,12}%d/" % iteration, log[start:end])]
     for head in heads if first else reversed(heads):
-        at = log.find(ITERATION_WORD, start + head, min(end, start + head + _HEAD_BYTES))
+        at = log.find(ITERATION_TOKEN, start + head, min(end, start + head + _HEAD_BYTES))
         values = _read_one(log, start + head, at, end) if at >= 0 else None
-        if values is not None and values[ITERATION] == iteration <= (values[PLANNED] or 0):
+        if values is not None and values["iteration"] == iteration <= (values["train_iterations"] or 0):
             return _time_before(log, start, start + head)
     return None
 
 
 def last_line_time(log: bytes, start: int, end: int) -> str | None:
     """Return the time of the last line with `ITERATION_WORD`, as `line_time` does."""
-    at = log.rfind(ITERATION_WORD, start, end)
+    at = log.rfind(ITERATION_TOKEN, start, end)
     start = max(start, at - _HEAD_BYTES, log.rfind(b"\n", start, at) + 1)
     head = log.rfind(b"iteration ", start, at) if at >= 0 else -1
     return _time_before(log, start, head) if head >= 0 else None
@@ -148,7 +143,7 @@ def _time_before(log: bytes, start: int, head: int) -> str | None:
 
 
 def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) -> None:
-    for at in occurrences(log, ITERATION_WORD, start, end):
+    for at in occurrences(log, ITERATION_TOKEN, start, end):
         values = _read_one(log, start, at, end)
         if values is not None:
             lines.append(values)
@@ -171,11 +166,11 @@ def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
 
 def _values(groups: Sequence[bytes]) -> _Values:
     """Convert the groups of `IN_ORDER`. Raise ValueError if one is not a number."""
-    values: _Values = [None] * len(_GROUPS)
-    for column, text in zip(_GROUPS, groups, strict=True):
-        if text:
-            values[column] = int(text) if column in _COUNTS else float(text)
-    return values
+    return {
+        column: int(text) if column in _COUNTS else float(text)
+        for column, text in zip(_GROUPS, groups, strict=True)
+        if text
+    }
 
 
 def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Values | None:
@@ -192,7 +187,7 @@ def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Va
     fields = dict(_fields(log[head.end() : last.end()]))
     if fields.get(b"elapsed time per iteration (ms)") is None or fields.get(b"number of nan iterations") is None:
         return None
-    values: _Values = [int(head[1]), int(head[2]), *[None] * (len(_GROUPS) - 2)]
+    values: _Values = {"iteration": int(head[1]), "train_iterations": int(head[2])}
     for name, _, column in FIELDS:
         if column is None or name not in fields:
             continue
@@ -200,7 +195,7 @@ def _read_by_fields(log: bytes, head: re.Match[bytes], at: int, end: int) -> _Va
         if column in _COUNTS:
             values[column] = _count(value)
         else:
-            values[column] = math.nan if value is None and column in (LOSS, GRAD_NORM) else value
+            values[column] = math.nan if value is None and column in ("loss", "grad_norm") else value
     return values
 
 
@@ -228,17 +223,17 @@ class _SimilarLines:
     """
 
     pattern: re.Pattern[bytes]
-    same: dict[int, float]
-    groups: list[int]
+    same: dict[str, float]
+    groups: list[str]
 
     @classmethod
     def to(cls, line: re.Match[bytes]) -> _SimilarLines | None:
         """Create the pattern from a match of `IN_ORDER`; None if the line's text contains a field's name twice."""
         text, by_column = line[0], dict(zip(_GROUPS, line.groups(), strict=True))
-        same = {column: float(by_column[column]) for column in (SKIPPED, NAN) if int(by_column[column]) == 0}
-        same |= {column: float(by_column[column]) for column in (PLANNED, SCALE) if by_column[column]}
+        same = {column: float(by_column[column]) for column in ("skipped", "nan") if int(by_column[column]) == 0}
+        same |= {column: float(by_column[column]) for column in ("train_iterations", "loss_scale") if by_column[column]}
         patterns = [rb"iteration {1,12}([0-9]{1,9})", re.escape(text[text.index(b"/") : text.index(b"|") + 1])]
-        groups = [ITERATION]
+        groups = ["iteration"]
         at = text.index(b"|") + 1
         for name, _, column in FIELDS:
             begin = text.find(b"| " + name + b": ", at - 1) + 1
@@ -257,36 +252,34 @@ class _SimilarLines:
         matches_itself = match is not None and match.groups() == tuple(by_column[column] for column in groups)
         return cls(pattern, same, groups) if matches_itself else None
 
-    def columns(self, rows: Sequence[Sequence[bytes]]) -> _Columns:
+    def columns(self, rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
         """Convert the pattern's matches to columns. Raise ValueError if a value is not a number."""
         numbers = list(map(float, chain.from_iterable(rows)))
-        columns: _Columns = []
-        for column, kind in enumerate(IterationLines.TYPES):
+        columns: dict[str, Column] = {}
+        for column, kind in COLUMNS.items():
             if column in self.groups:
-                values: list[Any] = numbers[self.groups.index(column) :: len(self.groups)]
-                columns.append(array(kind, list(map(int, values)) if column in _COUNTS else values))
+                values = numbers[self.groups.index(column) :: len(self.groups)]
+                columns[column] = array(kind, list(map(int, values)) if column in _COUNTS else values)
             else:
                 value = self.same.get(column, MISSING)
-                columns.append(array(kind, [int(value) if column in _COUNTS else value]) * len(rows))
+                columns[column] = array(kind, [int(value) if column in _COUNTS else value]) * len(rows)
         return columns
 
 
-def _columns(rows: Sequence[Sequence[bytes]]) -> _Columns:
+def _columns(rows: Sequence[Sequence[bytes]]) -> dict[str, Column]:
     """Convert matches of `IN_ORDER` to columns. Raise ValueError if a value is not a number."""
-    by_column = dict(zip(_GROUPS, zip(*rows, strict=True), strict=True))
-    columns: _Columns = []
-    for column, kind in enumerate(IterationLines.TYPES):
-        values: tuple[bytes, ...] = by_column[column]
+    columns: dict[str, Column] = {}
+    for column, texts in zip(_GROUPS, zip(*rows, strict=True), strict=True):
         if column in _COUNTS:
-            columns.append(array(kind, list(map(int, values))))
+            columns[column] = array(COLUMNS[column], list(map(int, texts)))
         else:
-            columns.append(array(kind, [float(value) if value else MISSING for value in values]))
+            columns[column] = array(COLUMNS[column], [float(text) if text else MISSING for text in texts])
     return columns
 
 
 def _read_at_once(
     log: bytes, start: int, end: int, count: int, similar: _SimilarLines | None
-) -> tuple[_Columns | None, _SimilarLines | None]:
+) -> tuple[dict[str, Column] | None, _SimilarLines | None]:
     """Return the columns of the `count` lines of a piece, and the pattern to try first on the next piece.
 
     `similar` is the pattern from the piece before. The columns are None if any line fits no pattern.

@@ -10,21 +10,21 @@ NUMBER = rb"[-+]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?(?:[eE][-+]?[0-9]{1,9})?|nan|in
 """A number as Python prints it, of bounded length."""
 
 WIDTH = 2000
-"""Bytes of a line that are searched before and after a word."""
+"""Bytes of a line that are searched before and after a token."""
 
 
 _WINDOW_BYTES = 1024 * 1024
 _SAMPLE_BYTES = 16 * 1024
 _BYTES_PER_BAR = 250
-"""With more bars than one in this number of bytes it is faster to search for words."""
+"""With more bars than one in this number of bytes it is faster to search for tokens."""
 
 
-def occurrences(log: bytes, word: bytes, start: int, end: int) -> Iterator[int]:
-    """Yield the positions of a word in a part of the log."""
-    at = log.find(word, start, end)
+def occurrences(log: bytes, token: bytes, start: int, end: int) -> Iterator[int]:
+    """Yield the positions of a token in a part of the log."""
+    at = log.find(token, start, end)
     while at >= 0:
         yield at
-        at = log.find(word, at + len(word), end)
+        at = log.find(token, at + len(token), end)
 
 
 def line_end(log: bytes, at: int, end: int) -> int:
@@ -34,15 +34,15 @@ def line_end(log: bytes, at: int, end: int) -> int:
     return end if newline < 0 else newline
 
 
-def last_match(log: bytes, word: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> re.Match[bytes] | None:
-    """Return the last match of a pattern, which begins with the word, within a line of a part of the log."""
-    at = log.find(word, start, end)  # a search backwards is slower, and usually there is no match
-    at = log.rfind(word, at, end) if at >= 0 else -1
+def last_match(log: bytes, token: bytes, pattern: re.Pattern[bytes], start: int, end: int) -> re.Match[bytes] | None:
+    """Return the last match of a pattern, which begins with the token, within a line of a part of the log."""
+    at = log.find(token, start, end)  # a search backwards is slower, and usually there is no match
+    at = log.rfind(token, at, end) if at >= 0 else -1
     while at >= 0:
         match = pattern.match(log, at, line_end(log, at, end))
         if match is not None:
             return match
-        at = log.rfind(word, start, at)
+        at = log.rfind(token, start, at)
     return None
 
 

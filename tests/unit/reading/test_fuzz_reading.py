@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.megatron.logs import iteration_lines, scan
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
-from orchestrator.megatron.logs.iteration_lines import ITERATION_WORD
+from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
 from orchestrator.reading.parse import LogReport, read_log
 from tests.unit.reading.test_golden_logs import LOGS, in_parts, said
 
@@ -31,7 +31,7 @@ WORDS = [
     b"-1",
     b"1e400",
     b"9" * 400,
-    ITERATION_WORD,
+    ITERATION_TOKEN,
     DUMP_BEGINS,
 ]
 

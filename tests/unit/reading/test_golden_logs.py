@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.megatron.logs.columns import IterationLines
+from orchestrator.megatron.logs.columns import COLUMNS, IterationLines
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.parse import LogReport, effective_of, read_log, read_part
@@ -30,12 +30,12 @@ def said(log: bytes) -> dict[str, Any]:
     facts = {name: value for name, value in report.facts.as_json().items() if name not in ("version", "unfinished")}
     assert isinstance(report.iterations, IterationLines)
     lines = [
-        [getattr(line, name, planned) for name in IterationLines.COLUMNS]
+        [getattr(line, name, planned) for name in COLUMNS]
         for line, planned in zip(report.iterations, report.iterations.planned, strict=True)
     ]
     return {
         "facts": {name: value for name, value in facts.items() if value not in (None, False, 0, {})},
-        "columns": " ".join(IterationLines.COLUMNS),
+        "columns": " ".join(COLUMNS),
         "iterations": [" ".join("-" if number is None else str(number) for number in line) for line in lines],
         "not finite": [line.iteration for line in report.iterations if not line.is_finite],
         **({"cause": str(why), "rank": why.rank} if why else {}),
