@@ -41,7 +41,7 @@ def change(file: Path, old: str, new: str) -> None:
                 "repro: --where pq",
             ],
         ),
-        ("render figure-13 --cluster clusters/none.yaml", ["repro: clusters/none.yaml no such "]),
+        ("render figure-13 --cluster clusters/none.yaml", ["repro: clusters/none.yaml: no such file"]),
         (
             "submit figure-13 --cluster here --scale cpi",
             ['repro: cpi: no such scale. Did you mean "cpu"?'],
