@@ -134,8 +134,8 @@ def test_faults_are_lines_on_stderr_the_table_is_on_stdout_and_the_exit_code_is_
             'repro: clusters/mine.local.yaml:2:3 slurm.partition: gpu: no such partition. Did you mean "gpus"?',
         ],
     )
-    rows = [line for line in done.stdout.splitlines() if line.startswith(("wrong", "open"))]
-    assert len(rows) == 2, "the table lists faults too"
+    faults = [line for line in done.stdout.splitlines() if line.startswith(("wrong", "open"))]
+    assert len(faults) == 2, "the table lists faults too"
     found = repro("clusters", "check", "mine", "--json")
     assert found.returncode == 2 and found.stderr == done.stderr
     (fault,) = [row for row in rows(found.stdout) if row["result"] == "wrong"]
