@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.clusters.container import EXPANDED_BY_PYXIS, ContainerFields, MountFields, holds, read_image
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.directives import site_place
+from orchestrator.launch.directives import program_origin
 from orchestrator.launch.templates import OURS, Line
 from orchestrator.planning.plan import Plan
 
@@ -66,11 +66,12 @@ def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
     container = cluster.profile.container
     assert container is not None
     for folder in plan.program.mounts:
-        place = site_place(plan, cluster, folder)
+        origin = program_origin(plan, cluster, folder)
         if any(character in folder for character in f",:{{}}{EXPANDED_BY_PYXIS}"):
             hint = 'use a folder without , : { } $ ` " and \\'
-            raise ReproError(Problem(f"{folder} cannot be mounted into containers", place, hint))
-        yield Line.of(f"{folder}:{folder}", place or f"workload {plan.program.workload}")
+            location = origin if plan.program.field_of(folder) else None
+            raise ReproError(Problem(f"{folder} cannot be mounted into containers", location, hint))
+        yield Line.of(f"{folder}:{folder}", origin)
     for i, item in enumerate(container.mounts):
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
         if holds(when, plan.resources.nodes):

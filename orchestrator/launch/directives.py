@@ -87,12 +87,15 @@ def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
     return OURS if scheduler == "local" else cluster.layered.where((scheduler, "time_limit"))
 
 
-def site_place(plan: Plan, cluster: Cluster, word: str) -> str | None:
-    """Return the profile's line for this word of the program's command; None if there is none."""
-    for value, path in sorted(plan.program.site_values, key=lambda item: -len(item[0])):
-        if word == value or word.startswith((f"{value}/", f"{value}:")):
-            return cluster.layered.where(path)
-    return None
+def workload_origin(plan: Plan) -> str:
+    """Return the origin of what the workload itself adds to the command."""
+    return f"workload {plan.program.workload}"
+
+
+def program_origin(plan: Plan, cluster: Cluster, *words: str) -> str:
+    """Return the profile's lines that these words of the program come from, else the workload."""
+    fields = filter(None, map(plan.program.field_of, words))
+    return ", ".join(dict.fromkeys(map(cluster.layered.where, fields))) or workload_origin(plan)
 
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:

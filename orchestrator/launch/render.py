@@ -16,9 +16,10 @@ from orchestrator.launch.directives import (
     directives,
     experiment_file,
     output_pattern,
-    site_place,
+    program_origin,
     srun_options,
     time_limit_origin,
+    workload_origin,
 )
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,
@@ -147,8 +148,8 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "host_suffix": _rendezvous(cluster, "host_suffix"),
         "port": _rendezvous(cluster, "port"),
         "per_node": _processes_per_node(plan, cluster),
-        "python": Line.of(plan.program.python, _origin(plan, cluster, plan.program.python)),
-        "launcher": Line.of(plan.program.launcher, f"workload {plan.program.workload}"),
+        "python": Line.of(plan.program.python, program_origin(plan, cluster, plan.program.python)),
+        "launcher": Line.of(plan.program.launcher, workload_origin(plan)),
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
@@ -169,18 +170,18 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
 
 def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     """Return the variables of a job: those of every job, then of its program, then of the site."""
-    found = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
-    workload = f"workload {plan.program.workload}"
-    found |= {name: Line.of(value, workload) for name, value in plan.program.environment}
+    variables = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
+    variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
-        found[name] = Line.of(text, cluster.layered.where(("environment", name)))
-    return list(found.items())
+        variables[name] = Line.of(text, cluster.layered.where(("environment", name)))
+    return list(variables.items())
 
 
 def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
     """Yield the folders that are put in front of a variable that an image or a module may have set."""
     if plan.program.python_path:
-        yield "PYTHONPATH", Line.of(plan.program.python_path, _origin(plan, cluster, plan.program.python_path))
+        origin = program_origin(plan, cluster, *plan.program.python_path.split(":"))
+        yield "PYTHONPATH", Line.of(plan.program.python_path, origin)
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
         yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
 
@@ -198,12 +199,12 @@ def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
     if checkout is None:
         return None
     as_path = f"./{checkout}" if checkout.startswith("-") else checkout  # never an option of find and rm
-    return Line.of(as_path, _origin(plan, cluster, checkout))
+    return Line.of(as_path, program_origin(plan, cluster, checkout))
 
 
 def _checkout(plan: Plan, cluster: Cluster) -> Line | None:
     folder = plan.program.checkout
-    return None if folder is None else Line.of(folder, _origin(plan, cluster, folder))
+    return None if folder is None else Line.of(folder, program_origin(plan, cluster, folder))
 
 
 def _sampler(plan: Plan, cluster: Cluster) -> Line | None:
@@ -234,22 +235,16 @@ def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
     return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
 
 
-def _origin(plan: Plan, cluster: Cluster, word: str) -> str:
-    """Return the origin of a word of the program: the profile's line, else the workload."""
-    return site_place(plan, cluster, word) or f"workload {plan.program.workload}"
-
-
 def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     """Return the program's command line; each flag has the profile, the experiment or the workload as its origin."""
     own, experiment = set(plan.case.arguments), experiment_file(plan)
-    workload = f"workload {plan.program.workload}"
 
     def origin(words: Sequence[str]) -> str:
-        from_site = next(filter(None, (site_place(plan, cluster, word) for word in words)), None)
-        if from_site:
-            return from_site
+        if any(map(plan.program.field_of, words)):
+            return program_origin(plan, cluster, *words)
         if own and set(words) <= own:
             return experiment
+        workload = workload_origin(plan)
         return workload if words[0] == plan.program.python else f"{workload}, {experiment}"
 
     return command_lines(argv, origin)

@@ -102,6 +102,10 @@ class Program:
         """The folder of the commit `code`; None if the profile gives no checkout."""
         return min((value for value, path in self.site_values if path[-1] == "checkout"), key=len, default=None)
 
+    def field_of(self, word: str) -> tuple[str, ...] | None:
+        """Return the path of the profile's field that this word comes from; None if it comes from elsewhere."""
+        return next((path for value, path in self.site_values if value == word), None)
+
     def per_rank(self) -> list[str]:
         """Return the command of one rank whose launcher has set the rank variables."""
         return [self.python, "-u", *self.target, *self.arguments]
