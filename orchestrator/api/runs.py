@@ -24,9 +24,8 @@ from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.retry import changed_limit, failure_classes, plan_again
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.submit import submit as submit_plans
-from orchestrator.launch.supervise import Backlog, RunSupervisor
+from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
 from orchestrator.launch.templates import Explained
-from orchestrator.launch.wait import FollowedJobs, wait_for
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.catalog.case import Case
 from orchestrator.clusters.resolve import Cluster
@@ -17,11 +16,12 @@ from orchestrator.files import private_folder
 from orchestrator.job_spec import Resources
 from orchestrator.launch.render import Script, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
+from orchestrator.launch.run_record import profile_secrets
 from orchestrator.launch.submission_files import file_name
 from orchestrator.ledger.rows import LatestAttempt
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
-from orchestrator.masking import hidden_values, masked, secret_values
+from orchestrator.masking import masked
 from orchestrator.megatron.flops import flops_per_iteration
 from orchestrator.megatron.model import Layout, ModelShape, Training
 from orchestrator.paths import Folders
@@ -214,32 +214,6 @@ def _write(texts: Mapping[Path, str]) -> None:
                 file.write(text)
     except OSError as error:
         raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{error.filename}:")) from None
-
-
-def profile_secrets(cluster: Cluster) -> frozenset[str]:
-    """Return the values of variables with a secret's name, from `environment:` and, by `env_from:`, from this shell."""
-    profile = cluster.layered.value
-    found: set[str] = set()
-    for name, value in (profile.get("environment") or {}).items():
-        for text in _texts(value):
-            found |= secret_values({str(name): text})
-    for text in _texts(profile):
-        found |= hidden_values(text)
-    taken = {name: os.environ[name] for name in cluster.profile.env_from if name in os.environ}
-    return frozenset(found | secret_values(taken))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in JSON-like data except conditions on jobs (`when`)."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            if key != "when":
-                yield from _texts(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _texts(part)
 
 
 WARM_UP_TIME = "0:30:00"

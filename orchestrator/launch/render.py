@@ -23,11 +23,10 @@ from orchestrator.launch.directives import (
 )
 from orchestrator.launch.run_options import (
     FAILURE_PATTERNS,
-    LAST_ITERATION,
     LOG_TAIL_BYTES,
-    NOT_FINITE,
     FollowedJob,
     Gate,
+    canary_checks,
 )
 from orchestrator.launch.templates import OURS, Explained, Line, Templates, command_lines, templates_in
 from orchestrator.paths import short_name
@@ -104,22 +103,18 @@ def render_queue(
     return templates_in(templates).render("queue.sh.j2", jobs=scripts, lock=str(lock), follows=follows, **_gate(gate))
 
 
-def _gate(gate: Gate | None) -> dict[str, Any]:
+def _gate(gate: Gate | None) -> dict[str, object]:
+    """Return the values of gate.sh.j2."""
     if gate is None:
         return {"has_gate": False}
-    patterns: dict[str, Any] = {
-        "failure_patterns": FAILURE_PATTERNS,
-        "log_tail_bytes": LOG_TAIL_BYTES,
-        "not_finite": NOT_FINITE,
-    }
-    if gate.canary is not None:
-        patterns["last_iteration"] = LAST_ITERATION.format(gate.canary.iterations)
     return {
         "has_gate": True,
         "run_folder": gate.run_folder,
         "stop_after": gate.stop_after,
+        "failure_patterns": FAILURE_PATTERNS,
+        "log_tail_bytes": LOG_TAIL_BYTES,
         "canary": gate.canary,
-        **patterns,
+        "checks": canary_checks(gate.canary) if gate.canary else (),
     }
 
 

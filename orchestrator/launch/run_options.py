@@ -1,7 +1,7 @@
 """Options of a run as requested, the plan that they resolve to, and the check that a job makes before it starts.
 
-A job runs the shell code of templates/gate.sh.j2. `repro` calls `equal_failures` and `has_passed`. Both read the
-records and logs of the run's jobs and use the same patterns, so that they count the same failures.
+A job makes its check in bash (templates/gate.sh.j2). The patterns of this module are rendered into it. `repro` counts
+failures by the same patterns, and has the verdict of a canary.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import ReproError
-from orchestrator.files import open_job_file, read_record, tail_bytes
+from orchestrator.files import read_record, tail_bytes
 from orchestrator.megatron.logs.root_cause_kinds import KINDS, NO_GPU_MEMORY, TIME_LIMIT
 from orchestrator.reading.failure import Failure
 
@@ -31,10 +31,12 @@ FAILURE_PATTERNS: tuple[tuple[str, str], ...] = tuple(
 )
 """Failure classes that the log decides, the most specific first, with their patterns (extended regular expressions)."""
 
-LAST_ITERATION = "iteration +{0}/ *{0} "
-"""Pattern of the last iteration line of a log, for a number of iterations."""
-
-NOT_FINITE = "lm loss: *[-+]?(nan|inf)"
+_LAST_ITERATION = "iteration +{iterations}/ *{iterations} "
+_WORLD = (
+    "using world size: {gpus}, .*tensor-model-parallel size: {tensor_parallel}[^0-9]"
+    ".*pipeline-model-parallel size: {pipeline_parallel}([^0-9]|$)"
+)
+_NOT_FINITE = "number of nan iterations: *[1-9]|(lm loss|grad norm): *[-+]?([nN][aA][nN]|[iI][nN][fF])"
 
 
 class FollowedJob(NamedTuple):
@@ -46,11 +48,44 @@ class FollowedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CanaryJob:
-    """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records."""
+    """The job that must pass its check before the other jobs of a run start. `folder` has its log and its records.
+
+    `nodes_inside` is the number of nodes that must run it inside its image; None without a container.
+    """
 
     label: str
     folder: Path
     iterations: int
+    gpus: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    nodes_inside: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """A pattern (extended regular expression) that a line of a job's file must match, or that no line may match."""
+
+    file: str
+    pattern: str
+    must_match: bool = True
+
+
+def canary_checks(canary: CanaryJob) -> tuple[FileCheck, ...]:
+    """Return what a verified job has in its end record and its log, as far as `grep` can check it.
+
+    The verdict (`reading.verdict`) also compares the other settings of the configuration that ran.
+    """
+    sizes = {"gpus": canary.gpus, "tensor_parallel": canary.tensor_parallel}
+    checks = [
+        FileCheck("end", "^exit_code=0$"),
+        FileCheck("log.txt", _LAST_ITERATION.format(iterations=canary.iterations)),
+        FileCheck("log.txt", _WORLD.format(**sizes, pipeline_parallel=canary.pipeline_parallel)),
+        FileCheck("log.txt", _NOT_FINITE, must_match=False),
+    ]
+    if canary.nodes_inside is not None:
+        checks.insert(1, FileCheck("end", f"^inside_image={canary.nodes_inside}/{canary.nodes_inside}$"))
+    return tuple(checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +119,6 @@ def equal_failures(folders: Iterable[Path]) -> tuple[int, str]:
     """Return the most frequent kind of failure among these job folders, and its count; (0, "") if no job failed."""
     kinds = Counter(filter(None, map(failure_kind, folders)))
     return max(((count, kind) for kind, count in kinds.items()), default=(0, ""))
-
-
-def has_passed(canary: CanaryJob) -> bool:
-    """Return whether a canary passed its check: exit code 0, the last iteration in its log, and finite losses."""
-    last = re.compile(LAST_ITERATION.format(canary.iterations).encode())
-    not_finite, has_last = re.compile(NOT_FINITE.encode()), False
-    try:
-        end, log = read_record(canary.folder / "end"), open_job_file(canary.folder, "log.txt")
-        if end is None or end.exit_code != 0 or log is None:
-            return False
-        with log:
-            for line in log:
-                has_last = has_last or last.search(line) is not None
-                if not_finite.search(line):
-                    return False
-    except (ReproError, OSError):
-        return False
-    return has_last
 
 
 @dataclass(frozen=True, slots=True)

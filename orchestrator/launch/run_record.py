@@ -7,7 +7,7 @@ import platform
 import secrets
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
@@ -17,14 +17,8 @@ import orchestrator
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
-from orchestrator.launch.batches import (
-    profile_secrets,
-)
-from orchestrator.ledger.runs import (
-    NewJob,
-    NewRun,
-)
-from orchestrator.masking import masked_tree, masked_words
+from orchestrator.ledger.runs import NewJob, NewRun
+from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
 
@@ -76,6 +70,32 @@ def git_output(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def profile_secrets(cluster: Cluster) -> frozenset[str]:
+    """Return the values of variables with a secret's name, from `environment:` and, by `env_from:`, from this shell."""
+    profile = cluster.layered.value
+    values: set[str] = set()
+    for name, value in (profile.get("environment") or {}).items():
+        for text in _texts(value):
+            values |= secret_values({str(name): text})
+    for text in _texts(profile):
+        values |= hidden_values(text)
+    shell_values = {name: os.environ[name] for name in cluster.profile.env_from if name in os.environ}
+    return frozenset(values | secret_values(shell_values))
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield every text in JSON-like data except conditions on jobs (`when`)."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if key != "when":
+                yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
 
 
 def new_run_of(

@@ -20,7 +20,7 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
 from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
-from orchestrator.launch.run_options import CanaryJob, RunPlan, has_passed
+from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.submission_files import COMMENT, OwnScript, read_own_script, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
@@ -35,7 +35,7 @@ from orchestrator.ledger.submissions import (
     record_submission,
     under_way_of,
 )
-from orchestrator.ledger.tables import OPEN
+from orchestrator.ledger.tables import FAILED, OPEN
 from orchestrator.reading.failure import Failure
 from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id
@@ -287,12 +287,13 @@ def _reason_to_wait(ledger: Ledger, run_id: str, attempts: Sequence[PendingAttem
     """Return why these jobs cannot be submitted yet: their canary has no id that they could depend on."""
     if run_plan.canary is None or run_plan.canary in {attempt.job_id for attempt in attempts}:
         return None
-    canary = _canary(ledger, run_id, run_plan)
+    canary = canary_row(ledger, run_id, run_plan.canary)
     return "its canary is not in the queue yet" if canary.phase in OPEN and canary.scheduler_id is None else None
 
 
-def _canary(ledger: Ledger, run_id: str, run_plan: RunPlan) -> JobRow:
-    return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == run_plan.canary)
+def canary_row(ledger: Ledger, run_id: str, job_id: str) -> JobRow:
+    """Return the row of the canary of a run."""
+    return next(row for row in job_rows(ledger, run_id=run_id) if row.job_id == job_id)
 
 
 def _dependencies(
@@ -303,12 +304,10 @@ def _dependencies(
     dependencies = [f"afterany:{job_id}" for job_id in run_plan.after]
     dependencies += [f"afterok:{warm_up}" for warm_up, needy in run_plan.warm_ups.items() if jobs & set(needy)]
     if run_plan.canary is not None and run_plan.canary not in jobs:
-        canary = _canary(ledger, run_id, run_plan)
+        canary = canary_row(ledger, run_id, run_plan.canary)
         if canary.phase in OPEN:
             dependencies.append(f"afterok:{canary.scheduler_id}")
-        elif canary.verdict is not None and not has_passed(
-            CanaryJob(canary.label, Path(canary.folder), canary.iterations)
-        ):
+        elif canary.verdict == FAILED:
             return None  # before the verdict its log may not be visible here, and the jobs make this check themselves
     # The limit of an array is its own. Jobs that were cut off it, or share --max-parallel with others, start later.
     before = under_way_of(ledger, run_id, None if run_plan.max_parallel is not None else attempts[0].file)

@@ -208,7 +208,7 @@ def _run_plan(
     if options.canary and (smallest.identity in missing or is_under_way):
         is_new = latest is None or smallest.identity in missing
         folder = folders.job(run_id, smallest.slug) if is_new or latest is None else Path(latest.folder)
-        canary = CanaryJob(smallest.label, folder, smallest.case.training.iterations)
+        canary = _canary_job(smallest, cluster, folder)
     has_gate = canary is not None or options.stop_after is not None
     limit = slurm.max_running if slurm else 1
     return RunPlan(
@@ -219,6 +219,19 @@ def _run_plan(
         canary=smallest.identity if canary else None,
         stop_after=options.stop_after,
         gate=Gate(folders.run(run_id), options.stop_after, canary) if has_gate else None,
+    )
+
+
+def _canary_job(plan: Plan, cluster: Cluster, folder: Path) -> CanaryJob:
+    layout = plan.case.layout
+    return CanaryJob(
+        plan.label,
+        folder,
+        plan.case.training.iterations,
+        layout.gpus,
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        None if cluster.profile.container is None else plan.resources.nodes,
     )
 
 

@@ -1,7 +1,7 @@
-"""Supervision of a run while `repro wait` or `submit --wait` runs. There is no daemon.
+"""Supervision of jobs while `repro wait` or `submit --wait` runs. There is no daemon.
 
-Supervision submits queued attempts when the scheduler has room, submits jobs again that failed for an external reason,
-and applies `--stop-after`.
+Both commands submit queued attempts when the scheduler has room, and cancel the jobs that wait for a failed canary.
+`submit --wait` also submits jobs again that failed for an external reason, and applies `--stop-after`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.errors import ReproError
+from orchestrator.errors import Problem, ReproError
 from orchestrator.launch.cancel import cancel
 from orchestrator.launch.recover import sender_is_alive
-from orchestrator.launch.run_options import RunOptions, equal_failures
-from orchestrator.launch.sbatch import Reporter, send
+from orchestrator.launch.run_options import RunOptions, RunPlan, equal_failures
+from orchestrator.launch.sbatch import Reporter, canary_row, send
 from orchestrator.launch.submit import submit
-from orchestrator.ledger.attempts import job_rows
+from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
+from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import queued_attempts
 from orchestrator.ledger.tables import ENDED, FAILED, OPEN, QUEUED, WAITING
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import MOST_ATTEMPTS, Failure, failure_named
+from orchestrator.reading.job_status import can_never_start, hint_for, wait_reason
 
+LOCAL_WAIT_S = 0.5
+SLURM_WAIT_S = 3.0
+"""Intervals between two reads of the ledger and the logs while a command waits."""
 FULL_QUEUE_RETRY_S = 60.0
 """Interval between submissions to a full queue that none of these jobs has left."""
 
@@ -40,9 +45,12 @@ class Backlog:
         self._jobs_in_queue: int | None = None
         self._tried_at = 0.0
         self._has_named_others = False
+        self._canaries = Canaries(ledger)
 
     def submit_what_fits(self, rows: Sequence[JobRow]) -> None:
         """Submit queued attempts. Call this after each poll of the scheduler, with the current rows."""
+        for message in self._canaries.cancel_dependents(rows):
+            self._notify(message)
         queued = {row.attempt_id for row in rows if row.state == QUEUED}
         jobs_in_queue = sum(row.phase in OPEN and row.state != QUEUED for row in rows)
         has_room = self._jobs_in_queue is None or jobs_in_queue < self._jobs_in_queue
@@ -71,6 +79,39 @@ class Backlog:
         if count and not self._has_named_others:
             self._has_named_others = True
             self._notify(f"note: {count} of these jobs belong to another user, whose `repro wait` submits them")
+
+
+class Canaries:
+    """Canaries of runs. Their verdict decides: a job checks only a part of it before it starts."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._of_run: dict[str, str | None] = {}
+
+    def cancel_dependents(self, rows: Sequence[JobRow]) -> list[str]:
+        """Cancel submitted jobs whose canary ran in another configuration than planned; return the messages.
+
+        The jobs' own check covers a part of the configuration. After any other failure it keeps them from starting.
+        """
+        submitted = [row for row in rows if row.phase == WAITING and row.state != QUEUED]
+        waiting = [row for row in submitted if self._ledger.is_own(row.user)]
+        messages = []
+        for run_id in dict.fromkeys(row.run_id for row in waiting):
+            canary_id = self._canary_of(run_id)
+            canary = canary_row(self._ledger, run_id, canary_id) if canary_id is not None else None
+            if canary is None or canary.verdict != FAILED or canary.failure != str(Failure.CONFIGURATION):
+                continue
+            dependents = [row for row in waiting if row.run_id == run_id]
+            cancel(self._ledger, dependents)
+            self._of_run[run_id] = None  # asked once
+            count = f"{len(dependents)} that had not started are cancelled"
+            messages.append(f"the canary, {canary.label}, failed ({canary.failure}): {count}")
+        return messages
+
+    def _canary_of(self, run_id: str) -> str | None:
+        if run_id not in self._of_run:
+            self._of_run[run_id] = RunPlan.from_json(run_record(self._ledger, run_id).run_options).canary
+        return self._of_run[run_id]
 
 
 class RunSupervisor:
@@ -154,3 +195,74 @@ def stop_if_due(ledger: Ledger, rows: Sequence[JobRow], stop_after: int) -> str 
         return None
     cancel(ledger, waiting)
     return f"{count} jobs failed ({kind}): {len(waiting)} that had not started are cancelled"
+
+
+def wait_for(
+    update: Callable[[], RefreshResult],
+    rows: Callable[[], list[JobRow]],
+    after_update: Callable[[], None],
+    notify: Callable[[str], None],
+    progress: Callable[[Sequence[JobRow]], None],
+) -> None:
+    """Return when all these jobs have ended or the open ones can never start; report what stops them.
+
+    `update` asks the scheduler and reads the logs. `progress` gets the rows after each update.
+    """
+    reported: set[str] = set()
+    while True:
+        for complaint in update().complaints:
+            if complaint not in reported:
+                reported.add(complaint)
+                notify(f"note: {complaint}")
+        after_update()
+        current = rows()
+        progress(current)
+        open_rows = [row for row in current if row.phase in OPEN]
+        if not open_rows or _is_stuck(open_rows):
+            break
+        time.sleep(SLURM_WAIT_S if all(row.scheduler == "slurm" for row in open_rows) else LOCAL_WAIT_S)
+    for line in obstacles(open_rows):
+        notify(line)
+
+
+class FollowedJobs:
+    """Jobs and their current rows. The row of a job that has ended is read once, however long the others take."""
+
+    def __init__(self, ledger: Ledger, rows: Sequence[JobRow]) -> None:
+        self._ledger = ledger
+        self._rows = {row.job_id: row for row in rows}
+
+    def rows(self) -> list[JobRow]:
+        """Return the current rows in the order of the first ones."""
+        open_rows = {row.job_id: row for row in job_rows(self._ledger, only_open=True) if row.job_id in self._rows}
+        for job_id, row in self._rows.items():
+            if job_id in open_rows:
+                self._rows[job_id] = open_rows[job_id]
+            elif row.phase in OPEN or row.verdict is None:
+                same = job_rows(self._ledger, job_prefix=job_id)
+                self._rows[job_id] = next(other for other in same if other.job_id == job_id)
+        return list(self._rows.values())
+
+
+def obstacles(rows: Sequence[JobRow]) -> list[str]:
+    """Return a line for each obstacle that keeps open jobs from starting, with the hint."""
+    groups: dict[tuple[bool, str | None], list[JobRow]] = {}
+    for row in rows:
+        groups.setdefault((row.state == QUEUED, row.reason), []).append(row)
+    return [_obstacle(group) for group in groups.values()]
+
+
+def _obstacle(rows: Sequence[JobRow]) -> str:
+    row, reason = rows[0], wait_reason(rows[0])
+    name = f"{row.job_id} ({row.label})" if len(rows) == 1 else f"{len(rows)} jobs, first {row.job_id} ({row.label})"
+    if reason is not None:
+        return str(Problem(f"{row.reason}: {reason.meaning}", f"{name}:", hint_for(reason, *rows)))
+    because = f" ({row.reason})" if row.reason else ""
+    hint = f"repro wait {row.job_id} submits it when there is room"
+    return str(Problem(f"queued, not submitted yet{because}", f"{name}:", hint))
+
+
+def _is_stuck(rows: Sequence[JobRow]) -> bool:
+    """Return whether every submitted job can never start. Queued jobs wait for room behind these."""
+    queued = [row for row in rows if row.state == QUEUED]
+    return len(queued) < len(rows) and all(can_never_start(row) for row in rows if row.state != QUEUED)

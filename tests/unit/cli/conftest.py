@@ -28,7 +28,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def repro(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
-    monkeypatch.setattr("orchestrator.launch.wait.LOCAL_WAIT_S", 0.05)
+    monkeypatch.setattr("orchestrator.launch.supervise.LOCAL_WAIT_S", 0.05)
     return Caller(site, monkeypatch, capsys)
 
 

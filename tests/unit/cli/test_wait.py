@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.launch.wait import FollowedJobs, wait_for
+from orchestrator.launch.supervise import FollowedJobs, wait_for
 from orchestrator.ledger.attempts import RefreshResult, job_rows
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import Run, RunJob
@@ -19,7 +19,7 @@ HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 @pytest.fixture
 def made(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> MadeJobs:
-    monkeypatch.setattr("orchestrator.launch.wait.SLURM_WAIT_S", 0.0)
+    monkeypatch.setattr("orchestrator.launch.supervise.SLURM_WAIT_S", 0.0)
     return MadeJobs.make(repro, monkeypatch)
 
 
@@ -192,7 +192,7 @@ def test_of_jobs_that_have_ended_the_ledger_is_asked_no_more_and_a_new_attempt_i
         asked.append(chosen)
         return job_rows(ledger, **chosen)
 
-    monkeypatch.setattr("orchestrator.launch.wait.job_rows", counting)
+    monkeypatch.setattr("orchestrator.launch.supervise.job_rows", counting)
     followed.rows()
     assert asked == [{"only_open": True}]
     made.ends("b-id", "FAILED", "failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -20,13 +21,14 @@ from orchestrator.launch.run_options import (
     CanaryJob,
     FollowedJob,
     Gate,
+    canary_checks,
     equal_failures,
     failure_kind,
-    has_passed,
 )
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.reading.failure import Ending, Failure, failure_of
 from orchestrator.reading.logs import log_blocks
+from orchestrator.reading.parse import read_log
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES, plain_slurm, plans
 from tests.unit.render.standing import Stage, sited, with_words
@@ -237,41 +239,58 @@ def test_a_link_in_the_place_of_a_record_counts_for_nobody(tmp_path: Path) -> No
 
 # ---- --canary ------------------------------------------------------------------------------------------------
 
+WORLD = (
+    "using world size: {}, data-parallel size: 1, context-parallel size: 1, tensor-model-parallel size: {}, "
+    "pipeline-model-parallel size: {}\n"
+)
+RAN = WORLD.format(16, 8, 2)
+GOOD = RAN + ITERATION.format(7, 8, "6.9E+00") + ITERATION.format(8, 8, "6.8E+00")
+IN_IMAGE = "inside_image={}/2\n"
 
-def canary(run: Run, log: str = "", code: int | None = 0) -> Gate:
-    """The first job of the run; `code` is how it ended, None where it has not."""
+
+def canary(run: Run, log: str = "", code: int | None = 0, nodes_inside: int | None = None, record: str = "") -> Gate:
+    """The first job of the run; `code` is its exit code, None if it has not ended."""
     folder = run.job("the 'smallest'", code or 0)
     (folder / "log.txt").write_text(log)
+    script = folder / "job.sh"
+    script.write_text(script.read_text().replace("pid=$$ >", f"pid=$$ {shlex.quote(record.strip())} >"))
     if code is None:
-        (folder / "job.sh").write_text("#!/bin/bash\nexit 0\n")
-    return Gate(run.folder, canary=CanaryJob("pp=1 'x'", folder, 8))
+        script.write_text("#!/bin/bash\nexit 0\n")
+    return Gate(run.folder, canary=CanaryJob("pp=1 'x'", folder, 8, 16, 8, 2, nodes_inside))
 
 
-GOOD = ITERATION.format(7, 8, "6.9E+00") + ITERATION.format(8, 8, "6.8E+00")
-
-
-def test_once_the_canary_is_verified_the_others_start(run: Run) -> None:
-    gate = canary(run, f"0: prefix\n{GOOD}")
+@pytest.mark.parametrize("nodes_inside", [None, 2])
+def test_once_the_canary_is_verified_the_others_start(run: Run, nodes_inside: int | None) -> None:
+    gate = canary(run, f"0: prefix\n{GOOD}", 0, nodes_inside, IN_IMAGE.format(2) if nodes_inside else "")
     run.job("b")
     run.start(gate)
     assert run.ran() == ["the 'smallest'", "b"]
-    assert gate.canary is not None and has_passed(gate.canary)
 
 
 @pytest.mark.parametrize(
     ("log", "code"),
     [
         ("", 0),
-        (ITERATION.format(7, 8, "6.9E+00"), 0),
-        (ITERATION.format(8, 80, "6.9E+00"), 0),
-        (ITERATION.format(18, 18, "6.9E+00"), 0),
-        (ITERATION.format(7, 8, "nan") + ITERATION.format(8, 8, "6.8E+00"), 0),
-        (ITERATION.format(7, 8, "-inf") + ITERATION.format(8, 8, "6.8E+00"), 0),
+        (RAN + ITERATION.format(7, 8, "6.9E+00"), 0),
+        (RAN + ITERATION.format(8, 80, "6.9E+00"), 0),
+        (RAN + ITERATION.format(18, 18, "6.9E+00"), 0),
+        (GOOD.replace("6.9E+00", "nan"), 0),
+        (GOOD.replace("6.9E+00", "-inf"), 0),
+        (GOOD.replace("6.9E+00", "INF"), 0),
+        (GOOD.replace("loss scale", "grad norm: inf | loss scale"), 0),
+        (GOOD + " | number of nan iterations:   1 |\n", 0),
+        (GOOD.replace(RAN, ""), 0),
+        (GOOD.replace(RAN, WORLD.format(1, 8, 2)), 0),
+        (GOOD.replace(RAN, WORLD.format(16, 4, 2)), 0),
+        (GOOD.replace(RAN, WORLD.format(16, 8, 1)), 0),
         (GOOD, 1),
         (GOOD, 95),
         (GOOD, None),
     ],
-    ids=["no log", "short", "of another length", "of yet another", "nan", "inf", "failed", "not started", "no end"],
+    ids=[
+        *("no log", "short", "of another length", "of yet another", "nan", "inf", "INF", "norm", "nan iteration"),
+        *("no world size", "lone ranks", "other tensor size", "other pipeline size", "failed", "not started", "no end"),
+    ],
 )
 def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run, log: str, code: int | None) -> None:
     gate = canary(run, log, code)
@@ -280,7 +299,32 @@ def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run,
     assert run.ran() in (["the 'smallest'"], [])
     for folder in others:
         was_not_started(run, folder, "its canary, pp=1 'x', was not verified")
-    assert gate.canary is not None and not has_passed(gate.canary)
+
+
+@pytest.mark.parametrize("record", ["", IN_IMAGE.format(1)], ids=["no proof", "one of two nodes"])
+def test_a_canary_that_ran_outside_its_image_keeps_the_others_from_starting(run: Run, record: str) -> None:
+    gate = canary(run, GOOD, 0, 2, record)
+    other = run.job("b")
+    run.start(gate)
+    was_not_started(run, other, "its canary, pp=1 'x', was not verified")
+
+
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda log: log.stem)
+def test_the_check_of_a_canary_finds_in_a_real_log_what_the_verdict_finds(tmp_path: Path, log: Path) -> None:
+    """Last iteration, sizes and finite numbers, each asked of the parsers and of grep."""
+    report, text = read_log(log.read_bytes()), log.read_bytes()
+    world, last = report.world, report.last_iteration or 0
+    sizes = (world.world_size, world.tensor_parallel, world.pipeline_parallel) if world else (1, 1, 1)
+    (tmp_path / "log.txt").write_bytes(text)
+    checks = [one for one in canary_checks(CanaryJob("x", tmp_path, last, *sizes)) if one.file == "log.txt"]
+    matches = [
+        subprocess.run(["grep", "-aEqs", check.pattern, tmp_path / "log.txt"], env={"LC_ALL": "C"}).returncode == 0
+        for check in checks
+    ]
+    has_odd_lines = log.stem in ("damaged-lines", "numbers-that-cannot-be")
+    planned = re.search(rb"iteration +%d/ *%d \|" % (last, last), text) is not None
+    assert matches[:2] == [planned, world is not None]
+    assert has_odd_lines or matches[2] is any(not line.is_finite for line in report.iterations)
 
 
 def test_a_canary_that_runs_in_another_runs_folder_is_looked_for_there(run: Run) -> None:

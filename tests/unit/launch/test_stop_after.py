@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orchestrator.identity import user_name
-from orchestrator.launch.supervise import stop_if_due
+from orchestrator.launch.run_options import RunPlan
+from orchestrator.launch.supervise import Canaries, stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows
 from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.runs import record_run_options
 from orchestrator.ledger.submissions import record_submission
 from orchestrator.ledger.tables import ENDED, FAILED, NEVER_SUBMITTED, QUEUED, RUNNING, VERIFIED, WAITING, Attempt
 from orchestrator.reading.failure import Failure
@@ -154,3 +155,39 @@ def test_what_waits_its_turn_is_withdrawn_without_a_word_to_the_scheduler(ledger
     assert cancelled == []
     assert [(row.state, row.failure) for row in job_rows(ledger)[4:]] == [(NEVER_SUBMITTED, "cancelled")] * 2
     assert stop(ledger, 2) is None, "said once"
+
+
+# ---- jobs that wait for a canary -----------------------------------------------------------------------------
+
+
+def with_canary(ledger: Ledger) -> None:
+    """Job `a` is the canary of the run."""
+    record_run_options(ledger, job_rows(ledger)[0].run_id, RunPlan(canary="a-id").as_json())
+
+
+def test_jobs_that_wait_for_a_canary_in_another_configuration_are_cancelled_once(
+    ledger: Ledger, cancelled: list[str]
+) -> None:
+    with_canary(ledger)
+    canaries = Canaries(ledger)
+    assert canaries.cancel_dependents(job_rows(ledger)) == []
+    fails(ledger, "a", Failure.CONFIGURATION)
+    update(ledger, "b", phase=RUNNING, state="RUNNING")
+    message = "the canary, a, failed (configuration): 4 that had not started are cancelled"
+    assert canaries.cancel_dependents(job_rows(ledger)) == [message]
+    assert sorted(cancelled) == ["17_2", "17_3", "17_4", "17_5"]
+    assert canaries.cancel_dependents(job_rows(ledger)) == []
+
+
+@pytest.mark.parametrize("failure", [Failure.PROGRAM, Failure.NUMBERS])
+def test_jobs_that_stop_themselves_after_a_failed_canary_are_not_cancelled(
+    ledger: Ledger, cancelled: list[str], failure: Failure
+) -> None:
+    with_canary(ledger)
+    fails(ledger, "a", failure)
+    assert Canaries(ledger).cancel_dependents(job_rows(ledger)) == [] and cancelled == []
+
+
+def test_without_a_canary_a_failed_job_cancels_no_other(ledger: Ledger, cancelled: list[str]) -> None:
+    fails(ledger, "a", Failure.CONFIGURATION)
+    assert Canaries(ledger).cancel_dependents(job_rows(ledger)) == [] and cancelled == []

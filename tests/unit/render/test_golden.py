@@ -111,7 +111,7 @@ def _scripts(*names: str) -> list[Script]:
     return [Script(RUN / name / "job.sh", RUN / name) for name in names]
 
 
-GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20))
+GATE = Gate(RUN, stop_after=2, canary=CanaryJob("pp=1 'quoted'", RUN / "a b", 20, 8, 2, 4, 1))
 
 
 def _gated_array() -> str:

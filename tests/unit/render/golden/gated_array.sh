@@ -52,12 +52,14 @@ may_start() {
     not_started "$count jobs of this run have failed in the same way: $kind"
     return 1
   fi
-  # The canary passes if it ended with 0, its log has the last iteration, and each loss is a finite number.
+  # The canary passes if its end record and its log have what a verified job has.
   local canary='/runs/20261121-092041-bd57/a b'
   if [ "$folder" != "$canary" ] && { ! plain "$canary/end" || ! plain "$canary/log.txt" ||
-    ! grep -Eqs '^exit_code=0$' "$canary/end" ||
-    ! grep -Eqs 'iteration +20/ *20 ' "$canary/log.txt" ||
-    grep -Eqs 'lm loss: *[-+]?(nan|inf)' "$canary/log.txt"; }; then
+    ! LC_ALL=C grep -aEqs '^exit_code=0$' "$canary/end" ||
+    ! LC_ALL=C grep -aEqs '^inside_image=1/1$' "$canary/end" ||
+    ! LC_ALL=C grep -aEqs 'iteration +20/ *20 ' "$canary/log.txt" ||
+    ! LC_ALL=C grep -aEqs 'using world size: 8, .*tensor-model-parallel size: 2[^0-9].*pipeline-model-parallel size: 4([^0-9]|$)' "$canary/log.txt" ||
+    LC_ALL=C grep -aEqs 'number of nan iterations: *[1-9]|(lm loss|grad norm): *[-+]?([nN][aA][nN]|[iI][nN][fF])' "$canary/log.txt"; }; then
     not_started 'its canary, ''pp=1 '"'"'quoted'"'"''', was not verified'
     return 1
   fi
