@@ -16,8 +16,7 @@ from orchestrator.files import private_folder
 from orchestrator.job_spec import Resources
 from orchestrator.launch.render import Script, render_array, render_job, render_queue
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.run_record import profile_secrets
-from orchestrator.launch.submission_files import file_name
+from orchestrator.launch.run_record import file_name, profile_secrets
 from orchestrator.ledger.rows import LatestAttempt
 from orchestrator.ledger.runs import Missing, NewAttempt
 from orchestrator.ledger.tables import QUEUED
@@ -98,7 +97,7 @@ def batches_of(
     if not cluster.is_slurm:
         yield Batch(tuple(plans), ())
         return
-    groups: dict[Any, list[Plan]] = {}
+    groups: dict[tuple[Resources, tuple[str, ...], bool], list[Plan]] = {}
     for plan in plans:
         options = _options(plan, missing[plan.identity].before, failed)
         groups.setdefault((plan.resources, options, plan.identity == run_plan.canary), []).append(plan)

@@ -11,8 +11,8 @@ from orchestrator.identity import NotOwn, require_own_folder, user_name
 from orchestrator.launch.executors import LocalScriptJob
 from orchestrator.launch.recover import is_being_made, is_here
 from orchestrator.launch.refresh import is_record_of, sees_jobs_of
+from orchestrator.launch.run_record import sent_of_run
 from orchestrator.launch.sbatch import comment_of, mark_cancelled
-from orchestrator.launch.submission_files import sent_of_run
 from orchestrator.ledger.attempts import lost_attempts, record_asked
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow

@@ -26,7 +26,7 @@ from submitit.slurm.slurm import SlurmExecutor
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record, tail_bytes
 from orchestrator.slurm.command import unreachable_from
-from orchestrator.slurm.rejections import explain_rejection, is_for_want_of_room
+from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of
 
 # They select the cluster and authenticate the user, also for squeue and scancel.

@@ -32,7 +32,7 @@ from orchestrator.planning.plan import Plan, check_case, plan_cases, refusal_pro
 from orchestrator.planning.target import Target
 from orchestrator.slurm.command import run_slurm
 from orchestrator.slurm.query import require_controller
-from orchestrator.slurm.rejections import explain_rejection, own_words
+from orchestrator.slurm.reasons import explain_rejection, own_words
 from orchestrator.slurm.site import parse_options
 from orchestrator.text import counted
 

@@ -14,8 +14,8 @@ from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, read_record, tail_bytes
 from orchestrator.identity import Location, place_of, seconds_since_boot, start_ticks, this_machine_identity
 from orchestrator.launch.executors import began_at, find_process, is_alive
+from orchestrator.launch.run_record import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.launch.sbatch import comment_of, keep_first_cancel_rest
-from orchestrator.launch.submission_files import COMMENT, SentJob, SentRecord, sent_of_run
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.runs import NewJob, run_ids

@@ -1,10 +1,13 @@
-"""Contents of a run in the ledger: who submitted what from which code, and the configuration of each job."""
+"""Records of a run: its contents in the ledger, and its scripts and submissions in its folder."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
 import secrets
+import shlex
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,9 +18,14 @@ from pathlib import Path
 
 import orchestrator
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
+from orchestrator.errors import Problem, ReproError
+from orchestrator.files import private_folder, read_job_file
+from orchestrator.identity import own_start_ticks, read_own_file, require_own_folder, this_machine_identity, user_name
 from orchestrator.job_spec import JobSpec
+from orchestrator.ledger.database import Ledger
+from orchestrator.ledger.rows import PendingAttempt
 from orchestrator.ledger.runs import NewJob, NewRun
+from orchestrator.ledger.tables import SchedulerKind
 from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
@@ -150,3 +158,185 @@ def new_jobs(plans: Sequence[Plan], cluster: Cluster) -> list[NewJob]:
 def new_run_id() -> str:
     """Return a new run id. Ids sort by time, and two runs of one second differ."""
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+JOB_SCRIPT = "job.sh"
+_SEVERAL = re.compile(r"(?P<digest>[0-9a-f]{64})\.(?:array|queue)\.sh|[0-9a-f]{16}\.(?:array|queue)\.sh")
+"""Names of array and queue files. Files of older releases have a random number instead of a digest."""
+_OPTION = re.compile(r"--exclude=[A-Za-z0-9_.,\[\]-]+|--begin=now\+[0-9]+")
+"""Options of sbatch that an attempt can have. Others could run a program, as `--export=ALL,LD_PRELOAD=...` does."""
+_FIRST, _LAST = "\njobs=( # script and folder\n", "\n)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnScript:
+    """Script that was read and checked. `arguments` are its command line arguments."""
+
+    file: Path
+    text: str
+    arguments: tuple[str, ...]
+
+
+def file_name(text: str, kind: str) -> str:
+    """Return the name of an array or queue file with this text: the digest in it shows a later change."""
+    return f"{_sha256(text.encode())}.{kind}.sh"
+
+
+def read_own_script(ledger: Ledger, turns: Sequence[PendingAttempt]) -> OwnScript:
+    """Return the file that these attempts share; ReproError where it must not run as the current user."""
+    foreign = next((turn for turn in turns if not ledger.is_own(turn.user)), None)
+    if foreign is not None:
+        whose = foreign.user or "an unknown user"
+        raise _refused(Path(foreign.file), f"is a script of {whose}")
+    for turn in turns:
+        for option in turn.options:
+            if not _OPTION.fullmatch(option):
+                raise _refused(Path(turn.file), f"has the unknown option {option!r}")
+    file = Path(turns[0].file)
+    read = read_own_file(file, ledger.runs)
+    if file.name == JOB_SCRIPT and len(turns) == 1 and turns[0].array_index is None:
+        _require_digest(file, read, turns[0].script_sha256)
+        _require_folder(file, str(file.parent), turns[0])
+        # The folder as an argument marks a submitted script: a second copy of it does not start.
+        return OwnScript(file, _text(file, read), (turns[0].folder,))
+    name = _SEVERAL.fullmatch(file.name)
+    if name is None or file.parent.name != "submissions":
+        raise _refused(file, "is not a script that repro writes for a scheduler")
+    if name["digest"] is not None:
+        _require_digest(file, read, name["digest"])
+    text = _text(file, read)
+    _require_elements(ledger, file, text, turns)
+    return OwnScript(file, text, ())
+
+
+def _require_elements(ledger: Ledger, file: Path, text: str, turns: Sequence[PendingAttempt]) -> None:
+    """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
+    jobs = _jobs(text)
+    checked: set[tuple[str, str]] = set()
+    for turn in turns:
+        if turn.array_index is None or not 0 <= turn.array_index < len(jobs):
+            raise _refused(file, f"has no element {turn.array_index}")
+        script, folder = jobs[turn.array_index]
+        _require_folder(file, folder, turn)
+        require_own_folder(Path(folder), ledger.runs)
+        if (script, turn.script_sha256) not in checked:  # repeats share a script
+            _require_digest(Path(script), read_own_file(Path(script), ledger.runs), turn.script_sha256)
+            checked.add((script, turn.script_sha256))
+
+
+def _jobs(text: str) -> list[tuple[str, str]]:
+    """Return the script and the folder of each job that an array or queue file lists."""
+    listed = text.partition(_FIRST)[2].partition(_LAST)[0]
+    try:
+        words = shlex.split(listed)
+    except ValueError:  # an open quote
+        return []
+    return list(zip(words[::2], words[1::2], strict=False))
+
+
+def _require_folder(file: Path, folder: str, turn: PendingAttempt) -> None:
+    if folder != turn.folder:
+        raise _refused(file, f"writes to {folder}, and the ledger contains {turn.folder}")
+
+
+def _require_digest(file: Path, read: bytes, expected: str) -> None:
+    if _sha256(read) != expected:
+        raise _refused(file, "was changed after it was written")
+
+
+def _text(file: Path, read: bytes) -> str:
+    try:
+        return read.decode()
+    except UnicodeDecodeError:
+        raise _refused(file, "is not UTF-8 text") from None
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _refused(file: Path, why: str) -> ReproError:
+    return ReproError(Problem(f"{why}, so it is not run", f"{file}:", "run repro submit again to write a new script"))
+
+
+COMMENT = "repro:"
+"""Start of the comment of a Slurm job; the token follows."""
+
+_FOLDER, _SUFFIX = "submissions", ".sent"
+
+
+@dataclass(frozen=True, slots=True)
+class SentJob:
+    """Job of a submission. `element` is its index in the array or queue; None for a single script."""
+
+    job_id: str
+    element: int | None
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SentRecord:
+    """Record of a submission: its token, the submitting host, and the name of the submitted file."""
+
+    token: str
+    scheduler: SchedulerKind
+    host: str
+    file: str
+    jobs: tuple[SentJob, ...]
+
+
+def write_sent(run: Path, turns: Sequence[PendingAttempt], token: str) -> None:
+    """Write the record of a submission before the scheduler is called; ReproError if that fails."""
+    lines = [
+        f"token={token}",
+        f"scheduler={turns[0].scheduler}",
+        f"host={socket.gethostname()}",
+        f"file={Path(turns[0].file).name}",
+    ]
+    lines += [
+        f"job={turn.job_id} {'-' if turn.array_index is None else turn.array_index} {Path(turn.folder).name}"
+        for turn in turns
+    ]
+    path = run / _FOLDER / f"{token}{_SUFFIX}"
+    try:
+        private_folder(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    except OSError as error:
+        raise ReproError(Problem(f"cannot be written ({error.strerror})", f"{path}:")) from None
+
+
+def read_sent(run: Path, token: str) -> SentRecord | None:
+    """Return the record of the submission with this token; None if the run has none, or none that can be read."""
+    try:
+        text = (read_job_file(run / _FOLDER, f"{token}{_SUFFIX}") or b"").decode()
+    except (ReproError, UnicodeDecodeError):
+        return None
+    pairs = [line.split("=", 1) for line in text.splitlines() if "=" in line]
+    fields = {name: value for name, value in pairs if name != "job"}
+    try:
+        jobs = tuple(_job(run, value) for name, value in pairs if name == "job")
+        scheduler: SchedulerKind = "slurm" if fields["scheduler"] == "slurm" else "local"
+        return SentRecord(fields["token"], scheduler, fields["host"], fields["file"], jobs)
+    except (KeyError, ValueError):
+        return None
+
+
+def sent_of_run(run: Path) -> Iterator[SentRecord]:
+    """Yield the records of submissions in a run folder; nothing if it cannot be read."""
+    try:
+        names = sorted(path.name for path in (run / _FOLDER).iterdir() if path.name.endswith(_SUFFIX))
+    except OSError:
+        return
+    for name in names:
+        record = read_sent(run, name.removesuffix(_SUFFIX))
+        if record is not None:
+            yield record
+
+
+def _job(run: Path, text: str) -> SentJob:
+    job_id, element, folder = text.split(" ", 2)
+    if "/" in folder or folder in ("", ".", ".."):
+        raise ValueError(folder)
+    return SentJob(job_id, None if element == "-" else int(element), run / folder)

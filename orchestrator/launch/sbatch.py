@@ -21,7 +21,7 @@ from orchestrator.files import FOLDER_MODE, Unreadable
 from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.submission_files import COMMENT, OwnScript, read_own_script, write_sent
+from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow, PendingAttempt

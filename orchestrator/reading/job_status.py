@@ -20,7 +20,7 @@ from orchestrator.ledger.rows import JobSummary
 from orchestrator.ledger.tables import FAILED, QUEUED, RUNNING, SUBMITTING, VERIFIED, WAITING, field_values
 from orchestrator.paths import short_name
 from orchestrator.reading.statistics import TAIL_BYTES, Progress, host_bound_reason, progress
-from orchestrator.slurm.pending_reasons import WaitReason, explain_reason
+from orchestrator.slurm.reasons import WaitReason, explain_reason
 from orchestrator.text import utc_stamp
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from orchestrator.slurm import query
 from orchestrator.slurm.command import AccountingUnreachable, CommandResult, run_slurm
-from orchestrator.slurm.pending_reasons import explain_reason
 from orchestrator.slurm.query import (
     QueryAnswer,
     ask_accounting,
@@ -22,6 +21,7 @@ from orchestrator.slurm.query import (
     find_by_comment,
     query_jobs,
 )
+from orchestrator.slurm.reasons import explain_reason
 from orchestrator.slurm.records import JobRecord
 from orchestrator.slurm.states import Phase
 from tests.slurm.accounting import OTHER_USER

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import Unreachable
 from orchestrator.slurm.command import run_slurm
-from orchestrator.slurm.rejections import explain_rejection
+from orchestrator.slurm.reasons import explain_rejection
 from tests.slurm.cluster import SlurmCluster
 
 pytestmark = pytest.mark.usefixtures("slurm_cluster")

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa

@@ -17,8 +17,8 @@ from orchestrator.clusters.resolve import Cluster, find_cluster
 from orchestrator.errors import ReproError
 from orchestrator.launch import sbatch
 from orchestrator.launch.executors import SlurmScriptExecutor
+from orchestrator.launch.run_record import OwnScript
 from orchestrator.launch.sbatch import Reporter, send
-from orchestrator.launch.submission_files import OwnScript
 from orchestrator.launch.submit import submit
 from orchestrator.launch.supervise import Backlog
 from orchestrator.ledger.attempts import job_rows

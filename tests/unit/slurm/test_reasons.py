@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.pending_reasons import WaitReason, explain_reason
+from orchestrator.slurm.reasons import WaitReason, explain_reason
 
 # All words of job_state_reason.c in releases 20.11, 24.11 and 26.05: limits of each resource ...
 THINGS = ("BB", "Billing", "CPU", "Cpu", "Energy", "GRES", "License", "Mem", "Memory", "Node", "Unknown")

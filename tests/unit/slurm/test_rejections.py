@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.slurm.rejections import explain_rejection
+from orchestrator.slurm.reasons import explain_rejection
 
 B = "sbatch: error: Batch job submission failed: "
 E = "sbatch: error: "
