@@ -20,6 +20,7 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster, find_cluster, recorded_cluster
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.files import private_folder
+from orchestrator.identity import NotOwn, require_own_folder
 from orchestrator.launch.batches import (
     Batch,
     FailedNodes,
@@ -42,8 +43,8 @@ from orchestrator.ledger.runs import Disposition, Missing, Recorded, latest_atte
 from orchestrator.ledger.submissions import queued_attempts, record_never_submitted
 from orchestrator.ledger.tables import FAILED, LOST, OPEN, QUEUED, VERIFIED
 from orchestrator.paths import Folders, short_name
-from orchestrator.planning.batch_plan import trained_for
-from orchestrator.planning.plan import Plan, plan_cases, repeated, run_with
+from orchestrator.planning.batch_plan import with_iterations
+from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workload
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
@@ -328,8 +329,9 @@ def plan_again(folders: Folders, rows: Sequence[JobRow], cluster: str | None, ne
     names = {row.case_name for row in rows}
     cases = expand(entry, first.scale)
     if first.workload not in {case.workload for case in cases}:
-        cases = run_with(cases, first.workload)
-    chosen = [trained_for(case, first.iterations) for case in cases if case.name in names]  # a budget may have cut them
+        cases = replace_workload(cases, first.workload)
+    # A time budget may have changed the number of iterations.
+    chosen = [with_iterations(case, first.iterations) for case in cases if case.name in names]
     plans = repeated(plan_cases(entry, chosen, profile, folders), max(row.repeat for row in rows)) if chosen else []
     by_id = {plan.identity: plan for plan in plans}
     for row in rows:

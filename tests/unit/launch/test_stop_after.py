@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orchestrator.identity import user_name
 from orchestrator.launch.run_options import RunPlan
 from orchestrator.launch.supervise import Canaries, stop_if_due
 from orchestrator.ledger.attempts import asked_to_end, job_rows
