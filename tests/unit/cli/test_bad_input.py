@@ -59,7 +59,7 @@ def change(file: Path, old: str, new: str) -> None:
             ["repro: --where dp=2: no such case. Hint: there are dp: 1"],
         ),
         ("status figure-133", None),
-        ("status --where pp=x", None),
+        ("status --where pp=x", ["repro: --where pp=x: input should be a valid integer"]),
         ("logs 0123", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]),
         ("cancel figure-13", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local"]),
         ("collect", ["repro: nothing was submitted yet. Hint: repro submit figure-13 --cluster local --wait"]),
