@@ -24,7 +24,7 @@ def flops_per_iteration(model: ModelShape, global_batch_size: int, recompute_all
     recomputation, `F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h))`, and `72 B s l h^2 (1 + s/(6h) + V/(12 l h))` without
     its second forward pass. Alpa's benchmark (OSDI'22) divides the same two counts by its step time.
     """
-    layers = _weight_flops_per_token(model, _active_ffn_weights(model)) + _attention_flops_per_token(model)
+    layers = _weight_flops_per_token(model) + _attention_flops_per_token(model)
     passes = 4 if recompute_all else 3
     return global_batch_size * model.seq * (passes * model.layers * layers + 3 * _logit_flops_per_token(model))
 
@@ -50,7 +50,7 @@ def computed_flops_per_iteration(
     gives these numbers (tests/training/test_flops.py).
     """
     attention = _attention_flops_per_token(model) / (2 if causal_attention else 1)
-    weights = _weight_flops_per_token(model, _active_ffn_weights(model))
+    weights = _weight_flops_per_token(model)
     layer = 3 * (weights + attention)
     if recompute == "full":
         layer += weights + attention - (_last_product_flops_per_token(model) if skips_last_product else 0)
@@ -70,7 +70,7 @@ def model_flops_per_token(model: ModelShape) -> float:
     is unconfirmed. PaLM's MFU, with attention in full, is `flops_per_iteration` without recomputation (SC21's 72 in
     place of 96).
     """
-    layer = _weight_flops_per_token(model, _active_ffn_weights(model)) + _attention_flops_per_token(model) / 2
+    layer = _weight_flops_per_token(model) + _attention_flops_per_token(model) / 2
     return 3 * (model.layers * layer + _logit_flops_per_token(model))
 
 
@@ -94,9 +94,9 @@ def days(flops: float, gpus: int, tflops_per_gpu: float) -> float:
     return flops / (gpus * tflops_per_gpu * 1e12) / SECONDS_PER_DAY
 
 
-def _weight_flops_per_token(model: ModelShape, ffn_weights: int) -> int:
-    """Return the forward FLOPs of one layer's matrices."""
-    return 2 * (model.attention_weights() + ffn_weights)
+def _weight_flops_per_token(model: ModelShape) -> int:
+    """Return the forward FLOPs of one layer's matrices, with the experts that a token visits."""
+    return 2 * (model.attention_weights() + model.active_experts * model.expert_weights())
 
 
 def _attention_flops_per_token(model: ModelShape) -> int:
@@ -111,15 +111,4 @@ def _logit_flops_per_token(model: ModelShape) -> int:
 
 def _last_product_flops_per_token(model: ModelShape) -> int:
     """Return the forward FLOPs of one layer's last matrix, the feed-forward layer's output."""
-    return 2 * _active_experts(model) * model.hidden * model.ffn_hidden
-
-
-def _active_ffn_weights(model: ModelShape) -> int:
-    """Return the feed-forward weights of one layer that a token visits."""
-    matrices = 3 if model.family == "llama" else 2
-    return _active_experts(model) * matrices * model.hidden * model.ffn_hidden
-
-
-def _active_experts(model: ModelShape) -> int:
-    """Return the number of experts that a token visits; a dense feed-forward layer counts as one."""
-    return model.experts_per_token if model.experts else 1
+    return 2 * model.active_experts * model.hidden * model.ffn_hidden

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.megatron.model import Attention, Layout, ModelShape, Training, padded_vocabulary
+from orchestrator.megatron.model import Attention, Layout, ModelShape, Training, padded_vocabulary, parameters_of_stage
 
-_CHUNKS_HERE = 3
-"""Chunks that are not on the host: one computes, one is sent, one is loaded."""
-
+_CHUNKS_ON_DEVICE = 3
+"""Chunks that are not offloaded: one computes, one is copied to the host, one is copied back."""
 
 MicrobatchSlots = Callable[[int, int, int, int], tuple[tuple[int, ...], ...]]
 """For each chunk of a stage, the memory slot of each microbatch of an iteration; a function of pipeline-parallel size,
@@ -91,12 +90,13 @@ def chunks_in_flight(layout: Layout, stage: int) -> int:
 def _estimate_stage(
     stage: int, model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts
 ) -> MemoryEstimate:
-    dense, experts = _parameters_of_stage(stage, model, layout)
+    vocabulary = padded_vocabulary(model.vocab, layout.tensor_parallel)
+    dense, experts = parameters_of_stage(model, layout, stage, vocabulary)
     parameters = dense + experts
     width = _width(training)
     adam = 8 if width == 4 else 12  # two moments, and an fp32 copy of 16-bit weights
     if facts.shards_optimizer:
-        share = layout.expert_parallel * _expert_tensor_parallel(layout) * layout.pipeline_parallel
+        share = layout.expert_parallel * layout.expert_tensor_size * layout.pipeline_parallel
         dense_ranks = max(1, layout.data_parallel) * layout.context_parallel
         optimizer = adam * (dense / dense_ranks + experts / max(1, layout.gpus // share))
     else:
@@ -106,7 +106,7 @@ def _estimate_stage(
     if facts.microbatch_slots and layout.pipeline_parallel > 1 and not training.dropout and not training.offload:
         activations, working = _graphs_of_stage(stage, model, layout, facts.microbatch_slots, layer, width)
     chunk = model.layers / (layout.pipeline_parallel * layout.virtual_stages) * layer.kept
-    elsewhere = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_HERE)
+    offloaded = training.offload * chunk * max(0, chunks_in_flight(layout, stage) - _CHUNKS_ON_DEVICE)
     copies_gradients = width == 2 and facts.gradient_bytes == 2
     return MemoryEstimate(
         stage=stage,
@@ -114,28 +114,11 @@ def _estimate_stage(
         weights_bytes=width * parameters,
         gradients_bytes=facts.gradient_bytes * parameters,
         optimizer_bytes=optimizer,
-        activations_bytes=activations - elsewhere,
+        activations_bytes=activations - offloaded,
         working_bytes=working,
-        offloaded_bytes=elsewhere,
+        offloaded_bytes=offloaded,
         step_bytes=4 * optimizer / adam if copies_gradients else 0.0,
     )
-
-
-def _parameters_of_stage(stage: int, model: ModelShape, layout: Layout) -> tuple[float, float]:
-    """Return the parameters on one GPU of the stage, outside and inside experts."""
-    t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
-    gpt, layers, ffn = model.family == "gpt", model.layers / p, model.ffn_weights()
-    experts = ffn / (layout.expert_parallel * _expert_tensor_parallel(layout)) if model.experts else 0.0
-    whole = (6 if gpt else 2) * h  # norms, and the biases of what is summed over the tensor-parallel ranks
-    split = model.attention_weights() + model.norm_and_bias_weights() - whole + (0 if model.experts else ffn)
-    table = padded_vocabulary(model.vocab, t) / t * h
-    ends = 0.0
-    if stage == 0:
-        ends += table + (model.seq * h if gpt else 0)
-    if stage == p - 1:
-        ends += (2 if gpt else 1) * h  # the final norm
-        ends += table if p > 1 or not gpt else 0  # a copy of the shared table, or one of its own
-    return layers * (split / t + whole) + ends, layers * experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +147,14 @@ class _LayerActivations:
         if facts.attention == "unfused":  # the softmax and, with dropout, its mask and its output
             inputs = max(width, facts.score_bytes)
             scores = (2 * inputs + 1 if training.dropout else inputs) * tokens * model.seq * model.heads / t
-        attention = (
-            tokens * (inputs * (model.hidden + 2 * model.kv_hidden) + width * model.hidden) / t
-        )  # and its output
+        queries_and_keys = inputs * (model.hidden + 2 * model.kv_hidden)
+        attention = tokens * (queries_and_keys + width * model.hidden) / t  # and its output
         if facts.keeps_gathered_keys and layout.context_parallel > 1:
-            # The whole sequence's beside the rank's own, which share their memory with the queries; and the output
-            # once more, in the two pieces that were computed apart.
+            # Keys and values of the whole sequence, beside the rank's own, whose memory the queries share. The output
+            # counts again, because its two pieces are computed separately.
             gathered = 2 * model.kv_hidden * layout.context_parallel
             attention += width * tokens * (gathered + model.hidden) / t
-        copies = model.experts_per_token if model.experts else 1
+        copies = model.active_experts
         wide = width * tokens * copies * model.ffn_hidden / t
         dispatched = copies * between if model.experts else 0.0
         inner = (2 if model.family == "llama" else 1) * wide
@@ -181,7 +163,7 @@ class _LayerActivations:
         kept = {"full": between, "selective": full - scores, "ours": full - norms - wide}.get(training.recompute, full)
         gradients = (2 if training.dropout else 1) * token + wide
         if training.recompute == "full":
-            gradients += between  # the layer's output, computed again though nobody needs it
+            gradients += between  # the layer's output, which nothing reads
         if not facts.fuses_weight_gradients:
             gradients += width * model.hidden * model.ffn_hidden / t
         forward = {"full": inner + wide + 2 * between + token, "ours": wide + between}.get(training.recompute, between)
@@ -206,11 +188,11 @@ def _activations_of_stage(
         tokens = layout.micro_batch_size * model.seq / layout.context_parallel
         rows = padded_vocabulary(model.vocab, t) / t
         loss = tokens * rows * facts.logit_bytes + 2 * layer.between  # with the final norm's input and output
-        # Backward: the gradients of logits and norm, and room for one of the table, though nothing is written to it.
+        # Backward: the gradients of logits and norm, and an unused buffer for a gradient of the table.
         product = width * (tokens * rows + rows * model.hidden) + 3 * layer.between
         working = max(working, loss, product)
         if p == 1 and model.family == "gpt":
-            # In the end both gradients of the shared table, and their sum, when nothing else is kept.
+            # At the end: both gradients of the shared table, and their sum. Nothing else is kept then.
             working = max(working, 3 * width * rows * model.hidden - kept)
     return kept, working
 
@@ -239,16 +221,16 @@ def _graphs_of_stage(
     chunks = microbatch_slots(p, layout.virtual_stages, max(1, layout.microbatches), stage)
     slots = len({slot for numbers in chunks for slot in numbers})
     activations = model.layers / (p * layout.virtual_stages) * layer.kept
-    held = slots * (activations * (1 + _GRAPH_GAPS) + layer.forward + _GRAPH_POOL_BYTES)
+    slot_bytes = slots * (activations * (1 + _GRAPH_GAPS) + layer.forward + _GRAPH_POOL_BYTES)
     rows = padded_vocabulary(model.vocab, t) / t
     working = layer.working
     if stage in (0, p - 1):  # the gradient of the embedding table
         working = max(working, width * rows * model.hidden + 2 * layer.between)
     if stage == p - 1:
         tokens = layout.micro_batch_size * model.seq / layout.context_parallel
-        held += len(set(chunks[-1])) * (width * tokens * rows + 2 * layer.between)
+        slot_bytes += len(set(chunks[-1])) * (width * tokens * rows + 2 * layer.between)
     exchanged = 3 * layer.between  # outgoing, incoming, returned
-    return held, working + exchanged
+    return slot_bytes, working + exchanged
 
 
 def _width(training: Training) -> int:
@@ -256,13 +238,9 @@ def _width(training: Training) -> int:
     return 4 if training.dtype == "fp32" else 2
 
 
-def _expert_tensor_parallel(layout: Layout) -> int:
-    return layout.expert_tensor_parallel or layout.tensor_parallel
-
-
 _MIB = 2**20
-_CHUNKS_ON_THE_GPU = 4
-"""Chunks that offloading does not reduce: one computes, one is being offloaded, two are reload buffers."""
+_ATC24_CHUNKS_ON_DEVICE = 4
+"""Chunks that offloading does not reduce: one computes, one is copied to the host, two are buffers for reloads."""
 _WORKING_UNITS = 37.1
 """Fitted to Figure 7: live memory beside states and activations, in units of one bf16 tensor [s/c, b, h/t]."""
 _SOLVER_LIMIT_BYTES = 63.484 * 2**30
@@ -275,8 +253,8 @@ def estimate_memory_atc24(model: ModelShape, layout: Layout, training: Training)
     Inferred from its code and fitted to its published bytes (torch.cuda.max_memory_allocated). Calibrated for
     recomputation `none` and `ours` with tensor parallelism; no bytes of other cases were published.
     """
-    parts = _Parts.of(model, layout, training)
-    offloaded_chunks = max(0, parts.chunks - _CHUNKS_ON_THE_GPU)
+    parts = _Atc24Sizes.of(model, layout, training)
+    offloaded_chunks = max(0, parts.chunks - _ATC24_CHUNKS_ON_DEVICE)
     activations = parts.chunks * parts.chunk_bytes - training.offload * offloaded_chunks * parts.chunk_bytes
     return MemoryEstimate(
         stage=0,
@@ -296,17 +274,17 @@ def solve_offload(model: ModelShape, layout: Layout, training: Training) -> floa
 
     To three decimals it equals 39 of Figure 9's 41 alphas; the other two differ by at most 0.001.
     """
-    parts = _Parts.of(model, layout, training)
+    parts = _Atc24Sizes.of(model, layout, training)
     excess = parts.states_bytes + parts.chunks * parts.chunk_bytes - _SOLVER_LIMIT_BYTES
     if excess <= 0:
         return 0.0
-    offloaded_chunks = parts.chunks - _CHUNKS_ON_THE_GPU
+    offloaded_chunks = parts.chunks - _ATC24_CHUNKS_ON_DEVICE
     return excess / (offloaded_chunks * parts.chunk_bytes) if offloaded_chunks > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """Sizes for both functions. `chunk_bytes` are the activations of one chunk and microbatch."""
+class _Atc24Sizes:
+    """Sizes of the first stage. `chunk_bytes` are the activations of one chunk and microbatch."""
 
     parameters: float
     optimizer_ranks: int
@@ -319,7 +297,7 @@ class _Parts:
         return self.parameters * (6 + 12 / self.optimizer_ranks)
 
     @classmethod
-    def of(cls, model: ModelShape, layout: Layout, training: Training) -> _Parts:
+    def of(cls, model: ModelShape, layout: Layout, training: Training) -> _Atc24Sizes:
         t, p = layout.tensor_parallel, layout.pipeline_parallel
         matrices = (model.attention_weights() + model.ffn_weights()) / t
         table = padded_vocabulary(model.vocab, t) / t * model.hidden

@@ -39,6 +39,11 @@ class ModelShape:
         """Width of all keys together: less than `hidden` if query heads share keys."""
         return self.hidden * (self.kv_groups or self.heads) // self.heads
 
+    @property
+    def active_experts(self) -> int:
+        """Experts that a token visits; a dense feed-forward layer counts as one."""
+        return self.experts_per_token if self.experts else 1
+
     def parameters(self) -> float:
         """Return the number of parameters: matrices, biases, norms and embeddings, without the final norm.
 
@@ -60,9 +65,12 @@ class ModelShape:
 
     def ffn_weights(self) -> int:
         """Return the weights of one layer's feed-forward matrices, with all experts and their router."""
-        matrices = 3 if self.family == "llama" else 2
-        expert = matrices * self.hidden * self.ffn_hidden
+        expert = self.expert_weights()
         return self.experts * (expert + self.hidden) if self.experts else expert
+
+    def expert_weights(self) -> int:
+        """Return the weights of the matrices of one expert, or of a dense feed-forward layer."""
+        return (3 if self.family == "llama" else 2) * self.hidden * self.ffn_hidden
 
     def embedding_weights(self) -> int:
         """Return the weights of the embedding, of learned positions, and of an output layer of its own."""
@@ -79,26 +87,33 @@ def padded_vocabulary(vocab: int, tensor_parallel: int, divisor: int = 128) -> i
 def parameters_of_rank(model: ModelShape, layout: Layout, stage: int, vocabulary: int) -> int | None:
     """Return the parameters of a tensor-parallel rank of a pipeline stage, with `vocabulary` rows in the embedding.
 
+    None where the closed form does not apply: experts, and stages or shares that are not equal.
+    """
+    widths = (model.hidden, model.kv_hidden, model.ffn_hidden, vocabulary, model.kv_groups or model.heads)
+    is_uneven = model.layers % layout.pipeline_parallel or any(width % layout.tensor_parallel for width in widths)
+    return None if model.experts or is_uneven else round(parameters_of_stage(model, layout, stage, vocabulary)[0])
+
+
+def parameters_of_stage(model: ModelShape, layout: Layout, stage: int, vocabulary: int) -> tuple[float, float]:
+    """Return the parameters on one GPU of a pipeline stage, outside and inside experts.
+
     Matrices and the biases of column-parallel layers are split over the tensor-parallel ranks
-    (megatron/core/tensor_parallel/layers.py); norms, positions and other biases are whole on each rank. A tied
-    embedding counts on the first and on the last stage. None where the closed form does not apply: experts, and stages
-    or shares that are not equal.
+    (megatron/core/tensor_parallel/layers.py). Norms, positions and other biases are whole on each rank. A tied
+    embedding counts on the first and on the last stage.
     """
     t, p, h = layout.tensor_parallel, layout.pipeline_parallel, model.hidden
-    widths = (h, model.kv_hidden, model.ffn_hidden, vocabulary, model.kv_groups or model.heads)
-    if model.experts or model.layers % p or any(width % t for width in widths):
-        return None
-    has_biases = model.family == "gpt"
-    norm = (2 if has_biases else 1) * h
-    table = vocabulary // t * h
-    matrices = (model.attention_weights() + model.ffn_weights()) // t
-    biases = (h + 2 * model.kv_hidden + model.ffn_hidden) // t + 2 * h if has_biases else 0
-    count = model.layers // p * (matrices + biases + 2 * norm)
+    gpt, layers, ffn = model.family == "gpt", model.layers / p, model.ffn_weights()
+    experts = ffn / (layout.expert_parallel * layout.expert_tensor_size) if model.experts else 0.0
+    whole = (6 if gpt else 2) * h
+    split = model.attention_weights() + model.norm_and_bias_weights() - whole + (0 if model.experts else ffn)
+    table = vocabulary / t * h
+    ends = 0.0
     if stage == 0:
-        count += table + (model.seq * h if model.family == "gpt" else 0)
+        ends += table + (model.seq * h if gpt else 0)
     if stage == p - 1:
-        count += norm + (table if p > 1 or model.family == "llama" else 0)
-    return count
+        ends += (2 if gpt else 1) * h  # the final norm
+        ends += table if p > 1 or not gpt else 0  # a copy of the shared table, or the output layer's own table
+    return layers * (split / t + whole) + ends, layers * experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,11 @@ class Layout:
     sequence_parallel: bool = False
     expert_parallel: int = 1
     expert_tensor_parallel: int | None = None
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Tensor-parallel size inside experts."""
+        return self.expert_tensor_parallel or self.tensor_parallel
 
     @property
     def model_parallel(self) -> int:

@@ -96,7 +96,7 @@ def iteration_lines(log: bytes) -> IterationLines:
 
 
 def add_iterations(lines: IterationLines, log: bytes, start: int, end: int) -> int:
-    """Add the complete iteration lines of a part of a log, and return the number of `ITERATION_WORD` in it.
+    """Add the complete iteration lines of a part of a log, and return the number of `ITERATION_TOKEN` in it.
 
     The part begins at the beginning of a line. Each line is read by itself, so that parts of whole lines give the same
     result as the whole log.
@@ -130,7 +130,7 @@ def line_time(log: bytes, iteration: int, start: int, end: int, *, first: bool) 
 
 
 def last_line_time(log: bytes, start: int, end: int) -> str | None:
-    """Return the time of the last line with `ITERATION_WORD`, as `line_time` does."""
+    """Return the time of the last line with `ITERATION_TOKEN`, as `line_time` does."""
     at = log.rfind(ITERATION_TOKEN, start, end)
     start = max(start, at - _HEAD_BYTES, log.rfind(b"\n", start, at) + 1)
     head = log.rfind(b"iteration ", start, at) if at >= 0 else -1
@@ -150,7 +150,7 @@ def _read_one_by_one(log: bytes, start: int, end: int, lines: IterationLines) ->
 
 
 def _read_one(log: bytes, start: int, at: int, end: int) -> _Values | None:
-    """Return the numbers of the line whose `ITERATION_WORD` is at `at`; None if the line is not complete."""
+    """Return the numbers of the line whose `ITERATION_TOKEN` is at `at`; None if the line is not complete."""
     heads = list(HEAD.finditer(log, max(start, at - _HEAD_BYTES), at + 1))
     if not heads or _LINE_END.search(log, heads[-1].end(), at):
         return None

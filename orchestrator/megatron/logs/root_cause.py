@@ -1,7 +1,10 @@
-"""Search for the line of a log that states best why a job failed, and for the rank that printed it.
+"""Search for the line of a log that states why a job failed, and for the rank that printed it.
 
-The most specific kind of line (`root_cause_kinds`) decides. Of its lines, the line of the rank counts that the launcher
-or NCCL names as the first failed rank, else the first line in the log.
+The most specific kind of line (`root_cause_kinds`) decides. Among its lines, the line of the first failed rank decides,
+as named in a report of the launcher or of NCCL. Without a report, the first line in the log decides.
+
+Formats of reports: torch/distributed/elastic/multiprocessing/errors/__init__.py, Open MPI's help-orterun.txt, pyxis
+0.24's pyxis_slurmstepd.c.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from orchestrator.megatron.logs import root_cause_kinds as kinds
-from orchestrator.megatron.logs.scan import BEHIND, Labelled, Origin, labelled, line_around, lines_with
+from orchestrator.megatron.logs.scan import BYTES_AFTER, LogLine, Origin, line_around, lines_with, parse_line
 
 LONGEST_LINE = 300
 """Limit of characters of a deciding line."""
@@ -26,7 +29,7 @@ _LEAST_ERROR = max(order for order, (kind, _) in enumerate(kinds.KINDS) if kind 
 
 _DIGITS = str.maketrans("12345678", "9" * 8)
 _TRAINED = b"elapsed time per iteration"
-_CULPRIT = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
+_TIMED_OUT_RANK = re.compile(r"collective timeout from +rank ([0-9]{1,9})")
 _WORLD = b"using world size: "
 
 
@@ -34,9 +37,9 @@ _WORLD = b"using world size: "
 class Cause:
     """A line that states why a job failed.
 
-    `line` has no launcher labels, is printable, and has at most `LONGEST_LINE` characters. `rank` is None if it is not
-    known. `others` are the best lines of other kinds, in order of precedence. `origins` are the sources of the line, or
-    of each container that failed by itself.
+    `line` has no launcher labels, is printable, and has at most `LONGEST_LINE` characters. `rank` is None if the log
+    does not name it. `others` are the best lines of other kinds, in order of precedence. `origins` are the sources of
+    the line, or of each container that failed by itself.
     """
 
     kind: str
@@ -59,7 +62,7 @@ class Cause:
 
 
 def cause(log: bytes) -> Cause | None:
-    """Return the line of a whole log that states best why a job failed; None if the log has no error."""
+    """Return the line of a whole log that states why a job failed; None if the log has no error."""
     finder = CauseFinder()
     finder.feed(log)
     best = finder.cause()
@@ -67,21 +70,21 @@ def cause(log: bytes) -> Cause | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hit:
+class _LineAt:
     """A line and its position in the log in bytes."""
 
     at: int
-    line: Labelled
+    line: LogLine
 
 
 class _FirstLines:
     """The first line of one kind, and the first line of each rank."""
 
-    def __init__(self, hit: _Hit) -> None:
+    def __init__(self, hit: _LineAt) -> None:
         self.first = hit
-        self._of_rank: dict[int, _Hit] = {}
+        self._of_rank: dict[int, _LineAt] = {}
 
-    def add(self, hit: _Hit) -> None:
+    def add(self, hit: _LineAt) -> None:
         """Add a line."""
         if hit.at < self.first.at:
             self.first = hit
@@ -90,7 +93,7 @@ class _FirstLines:
         if rank is not None and (hit.at < first.at if first else len(self._of_rank) < _MOST_RANKS):
             self._of_rank[rank] = hit
 
-    def of_rank(self, rank: int | None) -> _Hit | None:
+    def of_rank(self, rank: int | None) -> _LineAt | None:
         """Return the first line of a rank."""
         return None if rank is None else self._of_rank.get(rank)
 
@@ -98,12 +101,11 @@ class _FirstLines:
 class CauseFinder:
     """Search of a log in parts of whole lines, in constant memory.
 
-    If the program was started several times in one log (`requeue: true`), the last start decides, unless it has no
-    error.
+    If the program was started several times in one log (`requeue: true`), the last start with an error decides.
     """
 
     def __init__(self) -> None:
-        self._start = _Start()
+        self._start = _StartErrors()
         self._earlier: Cause | None = None
         self._at = 0
 
@@ -129,12 +131,12 @@ class CauseFinder:
 
     def _restart(self) -> None:
         best = self._start.cause()
-        if best is not None and best.is_fault and best.kind not in kinds.OF_JOB:  # a restarted job has got over these
+        if best is not None and best.is_fault and best.kind not in kinds.OF_JOB:  # not after a restart
             self._earlier = best
-        self._start = _Start()
+        self._start = _StartErrors()
 
 
-class _Start:
+class _StartErrors:
     """Errors since one start of the program."""
 
     def __init__(self) -> None:
@@ -142,10 +144,10 @@ class _Start:
         self._first_lines: dict[int, _FirstLines] = {}
         self._containers = ContainerReport()
         self._report = LauncherReport()
-        self._culprit: _Hit | None = None  # line of the rank that NCCL blames for a time-out
+        self._timed_out: _LineAt | None = None  # line of the rank that NCCL names for a time-out
         self._trained_at: int | None = None
         self._ended_at: int | None = None
-        self._filled_by_job = False  # a rank itself used too much memory of its GPU
+        self._filled_by_job = False  # a rank used too much GPU memory by itself
 
     def read(self, part: bytes, begins: int) -> None:
         """Read the next part, which begins at this position in the log."""
@@ -157,19 +159,19 @@ class _Start:
             self._add(begins + start, line)
         for token in kinds.TOKENS:
             for start, end in lines_with(part, token):
-                self._add(begins + start, labelled(part[start:end]))
+                self._add(begins + start, parse_line(part[start:end]))
         nan = kinds.NAN_ITERATIONS.search(part) if _ORDER[kinds.NOT_A_NUMBER] not in self._first_lines else None
         if nan is not None:
             start, end = line_around(part, nan.start())
-            self._add(begins + start, labelled(part[start:end]))
+            self._add(begins + start, parse_line(part[start:end]))
 
     def cause(self) -> Cause | None:
         """Return the best line of the best kind, with the best lines of the other kinds."""
         best: dict[str, Cause] = {}
         for order in sorted(self._first_lines):
-            if order == _GPU_IN_USE and self._filled_by_job:  # out of memory without other processes, too
+            if order == _GPU_IN_USE and self._filled_by_job:  # out of memory even without other processes
                 continue
-            if order == _CONTAINER and not self._containers.failed:  # Slurm ended all of them
+            if order == _CONTAINER and not self._containers.failed:  # Slurm ended all containers
                 continue
             best.setdefault(kinds.KINDS[order][0], self._best_of(order))
         if not best:
@@ -177,7 +179,7 @@ class _Start:
         first, *others = best.values()
         return replace(first, others=tuple(others))
 
-    def _add(self, at: int, line: Labelled) -> None:
+    def _add(self, at: int, line: LogLine) -> None:
         order = _kind_of(line.text)
         if order is None:
             return
@@ -193,23 +195,23 @@ class _Start:
             self._filled_by_job |= not short.is_of_others
         if order == _CONTAINER:
             self._containers.add(line)
-        named = _CULPRIT.search(line.text) if order == _NCCL_TIMEOUT else None
+        named = _TIMED_OUT_RANK.search(line.text) if order == _NCCL_TIMEOUT else None
         if named is not None:
             line = replace(line, rank=int(named[1]), is_task=False)
-            if self._culprit is None or at < self._culprit.at:
-                self._culprit = _Hit(at, line)
-        self._keep(order, _Hit(at, line))
+            if self._timed_out is None or at < self._timed_out.at:
+                self._timed_out = _LineAt(at, line)
+        self._keep(order, _LineAt(at, line))
 
-    def _keep(self, order: int, hit: _Hit) -> None:
+    def _keep(self, order: int, hit: _LineAt) -> None:
         hit = replace(hit, line=replace(hit.line, text=hit.line.text.strip()[:LONGEST_LINE]))
         self._first_lines.setdefault(order, _FirstLines(hit)).add(hit)
 
     def _best_of(self, order: int) -> Cause:
         kind, lines = kinds.KINDS[order][0], self._first_lines[order]
-        culprit = self._report.rank
-        if order == _NCCL_TIMEOUT and self._culprit is not None:
-            culprit = self._culprit.line.rank
-        hit = lines.of_rank(culprit)
+        first_failed = self._report.rank
+        if order == _NCCL_TIMEOUT and self._timed_out is not None:
+            first_failed = self._timed_out.line.rank
+        hit = lines.of_rank(first_failed)
         if hit is None or self._is_of_node(hit):
             hit = lines.first
         text, rank = hit.line.text, hit.line.rank
@@ -220,11 +222,11 @@ class _Start:
         elif kind in kinds.OF_JOB:
             rank = None
         elif self._is_of_node(hit) or (rank is None and kind in kinds.OF_RANK):
-            rank = culprit if kind in kinds.OF_RANK else None
+            rank = first_failed if kind in kinds.OF_RANK else None
         return Cause(kind, text[:LONGEST_LINE], rank, origins=origins)
 
-    def _is_of_node(self, hit: _Hit) -> bool:
-        """Whether the rank is only the number of a node: torchrun is one task of srun for all ranks of its node."""
+    def _is_of_node(self, hit: _LineAt) -> bool:
+        """Return whether the rank is only a node's number: torchrun is one task of srun for all ranks of a node."""
         return hit.line.is_task and self._report.is_torchruns
 
 
@@ -236,7 +238,7 @@ def _kind_of(text: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _kind_of_similar(text: str) -> int | None:
-    """Return the kind of all lines that differ only in their digits. Repeated lines are found in the cache."""
+    """Return the kind of all lines that differ only in their digits. The cache serves repeated lines."""
     for order, (_, pattern) in enumerate(kinds.KINDS):
         if pattern.search(text) and not (order in (_ASSERTION, _ERROR) and kinds.CONSEQUENCE.search(text)):
             return order
@@ -253,13 +255,13 @@ _OF_REPORT = re.compile(
 _PROCESS = re.compile(rb"Process name: \[\[[0-9]{1,9},[0-9]{1,9}\],([0-9]{1,9})\]")
 _NO_TIME = b"~"  # sorts after every time
 
-# Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, an indented line of enroot's log
-# names the reason, the others follow from the error and may come first.
+# Lines of pyxis 0.8 to 0.24 (pyxis_slurmstepd.c, enroot.c). One line names the error, and an indented line of enroot's
+# log names the reason. The other lines follow from the error and may come first.
 _PYXIS = re.compile(r"error: pyxis: (.*)")
 _FOLLOWS = re.compile(
     r" |child [0-9]|printing |container was not started|a previous task terminated|if the image has an unusual"
 )
-# Lines of a container that Slurm ended; 137 and 143 are the exit codes of a shell that a signal ended.
+# Lines of a container that Slurm ended. 137 and 143 are the exit codes of a shell that a signal ended.
 _ENDED = re.compile(r"child [0-9]+ (?:terminated with signal|failed with error code: (?:137|143)$)")
 _FAILED = re.compile(r"child [0-9]")
 _EXITED = re.compile(r"container exited too soon")
@@ -273,12 +275,12 @@ _MOST_ORIGINS = 4096
 
 
 class LauncherReport:
-    """Launchers' reports of the first failed rank: torchrun's earliest report of several nodes, or Open MPI's."""
+    """Launchers' reports of the first failed rank: the earliest of torchrun's reports, or Open MPI's."""
 
     def __init__(self) -> None:
         self.is_torchruns = False
         self._first: tuple[bytes, int] | None = None
-        self._left = 0  # lines of a report that are still to be read
+        self._left = 0  # lines of a report that are not read yet
         self._time = _NO_TIME
         self._rank: int | None = None
 
@@ -287,23 +289,23 @@ class LauncherReport:
         """The first failed rank."""
         return self._first[1] if self._first else None
 
-    def read(self, part: bytes) -> Iterator[tuple[int, Labelled]]:
+    def read(self, part: bytes) -> Iterator[tuple[int, LogLine]]:
         """Yield position and text of each line of a report that names the signal that ended the rank."""
         if self._left:
             yield from self._read_report(part, 0)
         for _, end in lines_with(part, _REPORT):
-            below = part.find(b"\n", end, end + BEHIND) + 1  # 0: not a launcher's report
+            below = part.find(b"\n", end, end + BYTES_AFTER) + 1  # 0: not a launcher's report
             self.is_torchruns, self._left = True, _LINES_OF_REPORT if below else 0
             self._time, self._rank = _NO_TIME, None
             yield from self._read_report(part, below)
         for match in _PROCESS.finditer(part):
-            self._note(_NO_TIME, int(match[1]))
+            self._add_rank(_NO_TIME, int(match[1]))
 
-    def _read_report(self, part: bytes, start: int) -> Iterator[tuple[int, Labelled]]:
+    def _read_report(self, part: bytes, start: int) -> Iterator[tuple[int, LogLine]]:
         while self._left and start < len(part):
-            end = part.find(b"\n", start, start + BEHIND)
-            line = part[start : end if end >= 0 else start + BEHIND]
-            if _REPORT in line:  # the next one
+            end = part.find(b"\n", start, start + BYTES_AFTER)
+            line = part[start : end if end >= 0 else start + BYTES_AFTER]
+            if _REPORT in line:  # the next report
                 return
             self._left -= 1
             match = _OF_REPORT.search(line)
@@ -311,14 +313,14 @@ class LauncherReport:
                 self._time = match[1]
             elif match is not None and match[2]:
                 self._rank = rank = int(match[2])
-                self._note(self._time, rank)
+                self._add_rank(self._time, rank)
             elif match is not None:
-                yield start, Labelled(labelled(match[3]).text, self._rank, is_task=False)
+                yield start, LogLine(parse_line(match[3]).text, self._rank, is_task=False)
             if end < 0:
                 return
             start = end + 1
 
-    def _note(self, time: bytes, rank: int) -> None:
+    def _add_rank(self, time: bytes, rank: int) -> None:
         if self._first is None or time < self._first[0]:
             self._first = time, rank
 
@@ -370,7 +372,7 @@ class ContainerReport:
     def __init__(self) -> None:
         self._containers: dict[Origin, _Container] = {}
 
-    def add(self, line: Labelled) -> None:
+    def add(self, line: LogLine) -> None:
         """Add the next line of pyxis."""
         match = _PYXIS.search(line.text)
         container = self._containers.get(line.origin)
@@ -383,8 +385,8 @@ class ContainerReport:
     def failed(self) -> tuple[Origin, ...]:
         """Origins of the containers that failed by themselves; not those that Slurm ended because of another task.
 
-        Lines without an origin may be of several containers, so that an ended one proves nothing about the others. Of
-        several tasks that share a container one names the error, and any of them may print that its removal failed.
+        Lines without an origin may be of several containers: an ended container does not exclude the others. If tasks
+        share a container, one task prints the error, and any task may print that the removal failed.
         """
         own = {origin: c for origin, c in self._containers.items() if origin == Origin() or not c.was_ended}
         named = tuple(origin for origin, container in own.items() if container.has_failed and container.names_error)

@@ -44,9 +44,9 @@ _PATTERNS = (
     (ARGUMENT_ERROR, r"(?:\.py|pretrain): error: |error: (?:unrecognized arguments|argument |the following )"),
     (ARGUMENT_ERROR, r"^srun: (?:error: pyxis: (?!ignoring )|unrecognized option )"),
     (ASSERTION, r"^AssertionError(?:: |:?$)"),
-    # Lines of the next kind are of this kind too if their numbers show that others have the memory (`memory_short`).
+    # Lines of the next kind have this kind if their numbers show that other processes use the memory (`memory_short`).
     (GPU_IN_USE, rf"{_CUDA}.{{0,99}}busy or unavailable"),
-    # By version of torch, by the requesting library, and in NCCL's own words.
+    # Messages of versions of torch, of libraries, and of NCCL.
     (
         NO_GPU_MEMORY,
         r"OutOfMemoryError|(?:CUDA|Cuda|cuda|THC).{0,60}out of memory|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED",
@@ -67,7 +67,7 @@ _PATTERNS = (
     ),
     (KILLED, rf"^{_SIGKILL}|exited on signal [0-9]{{1,3}} \(Killed"),
     (KILLED, r": line [0-9]{1,9}: +(?P<shown>[0-9]{1,9} Killed +[^ ]{1,100})"),  # by the shell of a launcher
-    # torch prints several lines for an error of NCCL; the last one has the reason.
+    # torch prints several lines for an error of NCCL. The last line has the reason.
     (NCCL_MISUSED, r"no socket interface found|is neither AF_INET\b|Duplicate GPU detected ?:"),
     (NCCL_MISUSED, rf"{_NCCL}.{{0,300}}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument): "),
     (NCCL_ERROR, r"Cuda failure (?:[0-9]{1,4} )?'(?!driver shutting down)|Call to ibv_\w{1,40} (?:failed|timed)"),
@@ -81,7 +81,7 @@ _PATTERNS = (
         r"|collective timeout from +rank",
     ),
     (NCCL_LOST, rf"{_NCCL}|ncclRemoteError: |NCCL communicator was aborted"),
-    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # NCCL's watchdog ends a rank so
+    (CRASHED, r"(?P<shown>Signal [0-9]{1,3} \(SIGABRT\) received.*)"),  # by NCCL's watchdog
     (KILLED, _SIGKILL),  # in a launcher's report, but not as its root cause: it kills ranks that do not end
     (TIME_LIMIT, r"DUE TO TIME LIMIT"),
     (NODE_FAILURE, r"NODE FAILURE|Node failure on "),
@@ -112,7 +112,7 @@ OF_JOB = frozenset({TIME_LIMIT, NODE_FAILURE, PREEMPTED})
 """Events of the whole job, whichever rank prints them."""
 
 FOLLOW_AN_END = frozenset({ERROR, CRASHED, KILLED, NCCL_ERROR, NCCL_TIMEOUT, NCCL_LOST})
-"""Errors that ranks print when Slurm ends them. After Slurm's message (`SLURM_ENDS`) they mean nothing more."""
+"""Errors that ranks print when Slurm ends them. After Slurm's message (`SLURM_ENDS`) they are no causes."""
 
 SLURM_ENDS = re.compile(rb"CANCELLED AT [^\r\n]{1,40} DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE)")
 
@@ -121,7 +121,7 @@ CONSEQUENCE = re.compile(
     r"|Signal|Process(?:Raised|Exited))(?:Error|Exception)\b|NCCL|nccl|[Gg]loo|TCPStore|[Tt]imed out|Socket Timeout"
     r"|Connection (?:reset|closed|refused)|Broken pipe|killed by signal|exited unexpectedly|can only test a child"
 )
-"""Exceptions of a rank that lost other ranks or was ended by a signal. The last one is of torch's data loader."""
+"""Exceptions of a rank that lost other ranks or was ended by a signal. The last text is of torch's data loader."""
 
 # fmt: off
 TOKENS = (
@@ -135,8 +135,8 @@ TOKENS = (
     b": line ",
 )
 # fmt: on
-"""Literals, one of which each line of any kind contains. They are searched first because that is many times faster than
-patterns. Only lines of NaN iterations need a pattern, `NAN_ITERATIONS`."""
+"""Literals: each line of any kind contains one of them. A search for them is many times faster than for patterns. Only
+lines of NaN iterations need a pattern, `NAN_ITERATIONS`."""
 
 NAN_ITERATIONS = re.compile(rb"number of nan iterations: {1,3}[1-9]")
 

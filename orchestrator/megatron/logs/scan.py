@@ -47,11 +47,10 @@ def last_match(log: bytes, token: bytes, pattern: re.Pattern[bytes], start: int,
 
 
 def candidate_lines(log: bytes, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield windows of a part of a log as (text, start, end).
+    """Yield windows of a part of a log as (text, start, end). The part begins at the beginning of a line.
 
-    If few lines of a window contain a bar, the window has only those lines.
-    The part begins at the beginning of a line. The search for a single character is the fastest, and all lines that
-    Megatron-LM repeats contain bars.
+    If few lines of a window contain a bar, the window has only those lines: all lines that Megatron-LM repeats contain
+    bars, and the search for a single character is the fastest.
     """
     while start < end:
         stop = log.find(b"\n", min(end, start + _WINDOW_BYTES), end) + 1 or end
@@ -76,8 +75,8 @@ def _barred_lines(log: bytes, start: int, end: int) -> bytes | None:
     return b"".join(lines)
 
 
-# Bytes of a line before and after the token by which it is found.
-BEFORE, BEHIND = 1024, 2048
+BYTES_BEFORE, BYTES_AFTER = 1024, 2048
+"""Longest parts of a line before and after the token of a search."""
 
 _TERMINAL = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _SRUN = re.compile(r"(?:P[0-9]{1,9} )? *([0-9]{1,9}): ")
@@ -103,10 +102,10 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LogLine:
     """A line without its labels, and the rank and origin that the labels name.
 
-    `is_task`: the rank is only the number of a task of srun, which is a node's number if a launcher starts the ranks.
+    `is_task`: the rank is only srun's number of a task. That is a node's number if a launcher starts the ranks.
     """
 
     text: str
@@ -115,7 +114,7 @@ class Labelled:
     origin: Origin = Origin()
 
 
-def labelled(line: bytes) -> Labelled:
+def parse_line(line: bytes) -> LogLine:
     """Parse one line of any bytes. Remove terminal escape sequences, and replace bytes that are not UTF-8 by U+FFFD."""
     text = line.decode("utf-8", errors="replace")
     if "\x1b" in text:
@@ -138,8 +137,8 @@ def labelled(line: bytes) -> Labelled:
     if torch or within or process:
         label = torch or within or process
         assert label is not None
-        return Labelled(text, int(next(group for group in label.groups() if group)), is_task=False, origin=origin)
-    return Labelled(text, origin.task, is_task=task is not None, origin=origin)
+        return LogLine(text, int(next(group for group in label.groups() if group)), is_task=False, origin=origin)
+    return LogLine(text, origin.task, is_task=task is not None, origin=origin)
 
 
 def lines_with(part: bytes, token: bytes) -> Iterator[tuple[int, int]]:
@@ -153,7 +152,7 @@ def lines_with(part: bytes, token: bytes) -> Iterator[tuple[int, int]]:
 
 def line_around(part: bytes, at: int) -> tuple[int, int]:
     r"""Return start and end of the line at this position, or of its part near it. Progress bars end lines by \r."""
-    low, high = max(0, at - BEFORE), min(len(part), at + BEHIND)
+    low, high = max(0, at - BYTES_BEFORE), min(len(part), at + BYTES_AFTER)
     start = max(part.rfind(b"\n", low, at), part.rfind(b"\r", low, at)) + 1 or low
     ends = [end for end in (part.find(b"\n", at, high), part.find(b"\r", at, high)) if end >= 0]
     return start, min(ends, default=high)

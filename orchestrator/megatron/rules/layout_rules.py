@@ -149,7 +149,9 @@ def _sharded_widths(context: RuleContext) -> Iterator[str]:
     if "--kv-channels" not in context.flags:
         yield from _undivided("hidden size", model.hidden, "tensor-parallel", t)
     if model.experts:
-        yield from _undivided("expert size", model.ffn_hidden, "expert-tensor-parallel", _expert_tensor(context))
+        yield from _undivided(
+            "expert size", model.ffn_hidden, "expert-tensor-parallel", context.layout.expert_tensor_size
+        )
     else:
         yield from _undivided("feed-forward size", model.ffn_hidden, "tensor-parallel", t)
     yield from _undivided("vocabulary", _unpadded_vocabulary(context), "tensor-parallel", t)
@@ -185,7 +187,7 @@ def _sequence(context: RuleContext) -> Iterator[str]:
 @rule(19, "experts", "arguments.py:1655-1658, parallel_state.py:881")
 def _experts(context: RuleContext) -> Iterator[str]:
     layout, count = context.layout, context.model.experts
-    e, p, t = layout.expert_parallel, layout.pipeline_parallel, _expert_tensor(context)
+    e, p, t = layout.expert_parallel, layout.pipeline_parallel, context.layout.expert_tensor_size
     if e > 1 and not count:
         yield f"expert-parallel {e} needs a model with experts"
     elif count % e:
@@ -227,10 +229,6 @@ def _group_size(context: RuleContext) -> int:
     """Return the number of microbatches that a virtual stage takes in a row; until 2024 that of pipeline stages."""
     typed = context.number("--microbatch-group-size-per-virtual-pipeline-stage")
     return context.layout.pipeline_parallel if typed is None or context.dialect in _OLD else int(typed)
-
-
-def _expert_tensor(context: RuleContext) -> int:
-    return context.layout.expert_tensor_parallel or context.layout.tensor_parallel
 
 
 def _unpadded_vocabulary(context: RuleContext) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.megatron.logs import root_cause
 from orchestrator.megatron.logs.root_cause import LONGEST_LINE, Cause, CauseFinder, cause
 from orchestrator.megatron.logs.root_cause_kinds import TOKENS
-from orchestrator.megatron.logs.scan import BEFORE, BEHIND, Labelled, labelled
+from orchestrator.megatron.logs.scan import BYTES_AFTER, BYTES_BEFORE, LogLine, parse_line
 
 TRAINED = (
     b"7: [2026-08-22 15:22:22.123456] iteration       10/     500 | consumed samples:         5120 |"
@@ -568,11 +568,13 @@ WITHOUT_END = {
 def test_of_a_line_without_end_little_is_looked_at_more_than_once(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = []
 
-    def counted(line: bytes) -> Labelled:
+    def counted(line: bytes) -> LogLine:
         looked_at.append(len(line))
-        return labelled(line)
+        return parse_line(line)
 
-    monkeypatch.setattr(root_cause, "labelled", counted)
+    monkeypatch.setattr(root_cause, "parse_line", counted)
     cause(text)
-    assert max(looked_at, default=0) <= BEFORE + BEHIND
-    assert sum(looked_at) <= 6 * len(text) + BEFORE + BEHIND, "two words of the search are in it, and what is around"
+    assert max(looked_at, default=0) <= BYTES_BEFORE + BYTES_AFTER
+    assert sum(looked_at) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (
+        "two words of the search are in it, and what is around"
+    )
