@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,12 +78,13 @@ class JobSpec:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> JobSpec:
         """Read a stored configuration. Fields that an older version did not store get their defaults."""
-        values = {name: stored[name] for name in _PLAIN if stored.get(name) is not None}
+        values = {name: value for name in _PLAIN if (value := stored.get(name)) is not None}
         parts: dict[str, Any] = {name: _part(name, stored.get(name)) for name in _PARTS}
         return cls(**values, **parts, arguments=tuple(stored.get("arguments") or ()))
 
 
-_PARTS: Mapping[str, type[ModelShape | Layout | Training | Resources | ComputedProducts]] = {
+_Part = ModelShape | Layout | Training | Resources | ComputedProducts
+_PARTS: Mapping[str, type[_Part]] = {
     "model": ModelShape,
     "layout": Layout,
     "training": Training,
@@ -93,16 +95,17 @@ _PLAIN = tuple(field.name for field in dataclasses.fields(JobSpec) if field.name
 _FIELDS = {name: frozenset(field.name for field in dataclasses.fields(part)) for name, part in _PARTS.items()}
 
 
-def _part(name: str, stored: object) -> object:
-    """Make a part from the fields that were stored; None if one without a default is missing."""
+def _part(name: str, stored: object) -> _Part | None:
+    """Make a part from the fields that were stored; None where a field without a default is missing."""
     if not isinstance(stored, Mapping):
         return None
     try:
-        return _PARTS[name](**stored)
-    except TypeError:  # another version stored other fields
-        pass
-    fields = _FIELDS[name]
-    try:
-        return _PARTS[name](**{field: value for field, value in stored.items() if field in fields})
+        return _part_of(name, tuple(stored), *stored.values())
     except TypeError:
         return None
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # jobs share most parts; 1, 1.0 and True stay different
+def _part_of(name: str, fields: tuple[str, ...], *values: Any) -> _Part:
+    values_by_field = zip(fields, values, strict=True)
+    return _PARTS[name](**{field: value for field, value in values_by_field if field in _FIELDS[name]})

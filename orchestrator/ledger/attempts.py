@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, now
-from orchestrator.ledger.rows import JOB_ROWS, JOB_SUMMARIES, JobRow, JobSummary, RowReader
+from orchestrator.ledger.rows import JOB_ROWS, JOB_SPEC, JOB_SUMMARIES, JobRow, JobSummary, RowReader
 from orchestrator.ledger.tables import (
     ENDED,
     FAILED,
@@ -197,8 +197,7 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     specs: dict[str, JobSpec] = {}
     with ledger.reading() as session:
         for ids in batched(sorted(set(job_ids))):
-            rows = session.execute(sa.select(Job.id, Job.configuration).where(Job.id.in_(ids)))
-            specs |= {job_id: JobSpec.from_json(stored) for job_id, stored in rows}
+            specs.update(session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids))).tuples())
     return specs
 
 

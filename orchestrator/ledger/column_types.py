@@ -7,38 +7,54 @@ column, and a reader can go on without that row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.sql import visitors
 
 from orchestrator.errors import Problem
 
 _LONGEST_QUOTED = 60
 _FIRST_YEAR, _LAST_YEAR = 1970, 2999
-_MEND = "correct it with sqlite3, or restore a copy of the ledger"
+_HINT = "correct it with sqlite3, or restore a copy of the ledger"
+
+Processor = Callable[[object], object]
+"""Conversion of a stored value. It raises WrongValue for a value that the column cannot have."""
+Key = tuple[object, ...]
+"""Primary key of a row."""
+Query = sa.Select[Any]
 
 
 class WrongValue(ValueError):
     """A cell holds a value that its column cannot have."""
 
 
-class _Checked(sa.types.TypeDecorator[Any]):
-    """A type that raises WrongValue instead of passing on what is stored and cannot be right."""
+@dataclass(frozen=True, slots=True)
+class _WrongRow:
+    """A row with wrong values. `cells` has the column and the error of each."""
+
+    table: sa.Table
+    key: Key
+    cells: tuple[tuple[str, str], ...]
+
+
+class _Checked(sa.types.TypeDecorator[object]):
+    """Type that raises WrongValue instead of returning a value that the column cannot have."""
 
     impl: sa.types.TypeEngine[Any] | type[sa.types.TypeEngine[Any]] = sa.types.String
     cache_ok = True
     expected: ClassVar[str] = "text"
 
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return the conversion of a stored value, with a check before and after it."""
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Processor:
+        """Return the conversion of a stored value, with a check of the result."""
         convert = super().result_processor(dialect, coltype)
-        is_right = self.is_right
+        is_right = self._is_right
 
-        def checked(value: Any) -> Any:
+        def checked(value: object) -> object:
             if value is None:
                 return None
             try:
@@ -47,7 +63,7 @@ class _Checked(sa.types.TypeDecorator[Any]):
                     return result
             except (ArithmeticError, RecursionError, TypeError, ValueError):
                 pass
-            raise WrongValue(f"{_quoted(value)} is not {self.expected}")
+            raise self._wrong(value)
 
         return checked
 
@@ -56,9 +72,12 @@ class _Checked(sa.types.TypeDecorator[Any]):
         """The type of the values, as of the type that is checked."""
         return self.impl_instance.python_type
 
-    def is_right(self, result: Any) -> bool:
+    def _is_right(self, result: object) -> bool:
         """Return whether the column can have this value."""
         return type(result) is str
+
+    def _wrong(self, value: object) -> WrongValue:
+        return WrongValue(f"{_quoted(value)} is not {self.expected}")
 
 
 class CheckedText(_Checked):
@@ -81,8 +100,7 @@ class Word(_Checked):
         """Return the description of a right value."""
         return f"one of {', '.join(self.words)}"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return result in self.words
 
 
@@ -93,8 +111,7 @@ class CheckedInteger(_Checked):
     cache_ok = True
     expected = "a whole number of 32 bits"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return type(result) is int and -(2**31) <= result < 2**31
 
 
@@ -105,8 +122,7 @@ class CheckedBigInteger(_Checked):
     cache_ok = True
     expected = "a whole number"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return type(result) is int
 
 
@@ -117,9 +133,8 @@ class CheckedNumber(_Checked):
     cache_ok = True
     expected = "a finite number"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
-        return type(result) in (int, float) and math.isfinite(result)
+    def _is_right(self, result: object) -> bool:
+        return isinstance(result, (int, float)) and type(result) is not bool and math.isfinite(result)
 
 
 class CheckedBoolean(_Checked):
@@ -129,19 +144,18 @@ class CheckedBoolean(_Checked):
     cache_ok = True
     expected = "0 or 1"
 
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return the conversion; SQLAlchemy's own takes any value for a truth value."""
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Processor:
+        """Return the conversion of 0 and 1; SQLAlchemy's own accepts any value."""
         convert = super().result_processor(dialect, coltype)
 
-        def checked(value: Any) -> Any:
+        def checked(value: object) -> object:
             if value is None or (isinstance(value, int) and value in (0, 1)):
                 return convert(value)
-            raise WrongValue(f"{_quoted(value)} is not {self.expected}")
+            raise self._wrong(value)
 
         return checked
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return type(result) is bool
 
 
@@ -152,8 +166,7 @@ class CheckedTime(_Checked):
     cache_ok = True
     expected = f"a time of the years {_FIRST_YEAR} to {_LAST_YEAR}"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return type(result) is datetime and result.tzinfo is None and _FIRST_YEAR <= result.year <= _LAST_YEAR
 
 
@@ -164,8 +177,7 @@ class JsonObject(_Checked):
     cache_ok = True
     expected = "a JSON object"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return isinstance(result, dict)
 
 
@@ -176,16 +188,15 @@ class JsonTexts(_Checked):
     cache_ok = True
     expected = "a JSON list of texts"
 
-    def is_right(self, result: Any) -> bool:
-        """Return whether the value has the type of the column."""
+    def _is_right(self, result: object) -> bool:
         return isinstance(result, list) and all(isinstance(item, str) for item in result)
 
 
 class WrongRows:
-    """The rows of a ledger that hold wrong values, and whoever is to be told of each once.
+    """Rows of a ledger that hold wrong values, and the listener that gets each wrong cell once.
 
-    Without a listener a wrong value is an error; with one, readers go on without the row. `require_whole` raises if the
-    file itself is damaged: then there are wrong values that nobody wrote.
+    Without a listener a wrong value is an error. With a listener, readers leave out the row. `require_whole` raises if
+    the file itself is damaged: then its wrong values are not those of single cells.
     """
 
     def __init__(
@@ -194,39 +205,30 @@ class WrongRows:
         self.name = name
         self._require_whole = require_whole
         self._listener = listener
-        self._keys: dict[str, dict[tuple[Any, ...], None]] = {}
+        self._keys: dict[str, set[Key]] = {}
 
     @property
     def are_left_out(self) -> bool:
         """Return whether readers leave out wrong rows."""
         return self._listener is not None
 
-    def find(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> list[Problem]:
-        """Read all rows of these tables; return a line for each wrong cell."""
-        return [problem for _, _, found in self._wrong_rows(engine, tables) for problem in found]
+    def problems(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> list[Problem]:
+        """Read all rows of these tables, and return a problem for each wrong cell."""
+        return [problem for row in self._read(engine, tables) for problem in self._problems_of(row)]
 
     def leave_out(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> bool:
-        """Leave out the wrong rows of these tables from now on, and tell the listener; False if there are none."""
+        """Leave out the wrong rows of these tables from now on, and notify the listener; False if there are none."""
         assert self._listener is not None
-        found = False
-        for table, key, problems in self._wrong_rows(engine, tables):
-            found = True
-            if key not in self._keys.setdefault(table.name, {}):
-                self._keys[table.name][key] = None
-                for problem in problems:
+        rows = list(self._read(engine, tables))
+        for row in rows:
+            keys = self._keys.setdefault(row.table.name, set())
+            if row.key not in keys:
+                keys.add(row.key)
+                for problem in self._problems_of(row):
                     self._listener(problem)
-        return found
+        return bool(rows)
 
-    def _wrong_rows(
-        self, engine: sa.Engine, tables: Iterable[sa.Table]
-    ) -> Iterator[tuple[sa.Table, tuple[Any, ...], list[Problem]]]:
-        self._require_whole()
-        with engine.connect() as connection:
-            for table in tables:
-                for key, cells in _wrong_rows(connection, table):
-                    yield table, key, [self._problem(table, key, column, why) for column, why in cells]
-
-    def without(self, statement: sa.Select[Any]) -> sa.Select[Any]:
+    def without(self, statement: Query) -> Query:
         """Return the statement without the wrong rows of the tables that it reads directly."""
         for table in tables_of(statement):
             for key in self._keys.get(table.name, ()):
@@ -235,30 +237,33 @@ class WrongRows:
                 statement = statement.where(sa.not_(sa.and_(*same)))
         return statement
 
-    def _problem(self, table: sa.Table, key: tuple[Any, ...], column: str, why: str) -> Problem:
-        row = ", ".join(
-            f"{one.name}={_quoted(value)}" for one, value in zip(table.primary_key.columns, key, strict=True)
-        )
-        return Problem(f"table {table.name}, row {row}, column {column}: {why}", f"{self.name}:", _MEND)
+    def _read(self, engine: sa.Engine, tables: Iterable[sa.Table]) -> Iterator[_WrongRow]:
+        self._require_whole()
+        with engine.connect() as connection:
+            for table in tables:
+                yield from _wrong_rows(connection, table)
+
+    def _problems_of(self, row: _WrongRow) -> Iterator[Problem]:
+        columns = zip(row.table.primary_key.columns, row.key, strict=True)
+        key = ", ".join(f"{column.name}={_quoted(value)}" for column, value in columns)
+        for column, error in row.cells:
+            yield Problem(f"table {row.table.name}, row {key}, column {column}: {error}", f"{self.name}:", _HINT)
 
 
 class CheckedSession(Session):
-    """A session whose SELECTs are fetched at once, and without wrong rows where these are left out."""
+    """A session whose SELECTs are fetched at once, and without wrong rows if these are left out."""
 
     def __init__(self, engine: sa.Engine, wrong: WrongRows, *, leaves_out: bool, expire_on_commit: bool = True) -> None:
         super().__init__(engine, expire_on_commit=expire_on_commit)
         self._engine = engine
         self._wrong = wrong
         self._leaves_out = leaves_out and wrong.are_left_out
-        self._last: sa.Select[Any] = sa.select()
+        self._last: Query = sa.select()
 
-    def execute(self, statement: Any, *arguments: Any, **options: Any) -> Any:
-        """As a session's own; a SELECT that meets a wrong value is made again without the row that holds it."""
-        if not isinstance(statement, sa.Select):
-            return super().execute(statement, *arguments, **options)
+    def fetch(self, state: ORMExecuteState, statement: Query) -> object:
+        """Execute a SELECT. If it meets a wrong value and wrong rows are left out, execute it again without the row."""
         self._last = statement
-        asked = self._wrong.without(statement) if self._leaves_out else statement
-        result = super().execute(asked, *arguments, **options)
+        result = state.invoke_statement(self._wrong.without(statement) if self._leaves_out else statement)
         if "yield_per" in statement.get_execution_options():
             return result
         try:
@@ -266,68 +271,64 @@ class CheckedSession(Session):
         except WrongValue:
             if not self._leaves_out or not self._wrong.leave_out(self._engine, tables_of(statement)):
                 raise
-            return super().execute(self._wrong.without(statement), *arguments, **options).freeze()()
-
-    def scalars(self, statement: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the first column of each row of `execute`."""
-        return self.execute(statement, *arguments, **options).scalars()
-
-    def scalar(self, statement: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the first column of the first row of `execute`."""
-        return self.execute(statement, *arguments, **options).scalar()
+            return state.invoke_statement(self._wrong.without(statement)).freeze()()
 
     def problems(self) -> list[Problem]:
-        """Return a line for each wrong cell in the tables of the last SELECT, those of its subqueries included."""
-        tables = {one.name: one for one in visitors.iterate(self._last) if isinstance(one, sa.Table)}
-        return self._wrong.find(self._engine, tables.values())
+        """Return a problem for each wrong cell in the tables of the last SELECT, those of its subqueries included."""
+        tables = {part.name: part for part in visitors.iterate(self._last) if isinstance(part, sa.Table)}
+        return self._wrong.problems(self._engine, tables.values())
 
 
-def tables_of(statement: sa.Select[Any]) -> list[sa.Table]:
-    """Return the tables that a SELECT reads itself, its subqueries left out."""
-    found: dict[str, sa.Table] = {}
-    waiting: list[Any] = list(statement.get_final_froms())
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, sa.Join):
-            waiting += [one.left, one.right]
-        elif isinstance(one, sa.Table):
-            found[one.name] = one
-    return list(found.values())
-
-
-def _wrong_rows(connection: sa.Connection, table: sa.Table) -> Iterator[tuple[tuple[Any, ...], list[tuple[str, str]]]]:
-    """Yield the primary key of each row with wrong values, and those with the column of each."""
-    columns = list(table.columns)
-    checks: Mapping[str, Callable[[Any], Any] | None] = {
-        column.name: _check(column, connection.dialect) for column in columns
-    }
-    raw = [sa.type_coerce(column, _Raw()).label(column.name) for column in columns]
-    for row in connection.execute(sa.select(*raw)).mappings():
-        cells = [(name, str(why)) for name, check in checks.items() if (why := _complaint(check, row[name]))]
-        if cells:
-            yield tuple(row[column.name] for column in table.primary_key.columns), cells
-
-
-def _check(column: sa.Column[Any], dialect: sa.Dialect) -> Callable[[Any], Any] | None:
-    kind = column.type
-    return kind.dialect_impl(dialect).result_processor(dialect, None) if isinstance(kind, _Checked) else None
-
-
-def _complaint(check: Callable[[Any], Any] | None, value: Any) -> WrongValue | None:
-    try:
-        if check is not None:
-            check(value)
-    except WrongValue as wrong:
-        return wrong
+@sa.event.listens_for(CheckedSession, "do_orm_execute")
+def _fetch_select(state: ORMExecuteState) -> object:
+    if isinstance(state.session, CheckedSession) and isinstance(state.statement, sa.Select):
+        return state.session.fetch(state, state.statement)
     return None
 
 
-class _Raw(sa.types.UserDefinedType[Any]):
-    """A value as the database gives it."""
+def tables_of(statement: Query) -> list[sa.Table]:
+    """Return the tables that a SELECT reads itself, without those of its subqueries."""
+    tables: dict[str, sa.Table] = {}
+    sources = list(statement.get_final_froms())
+    while sources:
+        source = sources.pop()
+        if isinstance(source, sa.Join):
+            sources += [source.left, source.right]
+        elif isinstance(source, sa.Table):
+            tables[source.name] = source
+    return list(tables.values())
+
+
+def _wrong_rows(connection: sa.Connection, table: sa.Table) -> Iterator[_WrongRow]:
+    checks = {column.name: _check_of(column.type, connection.dialect) for column in table.columns}
+    stored = [sa.type_coerce(column, _Stored()).label(column.name) for column in table.columns]
+    for row in connection.execute(sa.select(*stored)).mappings():
+        errors = [(name, _error(check, row[name])) for name, check in checks.items()]
+        cells = tuple((name, error) for name, error in errors if error)
+        if cells:
+            yield _WrongRow(table, tuple(row[column.name] for column in table.primary_key.columns), cells)
+
+
+def _check_of(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Processor | None:
+    return kind.dialect_impl(dialect).result_processor(dialect, None) if isinstance(kind, _Checked) else None
+
+
+def _error(check: Processor | None, value: object) -> str | None:
+    """Return why the column cannot have this value; None if it can."""
+    try:
+        if check is not None:
+            check(value)
+    except WrongValue as error:
+        return str(error)
+    return None
+
+
+class _Stored(sa.types.UserDefinedType[object]):
+    """A value as the database returns it."""
 
     cache_ok = True
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}..."

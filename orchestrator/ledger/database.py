@@ -125,26 +125,29 @@ class RunFolders:
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = runs
-        self._current: dict[PurePath, PurePath] = {}
+        self._current_folders: dict[str, str] = {}
+        self._current_runs: dict[PurePath, PurePath] = {}
 
     def current(self, recorded: str) -> str:
         """Return where the file or folder of a run is now: as recorded, or below this ledger's own runs.
 
         A path stays as recorded if its run folder exists there, or nowhere else.
         """
-        path = PurePath(recorded)
-        run = next((folder for folder in path.parents if folder.parent.name == "runs"), None)
-        if run is None or run.parent in self._runs:
-            return recorded
-        if run not in self._current:
-            self._current[run] = self._find(run)
-        current = self._current[run]
-        return recorded if current == run else str(current / path.relative_to(run))
+        folder, separator, name = recorded.rpartition("/")
+        if folder not in self._current_folders:
+            self._current_folders[folder] = self._current_folder(folder)
+        return f"{self._current_folders[folder]}{separator}{name}"
 
-    def _find(self, run: PurePath) -> PurePath:
-        if _is_folder(Path(run)):
-            return run
-        return next((runs / run.name for runs in self._runs if _is_folder(runs / run.name)), run)
+    def _current_folder(self, folder: str) -> str:
+        path = PurePath(folder)
+        run = next((part for part in (path, *path.parents) if part.parent.name == "runs"), None)
+        if run is None or run.parent in self._runs:
+            return folder
+        if run not in self._current_runs:
+            copies = (runs / run.name for runs in self._runs if _is_folder(runs / run.name))
+            self._current_runs[run] = run if _is_folder(Path(run)) else next(copies, run)
+        current = self._current_runs[run]
+        return folder if current == run else str(current / path.relative_to(run))
 
 
 def _is_folder(path: Path) -> bool:
