@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from orchestrator.catalog.library import find_entries as find_entries
     from orchestrator.catalog.library import names_meant as names_meant
     from orchestrator.catalog.library import papers as papers
-    from orchestrator.clusters.layers import dotted as dotted
     from orchestrator.clusters.layers import leaves as leaves
     from orchestrator.clusters.profile import schema_text as schema_text
     from orchestrator.clusters.program import ImageRow as ImageRow
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     from orchestrator.clusters.resolve import Cluster as Cluster
     from orchestrator.clusters.resolve import cluster_names as cluster_names
     from orchestrator.clusters.resolve import find_cluster as find_cluster
+    from orchestrator.config.yaml import dotted as dotted
     from orchestrator.config.yaml import shown as shown
     from orchestrator.files import require_place as require_place
     from orchestrator.launch.cluster_check import ClusterCheck as ClusterCheck
@@ -299,11 +299,11 @@ _NAMES = {
     "catalog.expand": "expand",
     "catalog.experiment": "scale_names",
     "catalog.library": "Entry experiment_names find_entries names_meant papers",
-    "clusters.layers": "dotted leaves",
+    "clusters.layers": "leaves",
     "clusters.profile": "schema_text",
     "clusters.program": "ImageRow image_rows imported_file",
     "clusters.resolve": "Cluster cluster_names find_cluster",
-    "config.yaml": "shown",
+    "config.yaml": "dotted shown",
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "Import import_images import_progress wanted_images",

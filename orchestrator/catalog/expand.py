@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.catalog import validate
 from orchestrator.catalog.axes import AXES, ModelAxes, Settings
 from orchestrator.catalog.case import Case, Expectation
 from orchestrator.catalog.experiment import (
@@ -21,7 +20,7 @@ from orchestrator.catalog.experiment import (
     TrainingFields,
     scale_names,
 )
-from orchestrator.catalog.library import Entry
+from orchestrator.catalog.library import Entry, name_problems, scale_problems
 from orchestrator.config.model import LARGEST_COUNT
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.job_spec import Value
@@ -38,29 +37,28 @@ _SWITCHES = ("recompute", "offload", "scatter_gather", "distributed_optimizer", 
 def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
     """Return every case of the experiment at a scale; ReproError has every rule without a whole number as result."""
     fields = scale_fields(entry, scale)
-    disagreements = list(validate.problems(entry.document, entry.experiment, entry.paper, scale, fields))
-    if disagreements:
-        raise ReproError(*disagreements)
+    contradictions = list(scale_problems(entry, scale, fields))
+    if contradictions:
+        raise ReproError(*contradictions)
     count = case_count(fields)
     if count > MOST_CASES:
-        axes = "matrix" if fields.cases is None else "cases"
-        where = str(entry.document.place(validate.own_path(entry.document, scale, axes)))
-        what = f"{axes}: {count:,} cases at scale {scale}, and the limit is {MOST_CASES:,}"
-        raise ReproError(Problem(what, where, "remove values of the axes"))
+        source = "matrix" if fields.cases is None else "cases"
+        what = f"{source}: {count:,} cases at scale {scale}, and the limit is {MOST_CASES:,}"
+        raise ReproError(Problem(what, entry.scale_location(scale, source), "remove values of the axes"))
     cases: list[Case] = []
     problems: list[Problem] = []
-    rules_place = str(entry.document.place(validate.own_path(entry.document, scale, "rules")))
     shared = _shared(entry, fields)
     for i, row in enumerate(_rows(fields)):
         try:
             cases.append(_case(entry, scale, fields, shared, row))
         except _NamelessRowError as error:
-            where = str(entry.document.place(validate.own_path(entry.document, scale, "cases", i)))
-            problems.append(Problem(f"{error.axis}: missing, and named_by names cases by it", where, error.hint))
+            hint = f"add {error.axis}: to the row, or change named_by"
+            what = f"{error.axis}: missing, and named_by names cases by it"
+            problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
-            problems.append(Problem(f"{entry.short_name} {at}: {error}", rules_place))
-    problems += validate.name_problems(entry.document, scale, [case.name for case in cases])
+            problems.append(Problem(f"{entry.short_name} {at}: {error}", entry.scale_location(scale, "rules")))
+    problems += name_problems(entry, scale, [case.name for case in cases])
     if problems:
         raise ReproError(*problems)
     return cases
@@ -72,7 +70,6 @@ class _NamelessRowError(Exception):
     def __init__(self, axis: str) -> None:
         super().__init__(axis)
         self.axis = axis
-        self.hint = f"add {axis}: to the row, or change named_by"
 
 
 def case_count(fields: ScaleFields) -> int:
@@ -89,19 +86,19 @@ def values_on(entry: Entry, fields: ScaleFields, axis: str) -> set[Value] | None
         return None
     shared = _shared(entry, fields).get(axis)
     if fields.cases is not None:
-        found = {row.given().get(axis, shared) for row in fields.cases}
+        values = {row.given().get(axis, shared) for row in fields.cases}
     else:
         assert fields.matrix is not None
-        found = set(fields.matrix.get(axis, [shared]))
-    return {value for value in found if value is not None} or None
+        values = set(fields.matrix.get(axis, [shared]))
+    return {value for value in values if value is not None} or None
 
 
 def scale_fields(entry: Entry, scale: str) -> ScaleFields:
     """Return the fields of the published figure with the changes of a scale."""
     experiment = entry.experiment
     if scale != PAPER and scale not in experiment.scales:
-        known = scale_names(experiment)
-        hint = did_you_mean(scale, known) or f"{entry.short_name} has: {', '.join(known)}"
+        names = scale_names(experiment)
+        hint = did_you_mean(scale, names) or f"{entry.short_name} has: {', '.join(names)}"
         raise ReproError(Problem(f"{scale}: no such scale", hint=hint))
     base = {name: getattr(experiment, name) for name in ScaleFields.model_fields}
     if scale == PAPER:

@@ -1,15 +1,16 @@
-"""Lookup of experiments by name, and reading of their files."""
+"""Lookup of experiments by name, reading of their files, and checks of their fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.catalog.experiment import Experiment, Paper
-from orchestrator.catalog.validate import value_problems
+from orchestrator.catalog.axes import AXES, Matrix, axis_hint, checked_value
+from orchestrator.catalog.claims import ClosesClaim, GainClaim, PeakClaim, TrendClaim
+from orchestrator.catalog.experiment import Experiment, Paper, ScaleFields, scale_names
 from orchestrator.config.model import read_model
-from orchestrator.config.yaml import Document, read_document, shown
+from orchestrator.config.yaml import Document, KeyPath, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.paths import Folders, short_name
 
@@ -29,6 +30,15 @@ class Entry:
         """Name without the paper: `figure-13`."""
         return short_name(self.name)
 
+    def location(self, *path: str | int) -> str:
+        """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
+        return str(self.document.place(path))
+
+    def scale_location(self, scale: str, *path: str | int) -> str:
+        """Return the location of a scale's field: in its block, or at the top level that it inherits from."""
+        own: KeyPath = ("scales", scale, *path)
+        return self.location(*(own if own[:3] in self.document.keys else path))
+
 
 def experiment_names(folders: Folders) -> dict[str, Path]:
     """Return the file of every experiment by full name; ReproError if two files of a folder have the same name.
@@ -38,10 +48,10 @@ def experiment_names(folders: Folders) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for path in folders.experiment_files():
         name = f"{path.parent.name}/{path.stem}"
-        before = names.get(name)
-        if before is not None and before.parent == path.parent:
-            both = f"{shown(before)} and {shown(path)}"
-            raise ReproError(Problem(f"{name}: this name is used twice, by {both}", hint="rename one of them"))
+        other = names.get(name)
+        if other is not None and other.parent == path.parent:
+            files = f"{shown(other)} and {shown(path)}"
+            raise ReproError(Problem(f"{name}: this name is used twice, by {files}", hint="rename one of them"))
         if path.stem != "paper":
             names.setdefault(name, path)
     return names
@@ -76,17 +86,17 @@ def full_name(folders: Folders, name: str) -> str:
 def find_experiment(folders: Folders, name: str) -> Entry:
     """Read the experiment with this short or full name; ReproError has every problem of its files."""
     names = experiment_names(folders)
-    found = names_meant(names, name)
+    matches = names_meant(names, name)
     if name in papers(names):
-        ours = ", ".join(short_name(full) for full in _of_paper(names, name))
-        raise ReproError(Problem(f"{name}: a paper, not an experiment", hint=f"it has {ours}"))
-    if not found:
-        near = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
-        there = f"there are: {', '.join(sorted(names)) or 'none'}"
-        raise ReproError(Problem(f"{name}: no such experiment", hint=near or there))
-    if len(found) > 1:
-        raise ReproError(Problem(f"{name}: could be {' or '.join(found)}", hint="give the full name"))
-    return read_experiment(found[0], names[found[0]])
+        experiments = ", ".join(short_name(full) for full in _of_paper(names, name))
+        raise ReproError(Problem(f"{name}: a paper, not an experiment", hint=f"it has {experiments}"))
+    if not matches:
+        hint = did_you_mean(name, [*map(short_name, names), *names, *papers(names)])
+        hint = hint or f"there are: {', '.join(sorted(names)) or 'none'}"
+        raise ReproError(Problem(f"{name}: no such experiment", hint=hint))
+    if len(matches) > 1:
+        raise ReproError(Problem(f"{name}: could be {' or '.join(matches)}", hint="give the full name"))
+    return read_experiment(matches[0], names[matches[0]])
 
 
 def find_entries(folders: Folders, name: str) -> list[Entry]:
@@ -124,3 +134,120 @@ def read_experiment(name: str, file: Path) -> Entry:
     if document is None or experiment is None or paper is None or problems:
         raise ReproError(*problems)
     return Entry(name, file, document, experiment, paper)
+
+
+def value_problems(document: Document, experiment: Experiment) -> Iterator[Problem]:
+    """Yield the values of matrices that their axis cannot have, at all scales. Rows are checked when they are read."""
+    matrices: list[tuple[KeyPath, Matrix | None]] = [((), experiment.matrix)]
+    matrices += [(("scales", name), fields.matrix) for name, fields in experiment.scales.items()]
+    for path, matrix in matrices:
+        for axis, values in (matrix or {}).items():
+            for i, value in enumerate(values):
+                try:
+                    checked_value(axis, value)
+                except ValueError as error:
+                    yield Problem(f"matrix.{axis}.{i}: {error}", str(document.place((*path, "matrix", axis, i))))
+
+
+def scale_problems(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield every contradiction between the fields at `scale`, each with its location."""
+    yield from _axes_with_two_sources(entry, scale, fields)
+    yield from _unknown_axes(entry)
+    yield from _axes_without_values(entry, fields)
+    yield from _unknown_scales(entry)
+    yield from _unknown_models(entry, scale, fields)
+    yield from _repeated_claims(entry)
+
+
+def name_problems(entry: Entry, scale: str, names: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each case whose name an earlier case has."""
+    hint = "give the rows different names, or change named_by"
+    for i, name in _repetitions(names):
+        yield Problem(f"{name}: two cases have this name", entry.scale_location(scale, "cases", i), hint)
+
+
+def _repetitions(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield each name that an earlier one equals, with its position."""
+    earlier: set[str] = set()
+    for i, name in enumerate(names):
+        if name in earlier:
+            yield i, name
+        earlier.add(name)
+
+
+def _axes_with_two_sources(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield the axes that two of matrix, cases, fixed and rules set: one of the values would be ignored."""
+    sources = {
+        "matrix": set(fields.matrix or ()),
+        "cases": _row_axes(fields).keys(),
+        "fixed": fields.fixed.given().keys(),
+        "rules": set(fields.rules or ()),
+    }
+    keys = entry.document.keys
+    for first, second in (("matrix", "fixed"), ("matrix", "rules"), ("fixed", "rules"), ("cases", "rules")):
+        for axis in sorted(sources[first] & sources[second]):
+            path: KeyPath = ("scales", scale, second, axis)
+            location = str(entry.document.key_place(path if path in keys else path[2:]))
+            yield Problem(f"{axis}: set by {first} and by {second} at scale {scale}", location, "keep one of them")
+
+
+def _row_axes(fields: ScaleFields) -> dict[str, None]:
+    """Return the axes that the rows of `cases` set, in their order."""
+    return dict.fromkeys(axis for row in fields.cases or () for axis in row.given())
+
+
+def _unknown_axes(entry: Entry) -> Iterator[Problem]:
+    for path, axis in _named_axes(entry.experiment):
+        if axis not in AXES:
+            yield Problem(f"{axis}: no such axis", entry.location(*path), axis_hint(axis))
+
+
+def _axes_without_values(entry: Entry, fields: ScaleFields) -> Iterator[Problem]:
+    axes = [*(fields.matrix or ()), *(fields.rules or ()), *_row_axes(fields)]
+    what = "neither in matrix nor set by a rule" if fields.matrix else "in no case, nor set by a rule"
+    for path, axis in _named_axes(entry.experiment):
+        if axis in AXES and axis not in axes:
+            yield Problem(f"{axis}: {what}", entry.location(*path), f"there are: {', '.join(axes)}")
+
+
+def _named_axes(experiment: Experiment) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the axes that the plot, the names of cases and the claims use, with their paths."""
+    for i, axis in enumerate(experiment.axes.x.of):
+        yield ("axes", "x", "of", i), axis
+    if experiment.axes.series is not None:
+        yield ("axes", "series", "of"), experiment.axes.series.of
+    if experiment.cases is not None:
+        yield from ((("named_by", i), axis) for i, axis in enumerate(experiment.named_by))
+    for i, claim in enumerate(experiment.claims):
+        if isinstance(claim, PeakClaim):
+            yield from ((("claims", i, "at", axis), axis) for axis in claim.at)
+        elif isinstance(claim, (GainClaim, TrendClaim, ClosesClaim)):
+            yield ("claims", i, "along"), claim.along
+        if isinstance(claim, GainClaim):
+            yield ("claims", i, "where_largest"), claim.where_largest
+
+
+def _unknown_scales(entry: Entry) -> Iterator[Problem]:
+    scales = scale_names(entry.experiment)
+    for i, claim in enumerate(entry.experiment.claims):
+        for j, name in enumerate(claim.judged_at):
+            if name not in scales:
+                hint = did_you_mean(name, scales) or f"there are: {', '.join(scales)}"
+                yield Problem(f"{name}: no such scale", entry.location("claims", i, "judged_at", j), hint)
+
+
+def _unknown_models(entry: Entry, scale: str, fields: ScaleFields) -> Iterator[Problem]:
+    """Yield the names of models that paper.yaml does not describe."""
+    models = list(entry.paper.models)
+    names: list[tuple[KeyPath, object]] = [(("fixed", "model"), fields.fixed.model)]
+    names += [(("cases", i, "model"), row.model) for i, row in enumerate(fields.cases or ())]
+    names += [(("matrix", "model", i), name) for i, name in enumerate((fields.matrix or {}).get("model", []))]
+    for path, name in names:
+        if name is not None and str(name) not in models:
+            hint = did_you_mean(str(name), models) or f"paper.yaml has: {', '.join(models) or 'none'}"
+            yield Problem(f"{name}: no such model", entry.scale_location(scale, *path), hint)
+
+
+def _repeated_claims(entry: Entry) -> Iterator[Problem]:
+    for i, name in _repetitions(claim.id for claim in entry.experiment.claims):
+        yield Problem(f"{name}: two claims have this id", entry.location("claims", i, "id"))

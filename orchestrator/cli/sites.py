@@ -77,7 +77,7 @@ def show(name: Name, resolved: Resolved = False, json: Json = False) -> None:
     cluster = api.find_cluster(find_folders(), name)
     layered = cluster.layered
     values = [
-        {"field": api.dotted(path), "value": value, "from": layered.where(path)}
+        {"field": api.dotted(path), "value": value, "from": layered.location(path)}
         for path, value in api.leaves(layered.value)
     ]
     if json:
@@ -120,8 +120,8 @@ def check(
             "result": finding.result,
             "place": finding.place,
             "check": finding.check,
-            "found": finding.found,
-            "from": finding.where,
+            "found": finding.message,
+            "from": finding.location,
             "mend": finding.hint,
         }
         for finding in findings
@@ -255,13 +255,14 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
 
 def _image_row(row: api.ImageRow) -> dict[str, object]:
     """Return a row of the table. The first twelve digits of a digest are in the file's name."""
+    digest = row.record.digest
     return {
         "image": row.name,
         "there": row.there,
         "bytes": row.bytes,
-        "imported": row.imported,
-        "by": row.user,
-        "digest": row.digest and f"{row.digest_of}:{row.digest.removeprefix('sha256:')[:12]}",
-        "location": row.location or row.says,
-        "profile": row.where,
+        "imported": row.record.imported,
+        "by": row.record.user,
+        "digest": digest and f"{row.record.digest_of}:{digest.removeprefix('sha256:')[:12]}",
+        "location": row.source or row.value,
+        "profile": row.location,
     }

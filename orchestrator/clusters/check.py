@@ -1,4 +1,4 @@
-"""Comparison of a profile with the settings of its cluster, as a login node sees them. Without side effects."""
+"""Comparison of a profile with the settings and the accounting of its cluster. Without side effects."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from orchestrator.clusters.check_accounting import AccountingChecks
-from orchestrator.clusters.check_result import Finding, Result, SiteChecks, is_blank, nearest, there_are
-from orchestrator.clusters.layers import dotted
+from orchestrator.clusters.findings import Finding, Result, SiteChecks, is_blank, nearest_name, there_are
+from orchestrator.clusters.profile import QosFields
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.config.yaml import shown
+from orchestrator.config.yaml import KeyPath, dotted, shown
 from orchestrator.errors import did_you_mean
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
 from orchestrator.slurm.site import Site
-from orchestrator.slurm.site_parsers import NodeKind, Partition
+from orchestrator.slurm.site_parsers import Association, NodeKind, Partition, Qos
 
 
 def check_login(cluster: Cluster, site: Site) -> list[Finding]:
     """Return the findings about a profile, in the order of its fields."""
-    checks, accounting = _Checks(cluster, site), AccountingChecks(cluster, site)
+    checks, accounting = _PartitionChecks(cluster, site), _AccountingChecks(cluster, site)
     return [
         *open_fields(cluster),
         *checks.partition(),
@@ -39,15 +38,15 @@ def open_fields(cluster: Cluster) -> Iterator[Finding]:
         name = dotted(blank.path)
         can_wait = blank.path[0] == "workloads" or blank.path[:2] == ("container", "images")
         result: Result = "later" if can_wait else "open"
-        yield Finding(name, "login", result, blank.text, blank.where, f"set it in {shown(cluster.overlay)}")
+        yield Finding(name, "login", result, blank.text, blank.location, f"set it in {shown(cluster.overlay)}")
     if cluster.profile.hardware is not None:
         for fact in ("gpu", "gpu_memory_gb", "peak_tflops"):
             if not getattr(cluster.hardware, fact):
-                found, where = "missing, but plans for GPUs need it", cluster.layered.where(("hardware",))
-                yield Finding(f"hardware.{fact}", "login", "later", found, where, f"add hardware: {fact}:")
+                message, location = "missing, but plans for GPUs need it", cluster.location(("hardware",))
+                yield Finding(f"hardware.{fact}", "login", "later", message, location, f"add hardware: {fact}:")
 
 
-class _Checks(SiteChecks):
+class _PartitionChecks(SiteChecks):
     """Checks against Slurm. Each method checks one subject."""
 
     def partition(self) -> Iterator[Finding]:
@@ -55,24 +54,19 @@ class _Checks(SiteChecks):
         name = self.slurm.partition
         if name is not None and is_blank(name):
             return
-        there = [one.name for one in self.site.partitions]
+        there = [partition.name for partition in self.site.partitions]
         if name is None and self.job_partition is None:
             hint = f"set slurm: partition:; there are: {', '.join(there)}"
             yield self.at("slurm.partition", "wrong", "missing, and the cluster has no default partition", hint)
         elif self.job_partition is None:
-            yield self.at("slurm.partition", "wrong", f"{name}: no such partition", nearest(str(name), there))
+            yield self.at("slurm.partition", "wrong", f"{name}: no such partition", nearest_name(str(name), there))
         elif not self.job_partition.is_up:
-            yield self.at(
-                "slurm.partition",
-                "wrong",
-                f"{self.job_partition.name} is not up",
-                "choose a partition that sinfo -s lists as up",
-            )
+            hint = "choose a partition that sinfo -s lists as up"
+            yield self.at("slurm.partition", "wrong", f"{self.job_partition.name} is not up", hint)
         else:
             default = "" if name else ", the default"
-            yield self.at(
-                "slurm.partition", "ok", f"{self.job_partition.name}{default}, {self.job_partition.nodes} nodes"
-            )
+            message = f"{self.job_partition.name}{default}, {self.job_partition.nodes} nodes"
+            yield self.at("slurm.partition", "ok", message)
 
     def names(self) -> Iterator[Finding]:
         """Check the names of features and reservations."""
@@ -82,8 +76,8 @@ class _Checks(SiteChecks):
             if not self.job_partition.kinds:
                 yield self.at("slurm.constraint", "unknown", "Slurm does not show its nodes to this user")
             elif missing:
-                found = f"no node of {self.job_partition.name} has {', '.join(missing)}"
-                yield self.at("slurm.constraint", "wrong", found, nearest(missing[0], there))
+                message = f"no node of {self.job_partition.name} has {', '.join(missing)}"
+                yield self.at("slurm.constraint", "wrong", message, nearest_name(missing[0], there))
             else:
                 yield self.at("slurm.constraint", "ok", self.slurm.constraint)
         wanted = self.slurm.reservation
@@ -92,8 +86,8 @@ class _Checks(SiteChecks):
             if missing and any("reservation" in complaint for complaint in self.site.complaints):
                 yield self.at("slurm.reservation", "unknown", "Slurm does not show its reservations to this user")
             elif missing:
-                found = f"{', '.join(missing)}: no such reservation"
-                yield self.at("slurm.reservation", "wrong", found, there_are(self.site.reservations))
+                message = f"{', '.join(missing)}: no such reservation"
+                yield self.at("slurm.reservation", "wrong", message, there_are(self.site.reservations))
             else:
                 yield self.at("slurm.reservation", "ok", wanted)
 
@@ -107,72 +101,67 @@ class _Checks(SiteChecks):
             if value is None:
                 continue
             if partition.max_time_s is not None and time_limit_s(value) > partition.max_time_s:
-                found = f"{value}, but {partition.name} allows {format_time_limit(partition.max_time_s)}"
-                yield self.at(
-                    f"slurm.{field}", "wrong", found, f"set {field}: {format_time_limit(partition.max_time_s)}"
-                )
+                longest = format_time_limit(partition.max_time_s)
+                message = f"{value}, but {partition.name} allows {longest}"
+                yield self.at(f"slurm.{field}", "wrong", message, f"set {field}: {longest}")
             else:
                 yield self.at(f"slurm.{field}", "ok", value)
         nodes = self.most_nodes()
         if partition.max_nodes and nodes > partition.max_nodes:
-            found = f"jobs may have {nodes} nodes, but {partition.name} allows {partition.max_nodes}"
-            yield self.at("slurm.max_nodes", "wrong", found, f"set max_nodes: {partition.max_nodes}")
+            message = f"jobs may have {nodes} nodes, but {partition.name} allows {partition.max_nodes}"
+            yield self.at("slurm.max_nodes", "wrong", message, f"set max_nodes: {partition.max_nodes}")
 
     def nodes(self) -> Iterator[Finding]:
         """Check `hardware`, `site.architecture` and the CPUs of each task against the nodes."""
         partition, hardware = self.job_partition, self.cluster.hardware
         if partition is None:
             return
-        there = sum(kind.count for kind in self._asked_for) if self._asked_for else partition.nodes
-        such = " such nodes" if self._asked_for and there < partition.nodes else ""
-        if hardware.nodes > there:
-            found = f"is {hardware.nodes}, but {partition.name} has {there}{such}"
-            yield self.at("hardware.nodes", "wrong", found, f"set nodes: {there}")
+        count = sum(kind.count for kind in self._job_nodes) if self._job_nodes else partition.nodes
+        such = " such nodes" if self._job_nodes and count < partition.nodes else ""
+        if hardware.nodes > count:
+            message = f"is {hardware.nodes}, but {partition.name} has {count}{such}"
+            yield self.at("hardware.nodes", "wrong", message, f"set nodes: {count}")
         else:
-            yield self.at("hardware.nodes", "ok", f"{hardware.nodes} of {there}{such}")
+            yield self.at("hardware.nodes", "ok", f"{hardware.nodes} of {count}{such}")
         if not partition.kinds:
             yield self.at("hardware.gpus_per_node", "unknown", "Slurm does not show its nodes to this user")
             return
         gpus = list(self._gpus(partition))
         yield from gpus
-        if not any(one.is_fault for one in gpus):  # the number of tasks on a node depends on its GPUs
+        if not any(finding.is_fault for finding in gpus):  # the number of tasks on a node depends on its GPUs
             yield from self._cpus(partition)
         architecture = self.cluster.profile.site.architecture
-        known = {kind.architecture for kind in self._asked_for or partition.kinds if kind.architecture}
-        if architecture and known and architecture not in known:
-            found = f"is {architecture}, but the nodes are {' and '.join(sorted(known))}"
-            yield self.at("site.architecture", "wrong", found)
+        there = {kind.architecture for kind in self._job_nodes or partition.kinds if kind.architecture}
+        if architecture and there and architecture not in there:
+            message = f"is {architecture}, but the nodes are {' and '.join(sorted(there))}"
+            yield self.at("site.architecture", "wrong", message)
 
     def _cpus(self, partition: Partition) -> Iterator[Finding]:
-        cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._asked_for or partition.kinds)
+        cpus, most = self.slurm.cpus_per_task, max(kind.cpus for kind in self._job_nodes or partition.kinds)
         tasks = self.cluster.hardware.gpus_per_node if self.slurm.tasks == "per-gpu" else 1
         if cpus and cpus * tasks > most:
-            found = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
-            yield self.at("slurm.cpus_per_task", "wrong", found, f"set cpus_per_task: {max(most // tasks, 1)}")
+            message = f"{tasks} tasks of {cpus}, but the nodes have {most} CPUs"
+            yield self.at("slurm.cpus_per_task", "wrong", message, f"set cpus_per_task: {max(most // tasks, 1)}")
         elif cpus:
             yield self.at("slurm.cpus_per_task", "ok", f"{tasks} tasks of {cpus} on {most} CPUs")
 
     @cached_property
-    def _asked_for(self) -> list[NodeKind]:
+    def _job_nodes(self) -> list[NodeKind]:
         """The nodes of the partition that have the GPUs and the feature that jobs request."""
         kinds = self.job_partition.kinds if self.job_partition else ()
         feature = self.slurm.constraint
-        found = [kind for kind in kinds if feature in kind.features] if feature in self._all_features else list(kinds)
+        if any(feature in kind.features for kind in kinds):
+            kinds = tuple(kind for kind in kinds if feature in kind.features)
         if self.slurm.gpu_request == "none":
-            return found
-        return [kind for kind in found if _count(kind, self.slurm.gres_type)]
-
-    @property
-    def _all_features(self) -> frozenset[str]:
-        return self.job_partition.features if self.job_partition else frozenset()
+            return list(kinds)
+        return [kind for kind in kinds if _count(kind, self.slurm.gres_type)]
 
     def _gpus(self, partition: Partition) -> Iterator[Finding]:
         hardware, kind = self.cluster.hardware, self.slurm.gres_type
         if not partition.gpu_nodes:
             if self.slurm.gpu_request == "none":
-                yield self.at(
-                    "hardware.gpus_per_node", "unknown", "Slurm has no GPUs in this partition, and jobs request none"
-                )
+                message = "Slurm has no GPUs in this partition, and jobs request none"
+                yield self.at("hardware.gpus_per_node", "unknown", message)
             else:
                 hint = "set gpu_request: none if jobs get whole nodes"
                 yield self.at("slurm.gpu_request", "wrong", f"Slurm has no GPUs in partition {partition.name}", hint)
@@ -184,11 +173,11 @@ class _Checks(SiteChecks):
             kind = None
         elif kind:
             yield self.at("slurm.gres_type", "ok", kind)
-        counts = sorted({count for node in self._asked_for or partition.kinds if (count := _count(node, kind))})
+        counts = sorted({count for node in self._job_nodes or partition.kinds if (count := _count(node, kind))})
         if hardware.gpus_per_node not in counts:
             there = " or ".join(map(str, counts))
-            found = f"is {hardware.gpus_per_node}, but the nodes have {there}"
-            yield self.at("hardware.gpus_per_node", "wrong", found, f"set gpus_per_node: {counts[-1]}")
+            message = f"is {hardware.gpus_per_node}, but the nodes have {there}"
+            yield self.at("hardware.gpus_per_node", "wrong", message, f"set gpus_per_node: {counts[-1]}")
         else:
             yield self.at("hardware.gpus_per_node", "ok", str(hardware.gpus_per_node))
 
@@ -202,7 +191,7 @@ class _Checks(SiteChecks):
         elif mpi in (*kinds, "none"):
             yield self.at("slurm.mpi", "ok", mpi)
         else:
-            yield self.at("slurm.mpi", "wrong", f"{mpi}: srun has no such MPI type", nearest(mpi, kinds))
+            yield self.at("slurm.mpi", "wrong", f"{mpi}: srun has no such MPI type", nearest_name(mpi, kinds))
 
     def container(self) -> Iterator[Finding]:
         """Check the container runtime against the options of srun."""
@@ -221,9 +210,8 @@ class _Checks(SiteChecks):
                 yield self.at("container.runtime", "wrong", "srun has no --container-image, the option of pyxis", hint)
                 return
             oldest, too_new = srun.pyxis_versions or ("0", None)
-            fits = f"srun's options are those of pyxis {oldest}" + (
-                f", older than {too_new}" if too_new else " or newer"
-            )
+            newest = f", older than {too_new}" if too_new else " or newer"
+            fits = f"srun's options are those of pyxis {oldest}{newest}"
             yield self.at("container.runtime", "ok", fits)
             yield from self._pyxis_version(oldest, too_new, fits)
 
@@ -235,8 +223,8 @@ class _Checks(SiteChecks):
             "env_from": (self.cluster.profile.env_from, "container-env"),
             "container.writable": (container.writable, "container-writable"),
         }
-        for field, (is_asked, option) in needs.items():
-            if is_asked and option not in self.site.srun.pyxis:
+        for field, (is_used, option) in needs.items():
+            if is_used and option not in self.site.srun.pyxis:
                 hint = f"{fits}; install a newer version, or remove {field}:"
                 yield self.at(field, "wrong", f"this pyxis has no --{option}", hint)
         if container.version is None:
@@ -246,8 +234,8 @@ class _Checks(SiteChecks):
             return
         version = _numbers(container.version)
         if version < _numbers(oldest) or (too_new is not None and version >= _numbers(too_new)):
-            found = f"is {container.version}, but {fits}"
-            yield self.at("container.version", "wrong", found, f'set version: "{oldest}"')
+            message = f"is {container.version}, but {fits}"
+            yield self.at("container.version", "wrong", message, f'set version: "{oldest}"')
         else:
             yield self.at("container.version", "ok", container.version)
 
@@ -263,3 +251,129 @@ def _count(node: NodeKind, kind: str | None) -> int:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
+
+
+class _AccountingChecks(SiteChecks):
+    """Checks against Slurm's accounting. Each method checks one field."""
+
+    def account(self) -> Iterator[Finding]:
+        """Check the account."""
+        wanted, mine = self.slurm.account_name, self.site.associations
+        if wanted is not None and is_blank(wanted):
+            return
+        if not self.site.enforces_accounts:
+            yield self.at("slurm.account", "ok", f"{wanted or 'none'}; Slurm does not check accounts")
+        elif mine is None:
+            yield self.at("slurm.account", "unknown", "accounting does not answer")
+        elif wanted is None:
+            default = next((link.account for link in mine if link.is_default), None)
+            if default:
+                yield self.at("slurm.account", "ok", f"none; Slurm uses {default}")
+            else:
+                yield self.at("slurm.account", "wrong", "missing, but Slurm requires one", _your_accounts(mine))
+        elif wanted not in {link.account for link in mine}:
+            hint = did_you_mean(wanted, [link.account for link in mine]) or _your_accounts(mine)
+            yield self.at("slurm.account", "wrong", f"{wanted} is not an account of {self.site.user}", hint)
+        elif not self._associations:
+            message = f"{wanted} cannot use partition {self.job_partition.name if self.job_partition else ''}"
+            yield self.at("slurm.account", "wrong", message, "use another account or partition")
+        elif self.job_partition and not self.job_partition.takes_account(wanted):
+            message = f"partition {self.job_partition.name} does not accept {wanted}"
+            yield self.at("slurm.account", "wrong", message, "use another account or partition")
+        else:
+            yield self.at("slurm.account", "ok", wanted)
+
+    @cached_property
+    def _associations(self) -> list[Association]:
+        """The associations of the account. Slurm uses the one for the partition first."""
+        wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
+        links = [
+            link
+            for link in self.site.associations or ()
+            if (link.account == wanted if wanted else link.is_default)
+            and (partition is None or link.partition in (None, partition))
+        ]
+        return sorted(links, key=lambda link: link.partition is None)
+
+    def qos(self) -> Iterator[Finding]:
+        """Check each QOS of the profile. Without one, yield only faults of the default QOS."""
+        given = self.slurm.qos
+        if given is None:
+            yield from (finding for finding in self._unnamed_qos() if finding.is_fault)
+            return
+        if isinstance(given, str):
+            yield from self._named_qos(QosFields(name=given), ("slurm", "qos"))
+            return
+        for i, qos in enumerate(given):
+            yield from self._named_qos(qos, ("slurm", "qos", i))
+
+    def _unnamed_qos(self) -> Iterator[Finding]:
+        default = self._associations[0].default_qos if self._associations else None
+        name = default or (self.job_partition.qos if self.job_partition else None)
+        if name is not None and self.site.qos_named(name):
+            if default and self.job_partition and not self.job_partition.takes_qos(default):
+                message = f"missing, and {self.job_partition.name} does not accept {default}, the default QOS"
+                yield self.at("slurm.qos", "wrong", message, there_are(self._allowed()))
+            else:
+                yield self._within_limits(QosFields(name=name), ("slurm", "qos"))
+
+    def _named_qos(self, given: QosFields, path: KeyPath) -> Iterator[Finding]:
+        name = given.name
+        if is_blank(name):
+            return
+        if self.site.qos is None:
+            yield self._of_qos(name, path, "unknown", "accounting does not answer")
+        elif self.site.qos_named(name) is None:
+            yield self._of_qos(name, path, "wrong", "no such QOS", nearest_name(name, [q.name for q in self.site.qos]))
+        elif self._associations and name not in self._associations[0].qos:
+            message = f"account {self._associations[0].account} cannot use it"
+            yield self._of_qos(name, path, "wrong", message, there_are(self._allowed()))
+        elif self.job_partition and not self.job_partition.takes_qos(name):
+            message = f"partition {self.job_partition.name} does not accept it"
+            yield self._of_qos(name, path, "wrong", message, there_are(self._allowed()))
+        else:
+            yield self._within_limits(given, path)
+
+    def _of_qos(self, name: str, path: KeyPath, result: Result, message: str, hint: str | None = None) -> Finding:
+        return Finding(f"slurm.qos {name}", "login", result, message, self.cluster.location(path), hint)
+
+    def _allowed(self) -> list[str]:
+        """Return the names of the QOS that this account may use in this partition."""
+        names = self._associations[0].qos if self._associations else ()
+        return [name for name in names if self.job_partition is None or self.job_partition.takes_qos(name)]
+
+    def _within_limits(self, given: QosFields, path: KeyPath) -> Finding:
+        excesses = list(self._excesses(given))
+        if not excesses:
+            return self._of_qos(given.name, path, "ok", "its limits allow the limits of the profile")
+        message, hints = "; ".join(what for what, _ in excesses), ", ".join(hint for _, hint in excesses)
+        return self._of_qos(given.name, path, "wrong", message, f"set {hints}")
+
+    def _excesses(self, given: QosFields) -> Iterator[tuple[str, str]]:
+        """Yield each limit of the profile that exceeds the limit in Slurm, with a hint."""
+        nodes, gpus, limit = self.most_nodes(given.max_nodes), given.max_gpus, self.longest(given.max_time)
+        most = self._limit(given.name, "max_nodes")
+        if most is not None and nodes > most:
+            yield f"jobs may have {nodes} nodes, Slurm's limit is {most}", f"max_nodes: {most}"
+            nodes = most
+        per_node = self.cluster.hardware.gpus_per_node
+        gpus = min(gpus or nodes * per_node, nodes * per_node)
+        most = self._limit(given.name, "max_gpus")
+        if most is not None and gpus > most:
+            hint = f"max_gpus: {most}" if given.max_gpus else f"max_nodes: {max(most // per_node, 1)}"
+            yield f"jobs may have {gpus} GPUs, Slurm's limit is {most}", hint
+        most = self._limit(given.name, "max_wall_s")
+        if most is not None and time_limit_s(limit) > most:
+            field = "max_time" if given.max_time or self.slurm.max_time else "time_limit"
+            longest = format_time_limit(most)
+            yield f"jobs may take {limit}, Slurm's limit is {longest}", f"{field}: {longest}"
+
+    def _limit(self, name: str, limit: str) -> int | None:
+        """Return the limit in effect. The QOS of the partition comes first (Slurm's Resource Limits, "Hierarchy")."""
+        own = self.site.qos_named(self.job_partition.qos) if self.job_partition else None
+        both: tuple[Qos | None, ...] = (own, self.site.qos_named(name))
+        return next((value for qos in both if qos and (value := getattr(qos, limit)) is not None), None)
+
+
+def _your_accounts(mine: tuple[Association, ...]) -> str:
+    return f"your accounts are: {', '.join(sorted({link.account for link in mine})) or 'none'}"

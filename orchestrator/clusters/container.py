@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -31,7 +31,7 @@ def holds(when: When | None, nodes: int) -> bool:
     return when is None or (nodes > 1) == (when == "nodes > 1")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, (dict, BaseModel)):
         return "fields"
     return "list" if isinstance(value, list) else "plain"
@@ -73,11 +73,11 @@ class VariableFields(Strict):
 SetupLine = Annotated[Annotated[Text, Tag("plain")] | Annotated[SetupFields, Tag("fields")], BY_KIND]
 
 
-def filled_names(text: str, known: Collection[str]) -> str:
-    """Return the text unchanged. ValueError if it contains a name in braces that is not known."""
+def checked_names(text: str, supported: Collection[str]) -> str:
+    """Return the text unchanged. ValueError if it contains a name in braces that is not supported."""
     for name in _NAME.findall(text):
-        if name not in known:
-            names = ", ".join(f"{{{name}}}" for name in known)
+        if name not in supported:
+            names = ", ".join(f"{{{name}}}" for name in supported)
             raise ValueError(f"{{{name}}} is not supported here, only {names}")
     return text
 
@@ -110,7 +110,7 @@ def _mount(value: str) -> str:
         raise ValueError(f'a mount must not contain $, `, " or \\, which a shell on the node expands; use {names}')
     if value.count(":") > 2:
         raise ValueError("a mount is SOURCE:TARGET:FLAGS")
-    return filled_names(value, RUN_NAMES)
+    return checked_names(value, RUN_NAMES)
 
 
 def _conditional_mount(value: str | MountFields) -> str | MountFields:
@@ -152,15 +152,15 @@ class ContainerFields(Strict):
 
     @property
     def has_readonly_option(self) -> bool:
-        """Whether this pyxis has an option for read-only images. True if `version` is not given."""
+        """True if this pyxis has an option for read-only images, or if `version` is not given."""
         return self.version is None or _release(self.version) >= _PYXIS_SINCE["writable"]
 
     @model_validator(mode="after")
-    def _runtime_knows_it(self) -> ContainerFields:
+    def _runtime_supports_fields(self) -> ContainerFields:
         if self.runtime == "pyxis" and self.version:
-            have = _release(self.version)
+            release = _release(self.version)
             for name, since in _PYXIS_SINCE.items():
-                if getattr(self, name) and have < since:
+                if getattr(self, name) and release < since:
                     oldest = ".".join(map(str, since))
                     raise ValueError(f"{name} needs pyxis {oldest} or newer, but version is {self.version}")
         for name, runtimes in _ONLY_FOR.items():

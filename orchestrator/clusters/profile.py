@@ -5,16 +5,148 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema, create_model, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
-from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, holds
-from orchestrator.clusters.slurm_options import MpirunFields, SlurmFields
-from orchestrator.config.model import Count, Hardware, Positive, Strict, Text
+from orchestrator.clusters.container import BY_KIND, ContainerFields, SetupLine, VariableFields, checked_names, holds
+from orchestrator.config.model import Count, Hardware, Positive, Strict, Text, TimeLimit
+from orchestrator.slurm.notation import time_limit_s
 from orchestrator.workloads import workloads
 from orchestrator.workloads.base import AnyWorkload, WorkloadSite
 from orchestrator.workloads.pretrain import PRETRAIN, PretrainSite
+
+# repro sets these options itself, to find its jobs and their output.
+_RESERVED_OPTIONS = {
+    "--comment": "it contains the token that identifies a job",
+    "--output": "it is a file in the folder of the job",
+    "--array": "repro groups jobs into arrays",
+    "--requeue": "repro decides which jobs run again; set requeue: true to let Slurm decide",
+    "--no-requeue": "every job has it, unless requeue: true is set",
+    "--exclude": "repro excludes nodes that failed; use constraint: or reservation: to exclude others",
+}
+
+
+def _free_argument(value: str) -> str:
+    if not value.startswith("-"):
+        raise ValueError("an argument must start with -")
+    if value.startswith(("--container-", "--no-container-")):
+        raise ValueError("container options belong to container:, and repro passes them to srun")
+    name = value.partition("=")[0]
+    if any(character.isspace() for character in name):
+        raise ValueError("an argument must be one word, --name=value")
+    if name in _RESERVED_OPTIONS:
+        raise ValueError(f"{name} is set by repro: {_RESERVED_OPTIONS[name]}")
+    return value
+
+
+Argument = Annotated[str, Field(pattern=r"^[^\n\r\x00]+$"), AfterValidator(_free_argument)]
+
+
+def _account(value: str) -> str:
+    return value if value.startswith("<") else checked_names(value, ("project",))
+
+
+class QosFields(Strict):
+    """A QOS and the limits of its jobs. A job requests the first QOS that accepts it."""
+
+    name: Text
+    min_nodes: Count | None = None
+    max_nodes: Count | None = None
+    max_gpus: Count | None = None
+    max_time: TimeLimit | None = None
+
+    def accepts(self, nodes: int, gpus: int, time_limit: str) -> bool:
+        """Return whether this QOS accepts a job of this size."""
+        return (
+            (self.min_nodes or nodes) <= nodes <= (self.max_nodes or nodes)
+            and gpus <= (self.max_gpus or gpus)
+            and (self.max_time is None or time_limit_s(time_limit) <= time_limit_s(self.max_time))
+        )
+
+
+Qos = Annotated[Annotated[Text, Tag("plain")] | Annotated[list[QosFields], Tag("list")], BY_KIND]
+
+
+class SlurmFields(Strict):
+    """Partition, account, resources and binding. `account` may contain {project}.
+
+    `sbatch` and `srun` are further arguments. `requeue`: Slurm, and not repro, runs a job again after a node failure or
+    a preemption.
+
+    `tasks`: srun starts one process for each GPU, or one launcher on each node. The launcher, torchrun or that of
+    `pretrain`, starts the processes of its node.
+    """
+
+    project: Text | None = None
+    account: Annotated[Text, AfterValidator(_account)] | None = None
+    partition: Text | None = None
+    qos: Qos | None = None
+    constraint: Text | None = None
+    reservation: Text | None = None
+
+    time_limit: TimeLimit
+    max_time: TimeLimit | None = None
+    max_nodes: Count | None = None
+    max_running: Count = 4
+    requeue: bool = False
+
+    tasks: Literal["per-gpu", "per-node"] = "per-gpu"
+    gpu_request: Literal["none", "gres", "gpus-per-node", "gpus-per-task"] = "gpus-per-node"
+    gres_type: Text | None = None
+    exclusive: bool = False
+    mem: Text | None = None
+    cpus_per_task: Count | None = None
+    hint: Literal["compute_bound", "memory_bound", "multithread", "nomultithread"] | None = None
+    cpu_bind: Text | None = None
+    gpu_bind: Text | None = None
+    mpi: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")] | None = None
+
+    sbatch: list[Argument] = []
+    srun: list[Argument] = []
+
+    @model_validator(mode="after")
+    def _names_are_given(self) -> SlurmFields:
+        if "{project}" in (self.account or "") and self.project is None:
+            raise ValueError("account contains {project}, but project: is missing")
+        if self.tasks == "per-node" and self.gpu_request == "gpus-per-task":
+            raise ValueError(
+                "tasks: per-node does not work with gpu_request: gpus-per-task; set gpu_request: gpus-per-node"
+            )
+        return self
+
+    @property
+    def account_name(self) -> str | None:
+        """The account with its project inserted."""
+        return self.account.replace("{project}", self.project or "") if self.account else None
+
+    def qos_for(self, nodes: int, gpus: int, time_limit: str) -> str | None:
+        """Return the QOS of a job of this size; None if the profile has no QOS or none accepts the job."""
+        if not isinstance(self.qos, list):
+            return self.qos
+        return next((qos.name for qos in self.qos if qos.accepts(nodes, gpus, time_limit)), None)
+
+    def refusals(self, nodes: int, gpus: int, time_limit: str) -> list[str]:
+        """Return the reasons why this site does not accept a job of this size."""
+        reasons = []
+        if self.max_nodes is not None and nodes > self.max_nodes:
+            reasons.append(f"needs {nodes} nodes, but the limit of this cluster is {self.max_nodes}")
+        if self.max_time is not None and time_limit_s(time_limit) > time_limit_s(self.max_time):
+            reasons.append(f"requests {time_limit}, but the limit of this cluster is {self.max_time}")
+        if isinstance(self.qos, list) and self.qos_for(nodes, gpus, time_limit) is None:
+            names = ", ".join(qos.name for qos in self.qos)
+            reasons.append(f"no QOS accepts {nodes} nodes, {gpus} GPUs for {time_limit} (there are: {names})")
+        return reasons
+
+
+class MpirunFields(Strict):
+    """A cluster without a scheduler. mpirun on this machine starts the processes on the nodes of a hostfile."""
+
+    hostfile: Text
+    time_limit: TimeLimit
+    arguments: list[Annotated[str, Field(pattern=r"^[^\n\r\x00]+$")]] = []
+
 
 # The scripts set the first group for each rank. The second group, like all of BASH..., belongs to the shell: an
 # `export` of them would fail or change their value.
@@ -106,7 +238,7 @@ def _identifier(workload: str) -> str:
     return re.sub(r"\W", "_", workload)
 
 
-def _site_field(workload: AnyWorkload) -> tuple[Any, Any]:
+def _site_field(workload: AnyWorkload) -> tuple[object, object]:
     default = workload.default_site
     kind = workload.site if default is not None else workload.site | None
     return kind, Field(default=default, alias=workload.name)
@@ -121,6 +253,14 @@ else:
         __doc__=WorkloadSites.__doc__,
         **{_identifier(name): _site_field(workload) for name, workload in workloads().items()},
     )
+
+
+_REQUIRED = {"slurm": ("slurm", "hardware"), "mpirun": ("mpirun", "hardware"), "local": ()}
+_UNSUPPORTED = {
+    "local": ("slurm", "mpirun", "container"),
+    "mpirun": ("slurm", "container", "sample_gpus_every_s"),
+    "slurm": ("mpirun",),
+}
 
 
 class ClusterProfile(Strict):
@@ -152,16 +292,10 @@ class ClusterProfile(Strict):
 
     @model_validator(mode="after")
     def _is_complete(self) -> ClusterProfile:
-        needed = {"slurm": ("slurm", "hardware"), "mpirun": ("mpirun", "hardware"), "local": ()}[self.scheduler]
-        missing = [name for name in needed if getattr(self, name) is None]
+        missing = [name for name in _REQUIRED[self.scheduler] if getattr(self, name) is None]
         if missing:
             raise ValueError(f"scheduler: {self.scheduler} needs {' and '.join(f'{name}:' for name in missing)}")
-        strangers = {
-            "local": ("slurm", "mpirun", "container"),
-            "mpirun": ("slurm", "container", "sample_gpus_every_s"),
-            "slurm": ("mpirun",),
-        }
-        for name in strangers[self.scheduler]:
+        for name in _UNSUPPORTED[self.scheduler]:
             if getattr(self, name) is not None:
                 raise ValueError(f"scheduler: {self.scheduler} does not support {name}:")
         return self
@@ -169,19 +303,19 @@ class ClusterProfile(Strict):
     @property
     def time_limit(self) -> str | None:
         """The time limit of jobs whose experiment has none."""
-        own = self.slurm or self.mpirun
-        return own.time_limit if own else None
+        launcher = self.slurm or self.mpirun
+        return launcher.time_limit if launcher else None
 
     def variables(self, nodes: int) -> dict[str, str]:
         """Return the environment of the ranks of a job on this many nodes."""
-        return held(self.environment, nodes)
+        return _applicable(self.environment, nodes)
 
     def prepended(self, nodes: int) -> dict[str, str]:
         """Return the folders to prepend to each variable, for a job on this many nodes."""
-        return held(self.env_prepend, nodes)
+        return _applicable(self.env_prepend, nodes)
 
 
-def held(variables: Mapping[str, str | VariableFields], nodes: int) -> dict[str, str]:
+def _applicable(variables: Mapping[str, str | VariableFields], nodes: int) -> dict[str, str]:
     """Return the variables whose condition a job on this many nodes meets."""
     return {
         name: value if isinstance(value, str) else value.value
@@ -194,7 +328,7 @@ _NULL = {"type": "null"}
 _SIMPLE = {"type", "pattern", "minLength", "minimum", "maximum", "exclusiveMinimum"}
 
 
-def profile_schema() -> dict[str, Any]:
+def profile_schema() -> JsonSchemaValue:
     """Return the JSON Schema (draft 2020-12) of one file: a profile, an extension or an overlay.
 
     No field is required, because a lower layer may contain it. Each field may be null, which removes it, and each list
@@ -210,9 +344,9 @@ def schema_text() -> str:
     return json.dumps(profile_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
+def _relaxed(schema: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema without required fields, null and container defaults, and titles."""
-    result: dict[str, Any] = {}
+    result: JsonSchemaValue = {}
     for key, item in schema.items():
         if key in ("required", "title") or (key == "default" and (item is None or isinstance(item, (dict, list)))):
             continue
@@ -235,19 +369,19 @@ def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _field(schema: dict[str, Any]) -> dict[str, Any]:
+def _field(schema: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of a field: its value, null, or the steps that change a list."""
     relaxed = _relaxed(schema)
-    beside: dict[str, Any] = {key: relaxed.pop(key) for key in ("default", "description") if key in relaxed}
+    notes: JsonSchemaValue = {key: relaxed.pop(key) for key in ("default", "description") if key in relaxed}
     choices = [choice for choice in _choices(relaxed) if choice != _NULL]
     steps = [_steps(choice["items"]) for choice in choices if choice.get("type") == "array"]
     if len(choices) == 1 and not steps and choices[0].keys() <= _SIMPLE:
         kinds = choices[0]["type"] if isinstance(choices[0]["type"], list) else [choices[0]["type"]]
-        return {**choices[0], "type": [*kinds, "null"], **beside}
-    return {"anyOf": [*choices, *steps, _NULL], **beside}
+        return {**choices[0], "type": [*kinds, "null"], **notes}
+    return {"anyOf": [*choices, *steps, _NULL], **notes}
 
 
-def _choices(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _choices(schema: JsonSchemaValue) -> Iterator[JsonSchemaValue]:
     """Yield all alternatives of a field, including nested ones."""
     if "anyOf" not in schema:
         yield schema
@@ -255,7 +389,7 @@ def _choices(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _choices(choice)
 
 
-def _steps(item: dict[str, Any]) -> dict[str, Any]:
+def _steps(item: JsonSchemaValue) -> JsonSchemaValue:
     """Return the schema of `{add: [...], remove: [...]}`. A single item needs no list. `remove` also accepts text."""
     added = {"anyOf": [item, {"type": "array", "items": item}]}
     named = {"anyOf": [item, {"type": "string"}]}

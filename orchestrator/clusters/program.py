@@ -11,7 +11,6 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import Paper
@@ -59,11 +58,11 @@ def _image(workload: str, paper: Paper, cluster: Cluster) -> ContainerImage:
 
 def imported_file(cluster: Cluster, name: str) -> Path | None:
     """Return the file that the import of this image creates; None if jobs do not use an imported file."""
-    container, location = cluster.profile.container, cluster.image_location(name)
-    given = container.images.get(name) if container else None
-    if given is None or location is None or location == given or location.startswith("<"):
+    container, source = cluster.profile.container, cluster.image_location(name)
+    value = container.images.get(name) if container else None
+    if value is None or source is None or source == value or source.startswith("<"):
         return None
-    return Path(location)
+    return Path(source)
 
 
 def image_uri(cluster: Cluster, name: str) -> str:
@@ -74,25 +73,40 @@ def image_uri(cluster: Cluster, name: str) -> str:
     return f"docker://{image.for_docker if container.runtime == 'apptainer' else image.for_enroot}"
 
 
-def import_record(file: Path) -> dict[str, Any]:
-    """Return the record that the import wrote beside the file; {} if it cannot be read."""
+@dataclass(frozen=True, slots=True)
+class ImportRecord:
+    """Record of an import, beside the imported file. Missing fields are empty.
+
+    `uris` are the addresses that the image was imported from, the first one first. `digest` is `sha256:` and 64 digits,
+    of the registry's `manifest` or of the `file` (`digest_of`). `imported` is a time in UTC.
+    """
+
+    uris: tuple[str, ...] = ()
+    digest: str | None = None
+    digest_of: str | None = None
+    imported: str | None = None
+    user: str | None = None
+
+
+def import_record(file: Path) -> ImportRecord:
+    """Return the record beside the file. It is empty if it cannot be read."""
     try:
         record = json.loads(Path(f"{file.resolve()}.json").read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def recorded_uris(record: dict[str, Any]) -> list[str]:
-    """Return the addresses that the image was imported from, the first one first."""
+        return ImportRecord()
+    if not isinstance(record, dict):
+        return ImportRecord()
     others = record.get("other_uris")
-    return [uri for uri in (record.get("uri"), *(others if isinstance(others, list) else ())) if isinstance(uri, str)]
-
-
-def recorded_digest(record: dict[str, Any]) -> str | None:
-    """Return the digest, `sha256:` and 64 digits; None if the record has none."""
-    digest = record.get("digest")
-    return digest if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None
+    uris = [record.get("uri"), *(others if isinstance(others, list) else ())]
+    texts = {name: value for name, value in record.items() if isinstance(value, str)}
+    digest = texts.get("digest")
+    return ImportRecord(
+        uris=tuple(uri for uri in uris if isinstance(uri, str)),
+        digest=digest if digest and re.fullmatch(r"sha256:[0-9a-f]{64}", digest) else None,
+        digest_of=texts.get("digest_of"),
+        imported=texts.get("imported"),
+        user=texts.get("user"),
+    )
 
 
 def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
@@ -105,7 +119,7 @@ def image_of_jobs(cluster: Cluster, name: str) -> tuple[str | None, str | None]:
     if location is None or not location.startswith("/") or not cluster.profile.site.login_sees_paths:
         return location, None
     file = Path(location)
-    digest = recorded_digest(import_record(file))
+    digest = import_record(file).digest
     target = _link(file) if digest else None
     return (str(file.with_name(target)) if target else location), digest
 
@@ -128,52 +142,41 @@ def _link(file: Path) -> str | None:
 class ImageRow:
     """Image of a profile.
 
-    `says` is the value in the profile. `location` is the file or registry name for jobs, if filled in.
+    `value` is the value in the profile, at `location`. `source` is the file or registry name for jobs, if filled in.
     `there` is yes or no for a file, "on the nodes" if this machine does not see it, and None if jobs use no file.
-    `digest` (of the registry's `manifest`, or of the `file`), `imported` (UTC) and `user` are from the record beside
-    the file; None if the site keeps the file itself. `bytes` is the size of the file.
+    `record` is empty if the site keeps the file itself. `bytes` is the size of the file.
     """
 
     name: str
-    says: str
-    location: str | None
+    value: str
+    source: str | None
     there: str | None
-    digest: str | None
-    digest_of: str | None
-    imported: str | None
-    user: str | None
+    record: ImportRecord
     bytes: int | None
-    where: str
+    location: str
 
 
 def image_rows(cluster: Cluster) -> list[ImageRow]:
     """Return the images of the profile, in its order."""
     container = cluster.profile.container
-    return [_row(cluster, name, says) for name, says in container.images.items()] if container else []
+    return [_row(cluster, name, value) for name, value in container.images.items()] if container else []
 
 
-def _row(cluster: Cluster, name: str, says: str) -> ImageRow:
-    location = cluster.image_location(name)
-    if location is not None and location.startswith("<"):
-        location = None
-    path = read_image(location).path if location is not None else None
-    record: dict[str, Any] = {}
-    there, size = (None if location and not path else "no"), None
+def _row(cluster: Cluster, name: str, value: str) -> ImageRow:
+    source = cluster.image_location(name)
+    if source is not None and source.startswith("<"):
+        source = None
+    path = read_image(source).path if source is not None else None
+    record, size = ImportRecord(), None
+    there = None if source and not path else "no"
     if path is not None and not cluster.profile.site.login_sees_paths:
         there = "on the nodes"
     elif path is not None and is_there(Path(path)):
         there, record, size = "yes", import_record(Path(path)), _size(Path(path))
-    digest, digest_of, imported, user = (_text(record, key) for key in ("digest", "digest_of", "imported", "user"))
-    where = cluster.layered.where(("container", "images", name))
-    return ImageRow(name, says, location, there, digest, digest_of, imported, user, size, where)
+    return ImageRow(name, value, source, there, record, size, cluster.location(("container", "images", name)))
 
 
 def _size(file: Path) -> int | None:
     """Return the size in bytes; None for a folder, which Apptainer accepts as an image."""
-    found = file.stat()
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def _text(record: dict[str, Any], key: str) -> str | None:
-    value = record.get(key)
-    return value if isinstance(value, str) else None
+    status = file.stat()
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -7,14 +7,15 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from orchestrator.clusters.container import read_image
-from orchestrator.clusters.layers import Layered, dotted, lay
+from orchestrator.clusters.layers import Layered, lay
 from orchestrator.clusters.machine import Machine, this_machine
 from orchestrator.clusters.profile import ClusterProfile, NetworkFields
 from orchestrator.config.model import Hardware, placeholders, read_model
-from orchestrator.config.yaml import Document, KeyPath, read_document, shown
+from orchestrator.config.yaml import Document, KeyPath, dotted, read_document, shown
 from orchestrator.errors import Problem, ReproError, did_you_mean
 from orchestrator.identity import name_of_user, why_not_own_path
 from orchestrator.paths import Folders
@@ -29,7 +30,7 @@ class Unfilled:
 
     path: KeyPath
     text: str
-    where: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,17 @@ class Cluster:
 
     @property
     def is_slurm(self) -> bool:
-        """Whether Slurm runs the jobs; otherwise they wait in a queue on this machine."""
+        """True if Slurm runs the jobs; otherwise they wait in a queue on this machine."""
         return self.profile.scheduler == "slurm"
 
     @property
     def file(self) -> Path:
         """The file of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
+
+    def location(self, path: KeyPath) -> str:
+        """Return the `file:line:column` of the value at `path`, or of its nearest parent."""
+        return self.layered.location(path)
 
     def image_location(self, name: str) -> str | None:
         """Return the file or the registry name of an image; None if the site does not have it.
@@ -89,15 +94,15 @@ class Cluster:
 
     def require_filled(self, workload: str, image: str | None) -> list[Problem]:
         """Return the open values that prevent a job. Open values of other workloads do not matter."""
-        open_ones = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
-        if not open_ones:
+        blanks = [blank for blank in self.unfilled if _matters(blank.path, workload, image)]
+        if not blanks:
             return []
-        names = ", ".join(dotted(blank.path) for blank in open_ones)
+        names = ", ".join(dotted(blank.path) for blank in blanks)
         if not self.has_overlay:
             hint = f"create it with the private values of {shown(self.files[-1])}: {names}"
             return [Problem("no such file", f"{shown(self.overlay)}:", hint)]
         hint = f"set it in {shown(self.overlay)}"
-        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.where, hint) for b in open_ones]
+        return [Problem(f"{dotted(b.path)}: not filled in, {b.text}", b.location, hint) for b in blanks]
 
 
 def cluster_names(folders: Folders) -> dict[str, Path]:
@@ -114,12 +119,13 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         raise ReproError(*problems)
     documents = [layer for _, layer in layers if isinstance(layer, Document)]
     layered = lay(documents)
-    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.where)
+    profile = read_model(ClusterProfile, Document(documents[0].file, layered.value), layered.location)
     machine = this_machine() if profile.scheduler == "local" else None
     hardware = profile.hardware or (machine.hardware() if machine else None)
     assert hardware is not None
-    blanks = tuple(Unfilled(path, text, layered.where(path)) for path, text in placeholders(layered.value))
+    blanks = tuple(Unfilled(path, text, layered.location(path)) for path, text in placeholders(layered.value))
     overlay = _overlay(folders, file)
+    files = [path for path, _ in layers]
     return Cluster(
         name=file.stem,
         profile=profile,
@@ -128,32 +134,26 @@ def find_cluster(folders: Folders, name: str) -> Cluster:
         layered=layered,
         unfilled=blanks,
         overlay=overlay,
-        has_overlay=overlay in (path for path, _ in layers),
-        layers=tuple(Layer(path, tuple(document.value)) for (path, _), document in zip(layers, documents, strict=True)),
+        has_overlay=overlay in files,
+        layers=tuple(map(Layer, files, map(_field_names, documents))),
     )
+
+
+def _field_names(document: Document) -> tuple[str, ...]:
+    return tuple(document.value) if isinstance(document.value, dict) else ()
 
 
 def layer_notes(folders: Folders, cluster: Cluster) -> list[str]:
     """Return a line for each further layer of the profile, and for each file that replaces a shipped profile."""
-    found = []
+    notes = []
     for layer in cluster.layers:
         shipped = folders.shipped / "clusters" / layer.file.name
         if not _is_overlay(layer.file) and shipped.is_file() and not shipped.samefile(layer.file):
-            found.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
+            notes.append(f"profile {cluster.name}: {shown(layer.file)} replaces the shipped profile of this name")
         elif layer.file != cluster.file:
-            sets = ", ".join(layer.fields) or "nothing"
-            found.append(f"profile {cluster.name}: the layer {shown(layer.file)} sets {sets}")
-    return found
-
-
-def _read_layer(folders: Folders, path: Path) -> Document:
-    """Read a layer. ReproError if another user could have written it, because its `setup` lines run as this user.
-
-    Shipped profiles are part of this package and are trusted like its code.
-    """
-    if _is_shipped(folders, path):
-        return read_document(path)
-    return read_document(path, lambda status: _ownership_problem(folders, path, status))
+            fields = ", ".join(layer.fields) or "nothing"
+            notes.append(f"profile {cluster.name}: the layer {shown(layer.file)} sets {fields}")
+    return notes
 
 
 def _ownership_problem(folders: Folders, path: Path, status: os.stat_result) -> Problem | None:
@@ -174,59 +174,55 @@ def _is_overlay(path: Path) -> bool:
     return path.stem.endswith(".local")
 
 
-def _is_shipped(folders: Folders, path: Path) -> bool:
-    return path.parent == folders.shipped / "clusters" and not _is_overlay(path)
-
-
 def _layers(folders: Folders, file: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Document | ReproError]]:
     """Yield the files of a profile: the profile that it extends, the profile, its overlay.
 
     Each file is read once. An unreadable file has its error instead of a document.
     """
     document = _document(folders, file)
-    base, where = _extended(document)
+    base, location = _extended(document)
     if base is not None:
         try:
             below = _base_file(folders, file, base)
         except ReproError as error:
-            raise ReproError(*(Problem(f"extends: {one.what}", where, one.hint) for one in error.problems)) from None
-        if _real(below) in (_real(one) for one in (file, *above)):
-            raise ReproError(Problem(f"extends: {base} and this profile extend each other", where))
+            raise ReproError(*(Problem(f"extends: {p.what}", location, p.hint) for p in error.problems)) from None
+        if os.path.realpath(below) in (os.path.realpath(path) for path in (file, *above)):
+            raise ReproError(Problem(f"extends: {base} and this profile extend each other", location))
         yield from _layers(folders, below, (*above, file))
     yield file, document
     overlay = _overlay(folders, file)
     if os.path.isfile(overlay):  # noqa: PTH113  Path.is_file raises an error for invalid names
-        private = _document(folders, overlay)
-        stray, where = _extended(private)
-        if stray is not None:
-            raise ReproError(Problem("extends: not supported in an overlay", where, f"set it in {shown(file)}"))
-        yield overlay, private
+        document = _document(folders, overlay)
+        base, location = _extended(document)
+        if base is not None:
+            raise ReproError(Problem("extends: not supported in an overlay", location, f"set it in {shown(file)}"))
+        yield overlay, document
 
 
 def _base_file(folders: Folders, file: Path, base: str) -> Path:
     """Return the file of the extended profile. Paths, and names of files in the same folder, are relative to `file`."""
     if "/" in base or base.endswith(".yaml"):
         return _with_name(file.parent / base)
-    beside = _with_name(file.parent / f"{base}.yaml")
-    return beside if beside.is_file() and beside != file else _profile_file(folders, base)
+    sibling = _with_name(file.parent / f"{base}.yaml")
+    return sibling if sibling.is_file() and sibling != file else _profile_file(folders, base)
 
 
 def _with_name(path: Path) -> Path:
     """Return the path. ReproError for `/`, `..` and other paths without a file name."""
     if path.name in ("", "..") or "\0" in str(path):
-        raise ReproError(
-            Problem("not a path of a profile", f"{str(path)!r}:", "give a profile's name or its YAML file")
-        )
+        hint = "give a profile's name or its YAML file"
+        raise ReproError(Problem("not a path of a profile", f"{str(path)!r}:", hint))
     return path
 
 
-def _real(path: Path) -> str:
-    return os.path.realpath(path)
+def _document(folders: Folders, path: Path) -> Document | ReproError:
+    """Read a layer. It is refused if another user could have written it, because its `setup` lines run as this user.
 
-
-def _document(folders: Folders, file: Path) -> Document | ReproError:
+    Shipped profiles are part of this package and are trusted like its code.
+    """
+    is_shipped = path.parent == folders.shipped / "clusters" and not _is_overlay(path)
     try:
-        return _read_layer(folders, file)
+        return read_document(path, None if is_shipped else partial(_ownership_problem, folders, path))
     except ReproError as error:
         return error
 
@@ -262,8 +258,8 @@ def _overlay(folders: Folders, file: Path) -> Path:
     name = f"{file.stem}.local.yaml"
     if file.parent != folders.shipped / "clusters":
         return file.with_name(name)
-    places = [base / "clusters" / name for base in (Path.cwd(), folders.home, folders.shipped)]
-    return next((path for path in places if path.is_file()), folders.home / "clusters" / name)
+    files = [base / "clusters" / name for base in (Path.cwd(), folders.home, folders.shipped)]
+    return next((path for path in files if path.is_file()), folders.home / "clusters" / name)
 
 
 def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
@@ -275,7 +271,7 @@ def _matters(path: KeyPath, workload: str, image: str | None) -> bool:
 
 
 def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
-    """Return the profile of a recorded run: by its name if that is still the recorded file, otherwise by the file.
+    """Return the profile of a recorded run: by its name if its file is still the recorded one, otherwise by file.
 
     ReproError if another user can change a file of the profile.
     """
@@ -283,7 +279,7 @@ def recorded_cluster(folders: Folders, name: str, file: str | None) -> Cluster:
     if named is not None and (file is None or _is_same(named, Path(file))):
         return find_cluster(folders, name)
     if file is None:
-        raise ReproError(Problem(f"{name}: no such cluster", hint=_hint(name)))
+        raise ReproError(Problem(f"{name}: no such cluster", hint=_cluster_hint(name)))
     _require_own(Path(file), name)
     cluster = find_cluster(folders, file)
     for path in cluster.files:
@@ -297,15 +293,15 @@ def _require_own(file: Path, name: str) -> None:
         why = why_not_own_path(path)
         if why is not None:
             what = f"{why}, so the profile recorded in the ledger is not used"
-            raise ReproError(Problem(what, f"{path}:", _hint(name)))
+            raise ReproError(Problem(what, f"{path}:", _cluster_hint(name)))
 
 
-def _hint(name: str) -> str:
+def _cluster_hint(name: str) -> str:
     return f"give the profile: --cluster {name}, or --cluster FILE"
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_same(path: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:
         return False

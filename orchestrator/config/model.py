@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from orchestrator.config.yaml import Document, KeyPath
+from orchestrator.config.yaml import Document, KeyPath, YamlValue, children, dotted
 from orchestrator.errors import Problem, ReproError, did_you_mean
 
 
@@ -52,58 +53,52 @@ def read_model(model: type[M], document: Document, at: Callable[[KeyPath], str] 
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        problems = [_problem(model, document, dict(detail), at) for detail in error.errors(include_url=False)]
-        raise ReproError(*_without_echoes(problems)) from None
+        problems = [_problem(model, document, detail, at) for detail in error.errors(include_url=False)]
+        raise ReproError(*dict.fromkeys(problems)) from None  # a union reports the same error once per member
 
 
-def placeholders(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the path and the text of each open value, `<something to fill in>`."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from placeholders(item, (*path, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from placeholders(item, (*path, i))
-    elif isinstance(value, str) and _PLACEHOLDER.search(value):
+def placeholders(value: YamlValue, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the path and the text of each open value, `<what to write here>`."""
+    if isinstance(value, str) and _PLACEHOLDER.search(value):
         yield path, value
+    for key, item in children(value):
+        yield from placeholders(item, (*path, key))
 
 
 def _problem(
-    model: type[BaseModel], document: Document, detail: dict[str, Any], at: Callable[[KeyPath], str] | None
+    model: type[BaseModel], document: Document, detail: ErrorDetails, at: Callable[[KeyPath], str] | None
 ) -> Problem:
-    path = _known_path(document.value, detail["loc"])
+    path, value = _existing_part(document.value, detail["loc"])
     name = str(detail["loc"][-1]) if detail["loc"] else ""
-    kind = detail["type"]
-    place = at or (lambda p: str(document.key_place(p) if kind == "extra_forbidden" else document.place(p)))
-    if kind == "extra_forbidden":
-        return Problem(f"{name}: unknown field", place(path), _nearest(model, detail["loc"]))
-    if kind == "missing":
-        return Problem(f"{name}: missing", place(path), f"add {name}:")
-    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    # pydantic marks the key of a mapping as "[key]".
+    of_document = document.key_place if detail["type"] == "extra_forbidden" or name == "[key]" else document.place
+    location = at(path) if at else str(of_document(path))
+    if detail["type"] == "extra_forbidden":
+        return Problem(f"{name}: unknown field", location, _name_hint(model, detail["loc"]))
+    if detail["type"] == "missing":
+        return Problem(f"{name}: missing", location, f"add {name}:")
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
-    dotted = ".".join(str(part) for part in path) or "file"
-    if name == "[key]":  # pydantic marks the key of a mapping in this way
+    field = dotted(path) or "file"
+    if name == "[key]":
         hint = detail.get("ctx", {}).get("hint")
-        what = message if hint else f"invalid name: {message}"
-        return Problem(f"{dotted}: {what}", at(path) if at else str(document.key_place(path)), hint)
-    return Problem(f"{dotted}: {message}{_shown_value(document.value, path)}", place(path))
+        return Problem(f"{field}: {message if hint else f'invalid name: {message}'}", location, hint)
+    got = "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
+    return Problem(f"{field}: {message}{got}", location)
 
 
-def _known_path(value: Any, loc: tuple[str | int, ...]) -> KeyPath:
-    """Return pydantic's location without the names of union members, which a YAML file does not contain."""
+def _existing_part(value: YamlValue, loc: KeyPath) -> tuple[KeyPath, YamlValue]:
+    """Return the part of pydantic's location that the document contains, and the value there.
+
+    A document does not contain the names of union members.
+    """
     path: list[str | int] = []
     for part in loc:
-        children = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-        if part in children:
-            value = children[part]
+        parts = dict(children(value))
+        if part in parts:
+            value = parts[part]
             path.append(part)
-    return tuple(path)
-
-
-def _shown_value(value: Any, path: KeyPath) -> str:
-    for part in path:
-        value = value[part]
-    return "" if isinstance(value, (dict, list)) else f", got {shortened(value)}"
+    return tuple(path), value
 
 
 def shortened(value: object) -> str:
@@ -112,14 +107,15 @@ def shortened(value: object) -> str:
     return text if len(text) <= _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}..."
 
 
-def _nearest(model: type[BaseModel], loc: tuple[str | int, ...]) -> str | None:
+def _name_hint(model: type[BaseModel], loc: KeyPath) -> str | None:
+    """Return the hint for an unknown field: the most similar field name, or all field names."""
     fields = _fields_at(model, loc[:-1])
     if not fields:
         return None
     return did_you_mean(str(loc[-1]), fields) or f"known fields: {', '.join(fields)}"
 
 
-def _fields_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+def _fields_at(model: type[BaseModel], loc: KeyPath) -> list[str]:
     """Return the field names of the model at `loc`. Follow lists, mappings and unions."""
     current: list[type[BaseModel]] = [model]
     for part in loc:
@@ -138,20 +134,15 @@ def _named_fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
         yield field.alias or name, field
 
 
-def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+def _tags(model: type[BaseModel]) -> tuple[object, ...]:
     field = model.model_fields.get("kind")
     return get_args(field.annotation) if field is not None else ()
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [submodel for part in get_args(annotation) for submodel in _models_in(part)]
-
-
-def _without_echoes(problems: list[Problem]) -> list[Problem]:
-    """Return the problems without repetitions. A union reports the same error once per member."""
-    return list(dict.fromkeys(problems))
 
 
 class Hardware(Strict):

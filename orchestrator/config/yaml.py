@@ -13,17 +13,21 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import yaml
 
 from orchestrator.errors import Problem, ReproError
 
 KeyPath = tuple[str | int, ...]
+Scalar: TypeAlias = "str | int | float | bool | None"
+YamlValue: TypeAlias = "dict[str, YamlValue] | list[YamlValue] | Scalar"
+Refusal: TypeAlias = "Callable[[os.stat_result], Problem | None]"
+"""Returns the problem with the status of an open file; None if the file may be read."""
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_CONSTANTS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 # A file beyond these limits is a mistake or an attack ("billion laughs").
 _DEEPEST = 64
@@ -32,7 +36,7 @@ _LONGEST_NUMBER = 400
 _LARGEST_FILE = 16 * 1024**2
 """Size in bytes. A file with `_MOST_VALUES` values is smaller."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +60,35 @@ class Document:
     """
 
     file: str
-    value: Any
+    value: YamlValue
     keys: Mapping[KeyPath, Location] = field(default_factory=dict)
     values: Mapping[KeyPath, Location] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> Location:
         """Return the nearest known location at or above `path`."""
-        for end in range(len(path), -1, -1):
-            found = self.values.get(path[:end])
-            if found is not None:
-                return found
-        return Location(self.file, 1, 1)
+        return nearest(self.values, path) or Location(self.file, 1, 1)
 
     def key_place(self, path: KeyPath) -> Location:
         """Return the location of the key at `path`, or the nearest known location."""
         return self.keys.get(path) or self.place(path)
+
+
+def children(value: YamlValue) -> Iterator[tuple[str | int, YamlValue]]:
+    """Yield the items of a mapping with their keys, or those of a list with their numbers."""
+    if isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, list):
+        yield from enumerate(value)
+
+
+def dotted(path: KeyPath) -> str:
+    """Return a path for a message: `slurm.qos.0.name`."""
+    return ".".join(str(part) for part in path)
+
+
+def nearest(locations: Mapping[KeyPath, Location], path: KeyPath) -> Location | None:
+    """Return the location of `path`, or of its nearest parent that has one."""
+    return next((locations[path[:end]] for end in range(len(path), -1, -1) if path[:end] in locations), None)
 
 
 def shown(path: Path) -> str:
@@ -81,11 +99,8 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def read_document(path: Path, refusal: Callable[[os.stat_result], Problem | None] | None = None) -> Document:
-    """Read a YAML file. ReproError has the location of each problem.
-
-    `refusal` returns the problem with the status of the open file, or None if the file may be read.
-    """
+def read_document(path: Path, refusal: Refusal | None = None) -> Document:
+    """Read a YAML file. ReproError has the location of each problem."""
     name = shown(path)
     try:
         raw = _file_bytes(path, name, refusal)
@@ -102,7 +117,7 @@ def read_document(path: Path, refusal: Callable[[os.stat_result], Problem | None
     return parse_document(text.replace("\r\n", "\n").replace("\r", "\n"), name)
 
 
-def _file_bytes(path: Path, name: str, refusal: Callable[[os.stat_result], Problem | None] | None) -> bytes:
+def _file_bytes(path: Path, name: str, refusal: Refusal | None) -> bytes:
     """Return the content of a regular file; ReproError for any other kind, OSError if it cannot be read."""
     _require_regular(os.stat(path).st_mode, name)  # noqa: PTH116  opening a device can have side effects
     try:
@@ -140,8 +155,8 @@ def parse_document(text: str, name: str) -> Document:
     """Parse YAML text. `name` is the file name in locations. ReproError as for `read_document`."""
     loader = _Loader(text)
     try:
-        refused = list(_unread_features(text, name))
-        root = None if refused else loader.get_single_node()
+        problems = list(_unsupported(text, name))
+        root = None if problems else loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         location = Location(name, mark.line + 1, mark.column + 1) if mark else Location(name, 1, 1)
@@ -150,18 +165,18 @@ def parse_document(text: str, name: str) -> Document:
         raise ReproError(Problem(f"not YAML: {' '.join(str(error).split())}", f"{name}:")) from None
     finally:
         loader.dispose()
-    if refused:
-        raise ReproError(*refused)
+    if problems:
+        raise ReproError(*problems)
     if root is None:
         return Document(name, {})
     return _Builder(name).document(root)
 
 
-def _unread_features(text: str, name: str) -> Iterator[Problem]:
+def _unsupported(text: str, name: str) -> Iterator[Problem]:
     """Yield the problems of unsupported YAML. Runs first, because the C library builds its tree by recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        location = str(_place(name, event))
+        location = str(_location(name, event))
         tag = getattr(event, "tag", None)
         if tag is not None:
             yield Problem(f"the tag {tag} is not supported", location, "remove it; use quotes for text")
@@ -174,7 +189,7 @@ def _unread_features(text: str, name: str) -> Iterator[Problem]:
             return
 
 
-def _place(file: str, marked: yaml.Node | yaml.Event) -> Location:
+def _location(file: str, marked: yaml.Node | yaml.Event) -> Location:
     mark = marked.start_mark
     return Location(file, mark.line + 1, mark.column + 1) if mark is not None else Location(file, 1, 1)
 
@@ -201,8 +216,8 @@ class _Builder:
             raise ReproError(*self.problems)
         return Document(self.file, value, self.keys, self.values)
 
-    def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> Any:
-        self.values[path] = _place(self.file, node)
+    def build(self, node: yaml.Node, path: KeyPath, above: frozenset[int]) -> YamlValue:
+        self.values[path] = _location(self.file, node)
         if len(self.values) > _MOST_VALUES:
             raise _TooManyValues
         if id(node) in above:
@@ -216,10 +231,10 @@ class _Builder:
         assert isinstance(node, yaml.ScalarNode)
         return scalar(node.value, plain=not node.style)
 
-    def mapping(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, above: frozenset[int]) -> dict[str, YamlValue]:
+        result: dict[str, YamlValue] = {}
         for key_node, value_node in node.value:
-            location = _place(self.file, key_node)
+            location = _location(self.file, key_node)
             if not isinstance(key_node, yaml.ScalarNode):
                 self.problems.append(Problem("a field name must be a word", str(location)))
                 continue
@@ -237,12 +252,12 @@ class _Builder:
         return result
 
 
-def scalar(text: str, plain: bool = True) -> object:
-    """Return the value of a YAML 1.2 scalar: int, float, bool, None or text."""
+def scalar(text: str, plain: bool = True) -> Scalar:
+    """Return the value of a YAML 1.2 scalar."""
     if not plain:
         return text
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if len(text) > _LONGEST_NUMBER:
         return text
     if _INT.fullmatch(text):

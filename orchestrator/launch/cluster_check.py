@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.library import Entry, find_experiment
 from orchestrator.clusters.check import check_login
-from orchestrator.clusters.check_result import Finding, path_findings
+from orchestrator.clusters.findings import Finding, path_findings
 from orchestrator.clusters.generate import profile_text
 from orchestrator.clusters.resolve import Cluster, cluster_names, find_cluster
 from orchestrator.config.yaml import shown
@@ -33,7 +33,7 @@ class ClusterCheck:
     def problems(self) -> list[Problem]:
         """Return what is wrong."""
         return [
-            Problem(f"{finding.check}: {finding.found}", finding.where, finding.hint)
+            Problem(f"{finding.check}: {finding.message}", finding.location, finding.hint)
             for finding in self.findings
             if finding.is_fault
         ]

@@ -46,7 +46,7 @@ def wrapping_of(plan: Plan, cluster: Cluster, folder: Path) -> Wrapping:
     require_mountable(folder)
     if plan.program.image_path is None:
         raise ReproError(Problem(f"{cluster.name} has no container image for {plan.program.image}"))
-    image = Line.of(plan.program.image_path, cluster.layered.where(("container", "images", str(plan.program.image))))
+    image = Line.of(plan.program.image_path, cluster.location(("container", "images", str(plan.program.image))))
     mounts = list(_mounts(plan, cluster))
     if container.runtime == "shifter":
         return _shifter(cluster, image, mounts, folder)
@@ -76,9 +76,9 @@ def _mounts(plan: Plan, cluster: Cluster) -> Iterator[Line]:
         mount, when = (item.mount, item.when) if isinstance(item, MountFields) else (item, None)
         if holds(when, plan.resources.nodes):
             text = mount if ":" in mount else f"{mount}:{mount}"
-            yield Line((text,), cluster.layered.where(("container", "mounts", i)), at_run=True)
+            yield Line((text,), cluster.location(("container", "mounts", i)), at_run=True)
     if container.mount_home and container.runtime in _NO_HOME_OPTION:
-        yield Line(("{home}:{home}",), cluster.layered.where(("container", "mount_home")), at_run=True)
+        yield Line(("{home}:{home}",), cluster.location(("container", "mount_home")), at_run=True)
 
 
 def _with(option: str, mount: Line) -> Line:
@@ -92,7 +92,7 @@ def _in_one(option: str, mounts: Sequence[Line]) -> Line:
 
 
 def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    where = cluster.layered.where
+    where = cluster.location
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
         _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
@@ -120,7 +120,7 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
     if container.annotations:
         lines.append(Line.of("[annotations]"))
         for name, value in container.annotations.items():
-            place = cluster.layered.where(("container", "annotations", name))
+            place = cluster.location(("container", "annotations", name))
             lines.append(Line.of(f"{name} = {_toml(value)}", place))
     return Wrapping(description=tuple(lines))
 
@@ -133,9 +133,7 @@ def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) ->
         raise ReproError(Problem(f"{cluster.name}: Shifter cannot use an image file", image.origin))
     words = [Line.of("shifter"), Line.of(f"--image={named.for_docker}", image.origin)]
     if container.modules:
-        words.append(
-            Line.of(f"--module={','.join(container.modules)}", cluster.layered.where(("container", "modules")))
-        )
+        words.append(Line.of(f"--module={','.join(container.modules)}", cluster.location(("container", "modules"))))
     words += [_with("--volume", mount) for mount in mounts]
     # Shifter creates no folders in an image, so its own variable is tested.
     return Wrapping(
@@ -154,7 +152,7 @@ def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: l
     words += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
     words.append(Line.of("--env=SLURM_*"))
     for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
-        words += [Line.of(f"--env={name}", cluster.layered.where((*path, i))) for i, name in enumerate(names)]
+        words += [Line.of(f"--env={name}", cluster.location((*path, i))) for i, name in enumerate(names)]
     return Wrapping(words=(*words, *_options(container, cluster), Line.of(named.for_docker, image.origin)))
 
 
@@ -164,7 +162,7 @@ def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts
     if not container.mount_home:
         words.append(Line.of("--no-home"))
     if container.writable:
-        words.append(Line.of("--writable-tmpfs", cluster.layered.where(("container", "writable"))))
+        words.append(Line.of("--writable-tmpfs", cluster.location(("container", "writable"))))
     words += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
     words += [*_options(container, cluster)]
     return Wrapping(words=(*words, Line.of(named.path or f"docker://{named.for_docker}", image.origin)))
@@ -172,7 +170,7 @@ def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts
 
 def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:
     for i, word in enumerate(container.options):
-        yield Line.of(word, cluster.layered.where(("container", "options", i)))
+        yield Line.of(word, cluster.location(("container", "options", i)))
 
 
 def _toml(text: str) -> str:

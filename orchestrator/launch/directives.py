@@ -28,9 +28,9 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     lines.append(directive("time", plan.resources.time_limit, time_limit_origin(plan, cluster)))
     lines += _gpus(plan, cluster)
     if slurm.exclusive:
-        lines.append(Line.of("--exclusive", cluster.layered.where(("slurm", "exclusive"))))
+        lines.append(Line.of("--exclusive", cluster.location(("slurm", "exclusive"))))
     # Either `repro` or Slurm repeats a failed job, never both.
-    said_by = cluster.layered.where(("slurm", "requeue"))
+    said_by = cluster.location(("slurm", "requeue"))
     lines.append(Line.of("--requeue", said_by) if slurm.requeue else Line.of("--no-requeue"))
     return [*lines, *free_directives(cluster)]
 
@@ -47,12 +47,12 @@ def srun_options(plan: Plan, cluster: Cluster) -> list[Line]:
     for name in ("cpus_per_task", "hint", "mpi", "cpu_bind", "gpu_bind"):
         value = getattr(slurm, name)
         if value is not None:
-            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.layered.where(("slurm", name))))
+            lines.append(Line.of(f"--{name.replace('_', '-')}={value}", cluster.location(("slurm", name))))
     if slurm.gpu_request == "gpus-per-task" and slurm.gpu_bind is None and resources.gpus_per_node:
         # A request per task would hide the other GPUs of the node, and programs select GPUs by local rank.
         lines.append(Line.of("--gpu-bind=none"))
     lines += [Line.of("--export=ALL"), Line.of("--kill-on-bad-exit=1"), Line.of("--label")]
-    free = [Line.of(word, cluster.layered.where(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
+    free = [Line.of(word, cluster.location(("slurm", "srun", i))) for i, word in enumerate(slurm.srun)]
     given = {line.words[0].partition("=")[0] for line in free}
     return [*(line for line in lines if line.words[0].partition("=")[0] not in given), *free]
 
@@ -84,7 +84,7 @@ def time_limit_origin(plan: Plan, cluster: Cluster) -> str:
     scheduler = cluster.profile.scheduler
     if plan.case.time_limit:
         return experiment_file(plan)
-    return OURS if scheduler == "local" else cluster.layered.where((scheduler, "time_limit"))
+    return OURS if scheduler == "local" else cluster.location((scheduler, "time_limit"))
 
 
 def workload_origin(plan: Plan) -> str:
@@ -95,12 +95,12 @@ def workload_origin(plan: Plan) -> str:
 def program_origin(plan: Plan, cluster: Cluster, *words: str) -> str:
     """Return the profile's lines that these words of the program come from, else the workload."""
     fields = filter(None, map(plan.program.field_of, words))
-    return ", ".join(dict.fromkeys(map(cluster.layered.where, fields))) or workload_origin(plan)
+    return ", ".join(dict.fromkeys(map(cluster.location, fields))) or workload_origin(plan)
 
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
     """Yield account, partition, QOS, constraint and reservation for a job of this size."""
-    slurm, where = slurm_of(cluster), cluster.layered.where
+    slurm, where = slurm_of(cluster), cluster.location
     if slurm.account_name is not None:
         said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
         yield directive("account", slurm.account_name, ", ".join(where(("slurm", name)) for name in said_by))
@@ -118,7 +118,7 @@ def named(cluster: Cluster, names: tuple[str, ...]) -> Iterator[Line]:
     for name in names:
         value = getattr(slurm_of(cluster), name)
         if value is not None:
-            yield directive(name.replace("_", "-"), str(value), cluster.layered.where(("slurm", name)))
+            yield directive(name.replace("_", "-"), str(value), cluster.location(("slurm", name)))
 
 
 def free_directives(cluster: Cluster) -> Iterator[Line]:
@@ -126,7 +126,7 @@ def free_directives(cluster: Cluster) -> Iterator[Line]:
     for i, argument in enumerate(slurm_of(cluster).sbatch):
         option, equals, value = argument.partition("=")
         text = f"{_sbatch_quoted(option)}{equals}{_sbatch_quoted(value)}"
-        yield Line.of(text, cluster.layered.where(("slurm", "sbatch", i)))
+        yield Line.of(text, cluster.location(("slurm", "sbatch", i)))
 
 
 def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
@@ -139,7 +139,7 @@ def _gpus(plan: Plan, cluster: Cluster) -> Iterator[Line]:
         "gpus-per-node": ("gpus-per-node", f"{kind}{per_node}"),
         "gpus-per-task": ("gpus-per-task", f"{kind}1"),
     }[slurm.gpu_request]
-    yield directive(name, value, cluster.layered.where(("slurm", "gpu_request")))
+    yield directive(name, value, cluster.location(("slurm", "gpu_request")))
 
 
 def experiment_file(plan: Plan) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clusters.container import ContainerFields, read_image
-from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, recorded_uris
+from orchestrator.clusters.profile import SlurmFields
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import FILE_RUNTIMES, Cluster
-from orchestrator.clusters.slurm_options import SlurmFields
 from orchestrator.config.yaml import shown
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.files import private_folder, read_record
@@ -192,7 +192,7 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
     if says is None:
         there = f"its images: {', '.join(container.images) or 'none'}"
         return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
-    where = cluster.layered.where(("container", "images", name))
+    where = cluster.location(("container", "images", name))
     if says.startswith("<"):
         hint = f"set it in {shown(cluster.overlay)}"
         return Problem(f"container.images.{name}: not filled in, {says}", where, hint)
@@ -201,13 +201,13 @@ def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem
 
 def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
     command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
-    where = cluster.layered.where(("container", "images", name))
+    where = cluster.location(("container", "images", name))
     return Problem(f"{name}: {container.runtime} stores images itself", where, f"type: {command}")
 
 
 def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
     """Return the obstacles to an import in the profile of the site."""
-    site, where = cluster.profile.site, cluster.layered.where
+    site, where = cluster.profile.site, cluster.location
     problems = cluster.require_filled("", None)
     if site.staging_folder is None:
         hint = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
@@ -237,7 +237,7 @@ def _is_imported(cluster: Cluster, name: str) -> bool:
     file = imported_file(cluster, name)
     if file is None or not cluster.profile.site.login_sees_paths or not is_there(file):
         return False
-    return image_uri(cluster, name) in recorded_uris(import_record(file)) or _is_the_sites(cluster, file)
+    return image_uri(cluster, name) in import_record(file).uris or _is_the_sites(cluster, file)
 
 
 def _is_the_sites(cluster: Cluster, file: Path) -> bool:
@@ -254,7 +254,7 @@ def _time_limit(cluster: Cluster) -> str:
     for limit in allowed:
         if not slurm.refusals(1, 0, limit):
             return limit
-    where = cluster.layered.where(("slurm",))
+    where = cluster.location(("slurm",))
     raise ReproError(*(Problem(f"an import {reason}", where) for reason in slurm.refusals(1, 0, allowed[-1])))
 
 

@@ -14,11 +14,11 @@ from orchestrator.catalog.case import Case
 from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import Entry
 from orchestrator.clusters.check import open_fields
-from orchestrator.clusters.check_result import Finding, Result
+from orchestrator.clusters.findings import Finding, Result
 from orchestrator.clusters.machine import GpuMemory, GpuProcess, gpu_memory
-from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there, recorded_uris
+from orchestrator.clusters.profile import MpirunFields
+from orchestrator.clusters.program import image_uri, import_record, imported_file, is_there
 from orchestrator.clusters.resolve import Cluster
-from orchestrator.clusters.slurm_options import MpirunFields
 from orchestrator.config.yaml import KeyPath
 from orchestrator.errors import Problem, ReproError, Unreachable, did_you_mean
 from orchestrator.launch.containers import require_mountable
@@ -87,7 +87,7 @@ def _require_environment(cluster: Cluster) -> None:
     missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
     if missing:
         names = " and ".join(missing)
-        where = cluster.layered.where(("env_from",))
+        where = cluster.location(("env_from",))
         raise ReproError(Problem(f"env_from: {names} not set in this shell", where, "export it, then submit"))
 
 
@@ -126,7 +126,7 @@ def hosts_in(text: str) -> dict[str, int | None]:
 
 
 def _mpirun(cluster: Cluster) -> list[Finding]:
-    mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.layered.where
+    mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.location
     assert mpirun is not None
     program = shutil.which("mpirun")
     hint = None if program else "run this on the machine from which jobs are started"
@@ -213,7 +213,7 @@ def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
-    check, where = f"slurm.{path[1]}", cluster.layered.where(path)
+    check, where = f"slurm.{path[1]}", cluster.location(path)
     if word == "--":  # --help after it would be the program to run
         return Finding(check, "login", "wrong", "-- is not an option", where, "remove it")
     answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
@@ -250,7 +250,7 @@ def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> F
     named = [word for i, word in enumerate((problem.hint or "").split("`")) if i % 2]
     slurm = cluster.profile.slurm
     field = next((name for name in named if getattr(slurm, name, None)), None)
-    where = cluster.layered.where(("slurm", field)) if field else problem.location
+    where = cluster.location(("slurm", field)) if field else problem.location
     return Finding(check, "login", "wrong", f"{size}{problem.what}", where, problem.hint)
 
 
@@ -273,7 +273,7 @@ def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
             continue
         hint = f"repro images import --cluster {cluster.name} {shlex.quote(name)}"
         uri = image_uri(cluster, name)
-        sources = recorded_uris(import_record(file)) or [uri]
+        sources = import_record(file).uris or (uri,)
         if not is_there(file):
             problems.append(Problem(f"{name} is not imported yet", hint=hint))
         elif uri not in sources:
@@ -289,7 +289,7 @@ def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
     names = dict.fromkeys(plan.program.image for plan in plans if plan.program.image)
     files = ((name, _own_file(cluster, name)) for name in names)
     return [
-        f"{cluster.layered.where(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
+        f"{cluster.location(('container', 'images', name))} container.images.{name}: {file} cannot be looked for, "
         f"because {file.parent} is not on this machine"
         for name, file in files
         if file is not None and not is_there(file) and not is_there(file.parent)
@@ -299,7 +299,7 @@ def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
 def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
     file = _own_file(cluster, name)
     if file is not None and not is_there(file) and is_there(file.parent):
-        where = cluster.layered.where(("container", "images", name))
+        where = cluster.location(("container", "images", name))
         hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
         yield Problem(f"container.images.{name}: {file}: no such file", where, hint)
 

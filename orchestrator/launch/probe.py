@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from orchestrator.clusters.check_result import Finding, Presence, Result, path_findings, site_paths
+from orchestrator.clusters.findings import Finding, Presence, Result, path_findings, site_paths
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record
@@ -150,7 +150,7 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     folder = Finding("folder for runs", "compute", "ok", "the files of the job are visible here")
     if probed.state == "COMPLETED":
         return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
-    return [*paths, folder, *_failure(cluster, probed, [one.found for one in paths if one.is_fault])]
+    return [*paths, folder, *_failure(cluster, probed, [one.message for one in paths if one.is_fault])]
 
 
 def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
@@ -166,10 +166,10 @@ def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Fin
         return []
     hint = f"its output is in {probed.folder}"
     if blamed:
-        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {message}", blamed[0].where, hint)]
+        return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {message}", blamed[0].location, hint)]
     name, _ = _probed_image(cluster)
     is_the_image = code == OUTSIDE_IMAGE or (message.startswith("container") and not _NOT_OF_IMAGE.search(message))
-    where = cluster.layered.where(("container", "images", name)) if name is not None and is_the_image else None
+    where = cluster.location(("container", "images", name)) if name is not None and is_the_image else None
     return [Finding("job", "compute", "wrong", f"{ended}: {message}", where, hint)]
 
 
@@ -178,7 +178,7 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
     if name is None:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
-    where = cluster.layered.where(("container", "images", name))
+    where = cluster.location(("container", "images", name))
     outside = probed.end.outside_image if probed.end else "it left no end record"
     if outside:
         return Finding(f"container.images.{name}", "compute", "wrong", outside, where)
@@ -190,7 +190,7 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     rows = re.findall(r"probe rank=(\d+) machine=(\S+) gpus=(\d+)", probed.log)
     found = []
     ranks, tasks = len({rank for rank, *_ in rows}), _tasks(cluster)
-    where = cluster.layered.where(("hardware", "gpus_per_node"))
+    where = cluster.location(("hardware", "gpus_per_node"))
     if ranks != tasks:
         found.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", where))
     gpus = {int(count) for *_, count in rows}
@@ -207,7 +207,7 @@ def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     if site.architecture and machines:
         right = machines == {site.architecture}
         message = f"the node is {' and '.join(sorted(machines))}"
-        place = cluster.layered.where(("site", "architecture"))
+        place = cluster.location(("site", "architecture"))
         found.append(Finding("site.architecture", "compute", "ok" if right else "wrong", message, place))
     return [*found, *_python_findings(cluster, probed)]
 
@@ -222,11 +222,11 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     if answer is None:
         return
     name, _ = _probed_image(cluster)
-    is_offered = PRETRAIN in cluster.layered.value.get("workloads", {}) or name == PRETRAIN
+    is_offered = PRETRAIN in cluster.layered.mapping("workloads") or name == PRETRAIN
     fault: Result = "wrong" if is_offered else "later"
     python_is_named = cluster.profile.workloads.pretrain_python is not None
-    of_image = cluster.layered.where(("container", "images", str(name)))
-    where = cluster.layered.where(("workloads", PRETRAIN, "python")) if python_is_named else of_image
+    of_image = cluster.location(("container", "images", str(name)))
+    where = cluster.location(("workloads", PRETRAIN, "python")) if python_is_named else of_image
     check, hint = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
     if answer[1] == "missing":
         check = "workloads.pretrain.python" if python_is_named else check

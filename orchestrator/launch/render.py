@@ -127,10 +127,8 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
         "resources": plan.resources,
         "environment": environment(plan, cluster),
         "prepended": list(_prepended(plan, cluster)),
-        "unset": [
-            Line.of(name, cluster.layered.where(("env_unset", i))) for i, name in _numbered(cluster, "env_unset")
-        ],
-        "wanted": [Line.of(name, cluster.layered.where(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
+        "unset": [Line.of(name, cluster.location(("env_unset", i))) for i, name in _numbered(cluster, "env_unset")],
+        "wanted": [Line.of(name, cluster.location(("env_from", i))) for i, name in _numbered(cluster, "env_from")],
         "setup": list(setup_lines(cluster, plan.resources.nodes)),
         "kernels": _kernels(plan, cluster),
         "sampler": _sampler(plan, cluster),
@@ -168,7 +166,7 @@ def environment(plan: Plan, cluster: Cluster) -> list[tuple[str, Line]]:
     variables = {name: Line.of(value) for name, value in RANK_ENVIRONMENT.items()}
     variables |= {name: Line.of(value, workload_origin(plan)) for name, value in plan.program.environment}
     for name, text in cluster.profile.variables(plan.resources.nodes).items():
-        variables[name] = Line.of(text, cluster.layered.where(("environment", name)))
+        variables[name] = Line.of(text, cluster.location(("environment", name)))
     return list(variables.items())
 
 
@@ -178,7 +176,7 @@ def _prepended(plan: Plan, cluster: Cluster) -> Iterator[tuple[str, Line]]:
         origin = program_origin(plan, cluster, *plan.program.python_path.split(":"))
         yield "PYTHONPATH", Line.of(plan.program.python_path, origin)
     for name, folders in cluster.profile.prepended(plan.resources.nodes).items():
-        yield name, Line.of(folders, cluster.layered.where(("env_prepend", name)))
+        yield name, Line.of(folders, cluster.location(("env_prepend", name)))
 
 
 def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
@@ -186,7 +184,7 @@ def setup_lines(cluster: Cluster, nodes: int) -> Iterator[Line]:
     for i, line in enumerate(cluster.profile.setup):
         text, when = (line.run, line.when) if isinstance(line, SetupFields) else (line, None)
         if holds(when, nodes):
-            yield Line.of(text, cluster.layered.where(("setup", i)))
+            yield Line.of(text, cluster.location(("setup", i)))
 
 
 def _kernels(plan: Plan, cluster: Cluster) -> Line | None:
@@ -207,12 +205,12 @@ def _sampler(plan: Plan, cluster: Cluster) -> Line | None:
     every_s = cluster.profile.sample_gpus_every_s
     if every_s is None or plan.case.device != "gpu":
         return None
-    return Line.of(str(every_s), cluster.layered.where(("sample_gpus_every_s",)))
+    return Line.of(str(every_s), cluster.location(("sample_gpus_every_s",)))
 
 
 def _rendezvous(cluster: Cluster, field: str) -> Line | None:
     value = getattr(cluster.profile.rendezvous, field)
-    return None if value is None else Line.of(str(value), cluster.layered.where(("rendezvous", field)))
+    return None if value is None else Line.of(str(value), cluster.location(("rendezvous", field)))
 
 
 def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
@@ -220,7 +218,7 @@ def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
     slurm = cluster.profile.slurm
     if slurm is None or slurm.tasks != "per-node":
         return None
-    return Line.of(str(plan.resources.tasks_per_node), cluster.layered.where(("slurm", "tasks")))
+    return Line.of(str(plan.resources.tasks_per_node), cluster.location(("slurm", "tasks")))
 
 
 def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
@@ -249,7 +247,7 @@ def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     """Return the options of mpirun: processes per node, arguments of the site, and the names of exported variables."""
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
-    where, resources = cluster.layered.where, plan.resources
+    where, resources = cluster.location, plan.resources
     case, hostfile = experiment_file(plan), where(("mpirun", "hostfile"))
     options = [
         Line(("--hostfile", mpirun.hostfile), hostfile),
@@ -270,7 +268,7 @@ def _mpirun_arguments(cluster: Cluster, words: Sequence[str]) -> Iterator[Line]:
     """Yield the site's arguments of mpirun, an option and its values per line."""
     starts = [i for i, word in enumerate(words) if i == 0 or word.startswith("-")]
     for start, end in pairwise([*starts, len(words)]):
-        yield Line(tuple(words[start:end]), cluster.layered.where(("mpirun", "arguments", start)))
+        yield Line(tuple(words[start:end]), cluster.location(("mpirun", "arguments", start)))
 
 
 def _numbered(cluster: Cluster, field: str) -> list[tuple[int, str]]:

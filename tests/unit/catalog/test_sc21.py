@@ -348,4 +348,4 @@ def test_the_papers_machine_is_the_one_that_its_cluster_profile_describes() -> N
     machine = shipped("sc21/figure-13").paper.machine
     assert machine is not None
     profile = read_document(CHECKOUT / "clusters" / "selene.yaml").value
-    assert profile["hardware"] == machine.model_dump(exclude_none=True)
+    assert isinstance(profile, dict) and profile["hardware"] == machine.model_dump(exclude_none=True)

@@ -8,8 +8,10 @@ from typing import Any
 
 import yaml
 
+from orchestrator.catalog.experiment import Paper
 from orchestrator.clusters.container import read_image
 from orchestrator.clusters.resolve import Cluster, find_cluster
+from orchestrator.config.model import read_model
 from orchestrator.config.yaml import KeyPath, read_document
 from orchestrator.paths import Folders
 from orchestrator.workloads import workloads
@@ -109,8 +111,9 @@ def workload_names() -> list[str]:
 
 def image_names() -> list[str]:
     """The images of the papers, and each workload's own name, which stands where its paper names none."""
-    papers = [read_document(path).value for path in sorted((CHECKOUT / "experiments").glob("*/paper.yaml"))]
-    return sorted({image for paper in papers for image in paper.get("images", {}).values()} | {*workload_names()})
+    files = sorted((CHECKOUT / "experiments").glob("*/paper.yaml"))
+    papers = [read_model(Paper, read_document(path)) for path in files]
+    return sorted({image for paper in papers for image in paper.images.values()} | {*workload_names()})
 
 
 _BLANK = re.compile(r"<[^<>]*>")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.check import check_login
-from orchestrator.clusters.check_result import Finding
+from orchestrator.clusters.findings import Finding
 from orchestrator.slurm.site import PYXIS_SINCE, Site, SrunOptions
 from orchestrator.slurm.site_parsers import Association, Gres, NodeKind, Partition, Qos
 from tests.unit.clusters.sites import cluster_of
@@ -68,18 +68,18 @@ def findings(folder: Path, changed: str = "", site: Site = SITE, profile: str = 
 def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[str]:
     """Each fault as it is printed, its file named without the folder."""
     found = [one for one in findings(folder, changed, site, profile) if one.is_fault]
-    assert all(one.where and one.place == "login" for one in found)
-    return [f"{str(one.where).rpartition('/')[2]} {one.check}: {one.found}; {one.hint}" for one in found]
+    assert all(one.location and one.place == "login" for one in found)
+    return [f"{str(one.location).rpartition('/')[2]} {one.check}: {one.message}; {one.hint}" for one in found]
 
 
 def result_of(check: str, found: list[Finding]) -> tuple[str, str]:
     (one,) = [one for one in found if one.check == check]
-    return one.result, one.found
+    return one.result, one.message
 
 
 def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) -> None:
     found = findings(tmp_path)
-    assert {one.result for one in found} == {"ok"} and all(one.where for one in found)
+    assert {one.result for one in found} == {"ok"} and all(one.location for one in found)
     assert [one.check for one in found] == [
         "slurm.partition",
         "slurm.account",
@@ -202,7 +202,7 @@ def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path)
 def test_a_partition_that_takes_other_accounts_and_other_qos_is_named(tmp_path: Path) -> None:
     picky = replace(SITE.partitions[0], deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"}))
     account, qos = faults(tmp_path, site=replace(SITE, partitions=(picky,)))
-    assert "slurm.account: partition gpus does not accept research; take another" in account
+    assert "slurm.account: partition gpus does not accept research; use another" in account
     assert qos.endswith("slurm.qos normal: partition gpus does not accept it; there are: long")
 
 

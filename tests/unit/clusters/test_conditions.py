@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clusters.container import filled_names, holds
+from orchestrator.clusters.container import checked_names, holds
 from orchestrator.errors import ReproError
 from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
@@ -68,11 +68,11 @@ def test_what_has_no_condition_is_written_without_braces(tmp_path: Path) -> None
 
 @given(st.lists(st.sampled_from(["{job_id}", "{user}", "/a", "}", " ", "$x"])).map("".join))
 def test_text_with_known_names_is_kept_as_it_is(text: str) -> None:
-    assert filled_names(text, ("job_id", "user")) == text
+    assert checked_names(text, ("job_id", "user")) == text
 
 
 @pytest.mark.parametrize("name", ["x", "", "job-id", "user "])
 def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError) as caught:
-        filled_names(f"/a/{{{name}}}/{{user}}", ("job_id", "user"))
+        checked_names(f"/a/{{{name}}}/{{user}}", ("job_id", "user"))
     assert str(caught.value) == f"{{{name}}} is not supported here, only {{job_id}}, {{user}}"

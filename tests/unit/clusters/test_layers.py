@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clusters.layers import Layered, lay, leaves
-from orchestrator.config.yaml import parse_document
+from orchestrator.config.yaml import YamlValue, parse_document
 from orchestrator.errors import ReproError
 
 
@@ -56,12 +56,12 @@ def test_mappings_are_laid_over_field_by_field_and_all_else_is_replaced(
 def test_a_field_set_to_nothing_is_taken_away(below: str, over: str, expected: dict[str, Any]) -> None:
     layered = laid(below, over)
     assert layered.value == expected
-    assert all(path == () or path[0] in expected for path in layered.places)
+    assert all(path == () or path[0] in expected for path in layered.locations)
 
 
 def test_what_was_taken_away_can_be_said_anew() -> None:
     layered = laid("a: {x: 1}", "a:", "a: {y: 2}")
-    assert (layered.value, layered.where(("a", "y"))) == ({"a": {"y": 2}}, "c.yaml:1:5")
+    assert (layered.value, layered.location(("a", "y"))) == ({"a": {"y": 2}}, "c.yaml:1:5")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_name_is_the_whole_word_before_the_equals_sign() -> None:
 
 @pytest.mark.parametrize("below", ["x: 1", "a: {c: 1}", "a: {b: }"])
 def test_steps_make_a_list_where_there_was_none_however_deep(below: str) -> None:
-    assert laid(below, "a: {b: {add: [1, 2]}}").value["a"]["b"] == [1, 2]
+    assert laid(below, "a: {b: {add: [1, 2]}}").mapping("a")["b"] == [1, 2]
 
 
 def test_steps_of_a_first_file_make_its_list() -> None:
@@ -131,16 +131,16 @@ def test_the_items_of_a_changed_list_keep_the_places_where_they_were_written() -
         {"run": "five"},
         "six",
     ]
-    where = [layered.where(("a", i)) for i in range(5)]
+    where = [layered.location(("a", i)) for i in range(5)]
     assert where == ["a.yaml:3:3", "a.yaml:4:3", "b.yaml:1:26", "b.yaml:1:32", "c.yaml:2:3"]
-    assert layered.where(("a", 0, "when")) == "a.yaml:3:15"
-    assert layered.where(("a", 3, "run")) == "b.yaml:1:33"
-    assert layered.where(("a",)) == "c.yaml:1:1"
+    assert layered.location(("a", 0, "when")) == "a.yaml:3:15"
+    assert layered.location(("a", 3, "run")) == "b.yaml:1:33"
+    assert layered.location(("a",)) == "c.yaml:1:1"
 
 
 def test_a_value_is_where_its_name_was_last_written_and_what_is_missing_where_it_belongs() -> None:
     layered = laid("a:\n  x: 1\n  y: 2", "a: {x: 3}")
-    assert [layered.where(path) for path in (("a", "x"), ("a", "y"), ("a", "z"), ("b",), ())] == [
+    assert [layered.location(path) for path in (("a", "x"), ("a", "y"), ("a", "z"), ("b",), ())] == [
         "b.yaml:1:5",
         "a.yaml:3:3",
         "a.yaml:1:1",
@@ -157,12 +157,14 @@ def test_what_is_no_mapping_is_refused_in_every_file() -> None:
 def test_the_documents_themselves_are_left_as_they_are() -> None:
     below, over = parse_document("a: {b: [1]}", "a.yaml"), parse_document("a: {b: {add: [2]}, c: {d: []}}", "b.yaml")
     layered = lay([below, over])
-    layered.value["a"]["c"]["d"].append(3)
+    items = layered.mapping("a", "c")["d"]
+    assert isinstance(items, list)
+    items.append(3)
     assert (below.value, over.value) == ({"a": {"b": [1]}}, {"a": {"b": {"add": [2]}, "c": {"d": []}}})
 
 
 def test_leaves_are_the_single_values_and_the_empty_ones() -> None:
-    value = {"a": {"b": [1, {"c": None}], "d": {}}, "e": [], "f": "x"}
+    value: YamlValue = {"a": {"b": [1, {"c": None}], "d": {}}, "e": [], "f": "x"}
     assert list(leaves(value)) == [
         (("a", "b", 0), 1),
         (("a", "b", 1, "c"), None),
@@ -197,7 +199,7 @@ def test_every_value_of_the_top_file_is_there_and_every_leaf_has_the_place_of_a_
             assert value_at(layered.value, path) == item
     for path, item in leaves(layered.value):
         if path and not isinstance(item, (dict, list)):
-            file, _, column = layered.where(path).split(":")
+            file, _, column = layered.location(path).split(":")
             named = path[-1] if isinstance(path[-1], str) else ""
             assert texts[file][int(column) - 1 :].startswith(f"{named}: {item}" if named else str(item))
 

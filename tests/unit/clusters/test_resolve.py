@@ -58,7 +58,7 @@ def test_selene_filled_in_is_ready_and_says_what_the_machine_has(tmp_path: Path)
         True,
         "0:30:00",
     )
-    assert cluster.layered.value["slurm"]["account"] == "proj"
+    assert cluster.layered.mapping("slurm")["account"] == "proj"
 
 
 def test_each_blank_left_in_the_overlay_is_one_line_that_names_the_overlay(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_layers_lie_in_order_with_each_files_own_overlay_above_it(tmp_path: Path
     assert cluster.profile.environment == dict(zip("ABCDE", "12345", strict=True))
     names = ["site.yaml", "site.local.yaml", "middle.yaml", "top.yaml", "top.local.yaml"]
     assert [path.name for path in cluster.files] == names
-    where = [short(cluster.layered.where(("environment", name))) for name in "ABCDE"]
+    where = [short(cluster.location(("environment", name))) for name in "ABCDE"]
     assert where == [
         "site.yaml:5:15",
         "site.local.yaml:1:15",

@@ -86,7 +86,7 @@ def test_a_placeholder_says_what_to_write_in_words(name: str, tmp_path: Path) ->
 def test_where_a_value_comes_from_is_a_line_that_has_it(name: str, tmp_path: Path) -> None:
     layered = shipped_cluster(tmp_path, name).layered
     for path, item in leaves(layered.value):
-        file, row, column = layered.where(path).rsplit(":", 2)
+        file, row, column = layered.location(path).rsplit(":", 2)
         assert re.fullmatch(r"\S*/clusters/[a-z0-9-]+\.yaml", file)
         assert typed(item) in Path(file).read_text().splitlines()[int(row) - 1][int(column) - 1 :], path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.check_result import Finding, Presence, path_findings, presence, site_paths
+from orchestrator.clusters.findings import Finding, Presence, path_findings, presence, site_paths
 from tests.unit.clusters.sites import PLAIN, cluster_of
 
 EVERYTHING = """\
@@ -36,7 +36,7 @@ workloads:
 
 def paths(folder: Path, overlay: str) -> dict[str, str]:
     cluster = cluster_of(folder, PLAIN, overlay)
-    return {one.path: f"{one.check} {one.where.rpartition('/')[2]}" for one in site_paths(cluster)}
+    return {one.path: f"{one.check} {one.location.rpartition('/')[2]}" for one in site_paths(cluster)}
 
 
 def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_staging_folder_that_the_user_cannot_write_to_is_told(
     monkeypatch.setattr("os.access", lambda path, _mode: writable or str(path) != str(tmp_path))
     (found,) = path_findings(cluster_of(tmp_path, PLAIN, f"site: {{staging_folder: {tmp_path}}}\n"), "login")
     assert (found.check, found.result, found.is_fault) == ("site.staging_folder", result, False)
-    assert ("you cannot write to it" in found.found) == (not writable)
+    assert ("you cannot write to it" in found.message) == (not writable)
 
 
 def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: 
         ("container.images.pretrain", "login", "ok", None),
         ("container.mounts", "login", "wrong", "correct the path, or create it"),
     ]
-    assert found[1].found == f"{files / 'gone'}: no such file or folder"
+    assert found[1].message == f"{files / 'gone'}: no such file or folder"
 
 
 def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
@@ -121,11 +121,11 @@ def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_m
     text = f"container: {{runtime: pyxis, images: {{pretrain: {file}}}, mounts: ['{file}:/x']}}\n"
     cluster = cluster_of(files, PLAIN, text)
     for found in (path_findings(cluster, "login"), path_findings(cluster, "compute", {file: "unreadable"})):
-        assert [(one.check, one.result, one.found) for one in found] == [
+        assert [(one.check, one.result, one.message) for one in found] == [
             ("container.images.pretrain", "wrong", f"{file}: you may not read it"),
             ("container.mounts", "ok", file),
         ]
-        assert found[0].where == cluster.layered.where(("container", "images", "pretrain"))
+        assert found[0].location == cluster.location(("container", "images", "pretrain"))
 
 
 def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_runtime_with_a_store_of_its_own_is_told_what_to_type(tmp_path: Path, 
         f"site.yaml:7:12 pretrain: {runtime} stores images itself. Hint: type: {command} registry.example/team/torch:1"
     ]
     (row,) = image_rows(cluster)
-    assert (row.location, row.there) == ("registry.example/team/torch:1", None)
+    assert (row.source, row.there) == ("registry.example/team/torch:1", None)
 
 
 def test_two_registries_images_of_one_name_would_be_one_file_and_are_refused(tmp_path: Path) -> None:
@@ -131,14 +131,15 @@ def test_each_image_is_listed_with_what_jobs_use_and_where_the_profile_says_it(t
         "blank": "no",
         "gone": "no",
     }
-    assert (rows["kept"].bytes, rows["kept"].digest, rows["kept"].user) == (5, None, None)
-    assert rows["blank"].location is None and rows["pretrain"].says == "registry.example/team/torch:1"
-    assert rows["pretrain"].location == str(tmp_path / "images" / "team+torch+1.sqsh")
-    assert short(rows["pretrain"].where) == "site.yaml:7:12"
+    assert (rows["kept"].bytes, rows["kept"].record.digest, rows["kept"].record.user) == (5, None, None)
+    assert rows["blank"].source is None and rows["pretrain"].value == "registry.example/team/torch:1"
+    assert rows["pretrain"].source == str(tmp_path / "images" / "team+torch+1.sqsh")
+    assert short(rows["pretrain"].location) == "site.yaml:7:12"
     Workshop.make(tmp_path, cluster).run()
     row = image_rows(cluster)[0]
-    assert (row.there, row.digest, row.digest_of, row.user) == ("yes", DIGEST, "manifest", getpass.getuser())
-    assert row.bytes == len("half of an image\n") and row.imported is not None
+    record = row.record
+    assert (row.there, record.digest, record.digest_of, record.user) == ("yes", DIGEST, "manifest", getpass.getuser())
+    assert row.bytes == len("half of an image\n") and row.record.imported is not None
 
 
 @pytest.mark.parametrize("record", ["{", "[1]", '{"digest": 7, "uri": []}', "\udcff"])
@@ -148,7 +149,7 @@ def test_a_broken_record_is_no_record(tmp_path: Path, record: str) -> None:
     shop.run()
     (shop.staging / f"{FILE}.json").write_bytes(record.encode(errors="surrogateescape"))
     (row,) = image_rows(cluster)
-    assert (row.there, row.digest) == ("yes", None)
+    assert (row.there, row.record.digest) == ("yes", None)
     assert wanted_images(cluster, []).to_import == ("pretrain",)
 
 
@@ -156,13 +157,13 @@ def test_where_the_login_node_does_not_see_paths_nothing_is_said_of_them(tmp_pat
     cluster = profile(tmp_path, site="login_sees_paths: false")
     Workshop.make(tmp_path, cluster).run()
     (row,) = image_rows(cluster)
-    assert (row.there, row.digest, row.bytes) == ("on the nodes", None, None)
+    assert (row.there, row.record.digest, row.bytes) == ("on the nodes", None, None)
     assert wanted_images(cluster, []).to_import == ("pretrain",)
 
 
 def test_without_a_staging_folder_jobs_take_the_image_from_the_registry(tmp_path: Path) -> None:
     (row,) = image_rows(cluster_of(tmp_path, SITE))
-    assert (row.location, row.there) == ("registry.example/team/torch:1", None)
+    assert (row.source, row.there) == ("registry.example/team/torch:1", None)
 
 
 # ---- before a job is submitted -----------------------------------------------------------------------------------

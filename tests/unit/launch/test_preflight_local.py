@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clusters.check_result import Finding
+from orchestrator.clusters.findings import Finding
 from orchestrator.clusters.machine import Machine
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.launch import preflight
@@ -46,7 +46,7 @@ def mpirun_cluster(folder: Path, hosts: str | None) -> Cluster:
 
 
 def told(found: list[Finding]) -> list[tuple[str, str, str | None]]:
-    return [(one.result, f"{one.check}: {one.found}", one.hint) for one in found]
+    return [(one.result, f"{one.check}: {one.message}", one.hint) for one in found]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_too_few_hosts_and_too_few_slots_are_named_with_the_hosts(tmp_path: Path
         ("wrong", "mpirun.hostfile: 1 host, hardware: nodes: is 2", f"add hosts to {tmp_path}/hosts"),
         ("wrong", "mpirun.hostfile: n1: fewer slots than hardware: gpus_per_node: 8", "slots=8"),
     ]
-    assert few_hosts.where == few_slots.where == cluster.layered.where(("mpirun", "hostfile"))
+    assert few_hosts.location == few_slots.location == cluster.location(("mpirun", "hostfile"))
 
 
 def test_a_machine_without_mpirun_is_the_wrong_machine_and_a_missing_hostfile_no_crash(
@@ -90,5 +90,5 @@ def test_this_machine_needs_torch_unless_jobs_have_a_python_of_their_own(
 ) -> None:
     monkeypatch.setattr(preflight, "absent_packages", lambda: absent)
     machine, training = check_this_machine(replace(cluster_of(tmp_path, LOCAL + python), machine=Machine(cpus=8)))
-    assert machine.found == "no GPUs; processes run on CPU cores"
+    assert machine.message == "no GPUs; processes run on CPU cores"
     assert training.result == result and (training.hint is None) == (result == "ok")

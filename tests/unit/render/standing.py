@@ -135,7 +135,7 @@ def saying(cluster: Cluster, **fields: Any) -> Cluster:
     """As a profile that says this as well, all of which a profile may say."""
     value = dict(cluster.layered.value)
     for name, field in fields.items():
-        value[name] = {**value.get(name, {}), **field} if isinstance(field, dict) else field
+        value[name] = {**cluster.layered.mapping(name), **field} if isinstance(field, dict) else field
     layered = replace(cluster.layered, value=value)
     return replace(cluster, profile=ClusterProfile.model_validate(value), layered=layered)
 
