@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
 from collections import Counter
@@ -183,7 +182,7 @@ def list_images(cluster: OnCluster, json: Json = False) -> None:
     profile = api.find_cluster(find_folders(), cluster)
     rows = api.image_rows(profile)
     if json:
-        as_json([dataclasses.asdict(row) for row in rows])
+        as_json([_image_json(row) for row in rows])
     elif rows:
         shown = [_image_row(row) for row in rows]
         table(shown, filled_columns(shown))
@@ -251,6 +250,22 @@ def _wait(imports: Sequence[api.Import], cluster: str) -> dict[str, str]:
         message("no longer waiting; the imports continue")
         next_command(f"repro images list --cluster {shlex.quote(cluster)}", "the imported images")
         raise
+
+
+def _image_json(row: api.ImageRow) -> dict[str, object]:
+    record = row.record
+    return {
+        "name": row.name,
+        "says": row.value,
+        "location": row.source,
+        "there": row.there,
+        "digest": record.digest,
+        "digest_of": record.digest_of,
+        "imported": record.imported,
+        "user": record.user,
+        "bytes": row.bytes,
+        "where": row.location,
+    }
 
 
 def _image_row(row: api.ImageRow) -> dict[str, object]:

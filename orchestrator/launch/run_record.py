@@ -82,12 +82,11 @@ def git_output(folder: Path, *arguments: str) -> str | None:
 
 def profile_secrets(cluster: Cluster) -> frozenset[str]:
     """Return the values of variables with a secret's name, from `environment:` and, by `env_from:`, from this shell."""
-    profile = cluster.layered.value
     values: set[str] = set()
-    for name, value in (profile.get("environment") or {}).items():
+    for name, value in cluster.layered.mapping("environment").items():
         for text in _texts(value):
             values |= secret_values({str(name): text})
-    for text in _texts(profile):
+    for text in _texts(cluster.layered.value):
         values |= hidden_values(text)
     shell_values = {name: os.environ[name] for name in cluster.profile.env_from if name in os.environ}
     return frozenset(values | secret_values(shell_values))
