@@ -149,7 +149,7 @@ class JobHistory:
 class Status:
     """Status of jobs, or of experiments where there are too many jobs to list.
 
-    `asked_at` is when the scheduler was last asked (UTC). `is_submitted` is False without a ledger.
+    `asked_at` is when the scheduler was last asked (UTC). `is_submitted` is False if the ledger has no jobs.
     """
 
     jobs: tuple[JobStatus, ...]
@@ -185,7 +185,8 @@ def status(
         name = full_name(session.folders, experiment)
     result = update(ledger, at_most_every_s)
     notes = tuple(_notes(ledger, result))
-    if most_jobs is not None and experiment is None and not any(selection.values()):
+    selects = experiment is not None or any(selection.values())
+    if most_jobs is not None and not selects:
         experiments = experiment_statuses(ledger)
         if sum(count.cases for count in experiments) > most_jobs:
             is_open = any(count.running or count.waiting for count in experiments)
@@ -193,7 +194,8 @@ def status(
     read = job_summaries if selection.get("where") is None else job_rows
     rows = [row for row in read(ledger, experiment=name) if matches(row)]
     is_open = any(row.phase in OPEN for row in rows)
-    return Status(tuple(job_statuses(ledger, rows)), (), tuple(tallies(rows)), notes, is_open, result.asked_at)
+    jobs, sums = tuple(job_statuses(ledger, rows)), tuple(tallies(rows))
+    return Status(jobs, (), sums, notes, is_open, result.asked_at, is_submitted=selects or bool(rows))
 
 
 def _notes(ledger: Ledger, result: RefreshResult) -> list[str]:

@@ -381,6 +381,8 @@ def render(
         text = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
         scripts.append(Script(name, text, base / f"{name}.sh" if output is not None else None))
     if output is not None:
+        if base.exists() and not base.is_dir():
+            raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
         copy_programs(planned.plans, folders)
         base.mkdir(parents=True, exist_ok=True)
     for script in scripts:

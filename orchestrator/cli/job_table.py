@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,6 +112,11 @@ def print_claims(outcome: api.FigureOutcome, to_stdout: bool, with_numbers: bool
         (data if to_stdout else message)("\n".join(lines))
 
 
+def can_redraw(file: TextIO) -> bool:
+    """Return whether the file is a terminal that can move its cursor."""
+    return file.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
 @contextmanager
 def picture(file: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
     """Yield a function that draws lines over the last ones on a terminal. Messages appear above the picture."""
@@ -131,7 +137,7 @@ def picture(file: TextIO) -> Iterator[Callable[[Sequence[str]], None]]:
 @contextmanager
 def waiting(console: Console) -> Iterator[None]:
     """Show the progress of the jobs that the block waits for: bars on a terminal, elsewhere a line for each change."""
-    if not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         lines = _ProgressLines()
         console.show_progress = lines.show
         yield

@@ -15,7 +15,7 @@ from typer.main import get_command, get_group
 from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.output import Console, data, message
-from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, ReproError
+from orchestrator.errors import EXIT_FAILED, EXIT_OK, EXIT_USER_ERROR, Problem, ReproError
 
 PANELS = {
     "Look": {
@@ -83,6 +83,9 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(8), summary) for name, (_, summary) in commands.items()])
 
 
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+"""Error in the words of the command line. Typer exports only this subclass."""
+
 app = typer.Typer(
     name="repro",
     cls=LazyGroup,
@@ -111,18 +114,38 @@ def _options(
 def main() -> None:
     """Run the command line."""
     argv, console = sys.argv[1:], Console()
+    code: int | None = None
     try:
         api.require_text(argv)
+        words = [word for word in argv if word != "--debug"]
         with completion.rejoined_words(os.environ):
-            get_command(app)([word for word in argv if word != "--debug"], prog_name="repro", obj=console)
-    except SystemExit as end:
-        if console.wrong_values and end.code in (None, EXIT_OK, EXIT_FAILED):
-            sys.exit(EXIT_USER_ERROR)
-        raise
+            code = get_command(app)(words, prog_name="repro", obj=console, standalone_mode=False)
+    except typer.Abort:
+        message("aborted")
+        code = EXIT_FAILED
+    except UsageError as error:
+        code = _print_usage_error(error)
     except Exception as error:
         if "--debug" in argv:
             message(traceback.format_exc().rstrip())
-        sys.exit(_print_error(error))
+        code = _print_error(error)
+    if console.wrong_values and code in (None, EXIT_OK, EXIT_FAILED):
+        code = EXIT_USER_ERROR
+    sys.exit(code)
+
+
+def _print_usage_error(error: typer.BadParameter) -> int:
+    """Print a wrong option, argument or command in one line; return the exit code."""
+    text = error.format_message().removesuffix(".").replace("Value error, ", "")
+    if text.startswith("Usage:"):  # the help of a group that was called without a command
+        error.show()
+        return error.exit_code
+    command = error.ctx.command_path if error.ctx is not None else "repro"
+    name = command.removeprefix("repro").strip()
+    suggestion = "Did you mean" in text
+    hint = None if suggestion else f"{command} --help"
+    message(f"repro: {Problem(text[0].lower() + text[1:], f'{name}:' if name else None, hint)}")
+    return error.exit_code
 
 
 def _print_error(error: Exception) -> int:

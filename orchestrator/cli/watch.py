@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from orchestrator import api
-from orchestrator.cli.job_table import bar, picture, print_jobs
+from orchestrator.cli.job_table import bar, can_redraw, picture, print_jobs
 from orchestrator.cli.options import (
     Database,
     JobName,
@@ -127,7 +127,7 @@ def _watch(updates: Iterable[api.Status], every: float, json: bool) -> api.Statu
     """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status."""
     shown: dict[object, object] | None = None
     try:
-        with picture(sys.stdout) if sys.stdout.isatty() and not json else nullcontext() as draw:
+        with picture(sys.stdout) if can_redraw(sys.stdout) and not json else nullcontext() as draw:
             for now in updates:
                 if draw is not None:
                     draw(_picture(now, every))
@@ -173,7 +173,7 @@ def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.Experim
         failures = [", ".join(f"{count} {name}" for name, count in row["failures"].items()) for row in rows]
         table([row | {"failures": text} for row, text in zip(rows, failures, strict=True)], list(rows[0]))
     else:
-        message("no such job")
+        message("no matching job")
 
 
 def _next(now: api.Status) -> tuple[str, str]:
@@ -200,12 +200,12 @@ def _picture(now: api.Status, every: float) -> list[str]:
         jobs.sort(key=lambda job: (job.verdict == "verified", job.state != "RUNNING", not job.verdict))
     text = io.StringIO()
     with redirect_stdout(text), redirect_stderr(text):
-        _print_notes(now)
         _print_rows(jobs[:room], now.experiments[:room], json=False)
-        if now.asked_at is not None:
-            at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()
-            message(f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {every:g} s. Ctrl-C ends")
-    return text.getvalue().splitlines()
+    lines = [*now.notes, *map(bar, now.tallies), *text.getvalue().splitlines()]
+    if now.asked_at is not None:
+        at = now.asked_at.replace(tzinfo=timezone.utc).astimezone()
+        lines.append(f"Slurm was queried at {at:%H:%M:%S}; all terminals together query every {every:g} s. Ctrl-C ends")
+    return lines
 
 
 @app.command()
