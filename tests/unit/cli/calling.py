@@ -1,4 +1,4 @@
-"""`repro` called within the test's own process: the same main(), quicker where many calls are made."""
+"""Call of `repro` in the process of the test: the same main(), but faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of a Slurm that is not there: what it says is written into the ledger, step by step, whenever it is asked."""
+"""Jobs on a Slurm that does not exist: the test writes its answers into the ledger, one after another."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.test_planning import FIGURE, write
+from tests.unit.cli.test_catalog import FIGURE, write
 
 PAPER_WITH_MACHINE = """\
 title: t

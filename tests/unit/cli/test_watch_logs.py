@@ -1,4 +1,4 @@
-"""A job's log: as it is, one rank's lines of it, an earlier attempt's, and followed through whatever happens to it."""
+"""Tests of `repro logs`: the whole log, one rank, an earlier attempt, and a log that grows."""
 
 from __future__ import annotations
 

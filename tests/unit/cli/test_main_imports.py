@@ -1,4 +1,4 @@
-"""What a command loads: looking must stay quick on a login node with a slow file system."""
+"""Tests of the modules that a command loads: read-only commands must be fast on a slow file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ledger that somebody has edited: a wrong value is one line with table, row and column, and the rest is shown."""
+"""Tests of a ledger that a user has edited: a wrong value is one line with table, row and column."""
 
 from __future__ import annotations
 

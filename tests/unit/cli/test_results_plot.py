@@ -1,4 +1,4 @@
-"""`repro plot`: a file where stdout says, nothing replaced unasked but its own earlier picture, each mistake a line."""
+"""Tests of `repro plot`: the path on stdout, no overwriting without a question, errors of one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs
-from tests.unit.cli.test_collect import Typed
+from tests.unit.cli.test_results_collect import Typed
 
 DRAWN = "figure-13-cpu-here.png"
 PNG = b"\x89PNG"

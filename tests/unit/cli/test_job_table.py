@@ -1,4 +1,4 @@
-"""The table of cases at the end of a run: why a case has no number, or one that cannot be compared."""
+"""Tests of the table of cases at the end of a run: why a case has no number or no comparable one."""
 
 from __future__ import annotations
 

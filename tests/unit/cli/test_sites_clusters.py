@@ -1,4 +1,4 @@
-"""`repro clusters`: what is printed where, the exit codes, and that looking changes nothing. Slurm is a value here."""
+"""Tests of `repro clusters`: output, exit codes, and read-only commands that change nothing. Slurm is a fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`repro sql`: the answer as a table, JSON or CSV, of any length; a fault is one line."""
+"""Tests of `repro sql`: table, JSON or CSV of any length, errors of one line."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.calling import Caller
-from tests.unit.cli.test_life import submit
+from tests.unit.cli.test_main_order_of_use import submit
 from tests.unit.launch.stand_in import wait_until
 
 

@@ -1,4 +1,4 @@
-"""`repro report`: which figures a page is about, where it is written, and what is refused."""
+"""Tests of `repro report`: the experiments of a page, its folder, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a file, a log or a scheduler says steers the terminal: seen on a real one, a pty."""
+"""Tests of output: tables and JSON, and no text of a file, log or scheduler controls a terminal (a real one: a pty)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.cli.output import VisibleLog
+from orchestrator.cli.output import VisibleLog, as_json, table
 from orchestrator.text import printable
 from tests.unit.catalog.entries import BASE, write_experiment
 from tests.unit.launch.stand_in import REPRO, Site
@@ -145,7 +145,7 @@ def test_a_line_of_a_log_that_becomes_a_reason_does_not_steer_who_asks_for_it(tm
 
 def test_a_log_that_is_printed_block_by_block_does_not_steer_the_terminal(tmp_path: Path) -> None:
     program = (
-        "import sys; from orchestrator.cli.output import VisibleLog; log = VisibleLog()\n"
+        "import sys; from orchestrator.cli.output import VisibleLog, as_json, table; log = VisibleLog()\n"
         f"for byte in {EVIL.encode()!r}: sys.stdout.buffer.write(log.feed(bytes([byte])))"
     )
     text = require_harmless(on_terminal([sys.executable, "-c", program], tmp_path, os.environ))
@@ -206,3 +206,16 @@ def test_a_log_looks_the_same_however_it_is_cut_into_blocks(blocks: list[bytes])
     assert shown == shown_log(whole)
     text = codecs.decode(shown, "utf-8")
     assert HARMLESS.fullmatch(text) and "\r" not in text
+
+
+def test_a_table_is_aligned_never_cropped_and_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, object]] = [{"name": "a" * 300, "rate": 1.23456}, {"name": "\x1b[2J\nb", "rate": None}]
+    table(rows, ["name", "rate"])
+    header, long, evil = capsys.readouterr().out.splitlines()
+    assert (header.split(), len(long)) == (["NAME", "RATE"], 307)
+    assert long.endswith("1.235") and evil.startswith("?[2J?b ") and evil.endswith("    -")
+
+
+def test_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    as_json([])
+    assert json.loads(capsys.readouterr().out) == []

@@ -1,4 +1,4 @@
-"""Which GPUs of a machine jobs see, from the shell that submits to the program, and when there are too few."""
+"""Tests of the GPUs that local jobs see, and of the refusal if there are too few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets of a profile and of the submitting shell, printed by a failing program: no value reaches what is kept."""
+"""Tests of secrets that a failing program prints: no value is stored or printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.masking import MASK
-from tests.unit.cli.test_bundle import content
+from tests.unit.cli.test_results_bundle import content
 from tests.unit.launch.stand_in import Site
 
 # Values without any shape of a token: only their names tell that they are secret.

@@ -1,4 +1,4 @@
-"""The ledger is lost or home is moved: the run folders say what runs, and logs are found where they are now."""
+"""Tests of a lost ledger and of a home that was moved: run folders name the open jobs, and logs are found."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
-from tests.unit.cli.test_bundle import content, packed
+from tests.unit.cli.test_results_bundle import content, packed
 from tests.unit.launch.stand_in import Site
 from tests.unit.ledger.making import new_ledger
 

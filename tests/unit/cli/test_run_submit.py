@@ -1,4 +1,4 @@
-"""`repro submit` and `repro retry`: what is run again, in which order, after what, and when it stops."""
+"""Tests of `repro submit` and `repro retry`: which jobs run again, in which order, after what, until when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only looks: status before anything, dry runs, scripts on stdout, tables, other folders and other ledgers."""
+"""Tests of dry runs and of `repro render`: nothing is submitted, and a printed script can be run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from orchestrator.cli.output import as_json, table
-from orchestrator.paths import find_folders
 from tests.unit.cli.calling import Caller, everything_in
 
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
@@ -87,59 +83,3 @@ def test_what_could_never_be_verified_is_rendered_and_not_submitted(repro: Calle
             "repro: megatron-alpa: its program prints only the mean of"
         )
     assert "benchmark_gpt_one_case.py" in repro("render", *alpa).stdout
-
-
-def test_a_ledger_elsewhere_is_taken_from_the_option_before_the_environment(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = repro.site.folder
-    monkeypatch.setenv("REPRO_DATABASE", str(folder / "from environment.db"))
-    assert repro("submit", *HERE, "--where", "pp=1,gbs=4", "--wait").returncode == 0
-    assert (folder / "from environment.db").exists() and not (folder / "results.db").exists()
-    assert len(json.loads(repro("status", "--json").stdout)) == 1
-    assert json.loads(repro("status", "--json", "--database", "another.db").stdout) == []
-    url = f"sqlite:///{folder}/another.db"
-    assert repro("submit", *HERE, "--where", "pp=1,gbs=4", "--database", url, "--wait").returncode == 0
-    assert len(json.loads(repro("status", "--json", "--database", "another.db").stdout)) == 1
-
-
-def test_jobs_are_submitted_from_one_folder_and_seen_from_another(repro: Caller, tmp_path: Path) -> None:
-    profile = str(repro.site.folder / "clusters" / "here.yaml")
-    words = ("figure-13", "--cluster", profile, "--scale", "cpu", "--where", "pp=1,gbs=4")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert repro("submit", *words, "--wait", folder=elsewhere).returncode == 0
-    assert list(elsewhere.iterdir()) == []
-    assert [row["verdict"] for row in json.loads(repro("status", "--json").stdout)] == ["verified"]
-
-
-def test_a_relative_home_is_the_same_folder_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REPRO_HOME", "mine")
-    assert find_folders().home == tmp_path / "mine"
-    monkeypatch.setenv("REPRO_HOME", "")
-    assert find_folders().home == find_folders().shipped
-
-
-def test_a_file_of_the_working_folder_is_taken_before_the_shipped_one_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "local.yaml").write_text("about: mine\n")
-    monkeypatch.chdir(tmp_path)
-    files = list(find_folders().cluster_files())
-    assert [file for file in files if file.name == "local.yaml"] == [tmp_path / "clusters" / "local.yaml"]
-    assert "selene.yaml" in [file.name for file in files]
-
-
-def test_a_table_is_aligned_never_cropped_and_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[dict[str, object]] = [{"name": "a" * 300, "rate": 1.23456}, {"name": "\x1b[2J\nb", "rate": None}]
-    table(rows, ["name", "rate"])
-    header, long, evil = capsys.readouterr().out.splitlines()
-    assert (header.split(), len(long)) == (["NAME", "RATE"], 307)
-    assert long.endswith("1.235") and evil.startswith("?[2J?b ") and evil.endswith("    -")
-
-
-def test_json_of_nothing_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
-    as_json([])
-    assert json.loads(capsys.readouterr().out) == []

@@ -1,4 +1,4 @@
-"""A file that changes a profile is named before its commands run, and is refused where another user could write it."""
+"""Tests of files that change a profile: they are named, and refused if another user can write them."""
 
 from __future__ import annotations
 

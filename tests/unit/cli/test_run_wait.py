@@ -1,4 +1,4 @@
-"""Waiting: until the last job has ended, not for what can never start, and the exit code says whether all is well."""
+"""Tests of `repro wait`: it waits for every job that can start, and the exit code is that of the jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where jobs stand: state and verdict, how far and how fast, why they wait, and the picture that stays up to date."""
+"""Tests of `repro status`: state, verdict, progress, speed, reasons, and the watched picture."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.calling import Caller, everything_in
-from tests.unit.cli.test_imports import HEAVY, loaded
+from tests.unit.cli.test_main_imports import HEAVY, loaded
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, StandIn
 from tests.unit.launch.stand_in import REPRO, Site, wait_until
 

@@ -1,4 +1,4 @@
-"""`--workload`: a figure run with another program than its own, and never shown as one with the figure's own runs."""
+"""Tests of `--workload`: runs of another program are never mixed with the runs of the experiment's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.calling import Caller, Done
-from tests.unit.cli.test_planning import FIGURE, complete, write
+from tests.unit.cli.test_catalog import FIGURE, write
 from tests.unit.launch.stand_in import Site, wait_until
 
 SITE = "{checkout: /code, data_path: /data, vocab_file: /vocab, merge_file: /merges}"
@@ -204,12 +204,6 @@ def test_a_workload_that_was_never_submitted_has_a_submit_hint(both: Caller) -> 
             "Hint: repro submit figure-99 --cluster local --workload pretrain"
         ],
     )
-
-
-def test_the_tab_key_offers_the_programs(repro: Caller) -> None:
-    assert complete(repro, "repro plan figure-13 --workload pre") == ["pretrain"]
-    offered = complete(repro, "repro submit figure-13 --cluster here --workload ")
-    assert {"pretrain", "megatron-2021", "megatron-kwai", "megatron-core-0.14"} <= set(offered)
 
 
 def test_megatron_core_is_the_newest_megatron(repro: Caller) -> None:

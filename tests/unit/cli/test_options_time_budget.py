@@ -1,4 +1,4 @@
-"""`--time-budget`: fewer iterations on plan, submit and render, always the same ones, and one line where none fit."""
+"""Tests of `--time-budget`: fewer iterations in plan, submit and render, always the same number."""
 
 from __future__ import annotations
 
