@@ -15,7 +15,7 @@ import pytest
 from orchestrator.planning.exact import ExactCase, exact_job, plan_exactly
 from orchestrator.planning.plan import memory_of
 from tests.unit.catalog.entries import find_case
-from tests.unit.planning.test_measured_memory import LLAMA
+from tests.unit.planning.test_plan_measured_memory import LLAMA
 from tests.unit.results.test_shipped_evidence import cases_that_ran
 
 REPRO = Path(sys.executable).with_name("repro")

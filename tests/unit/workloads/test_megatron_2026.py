@@ -1,4 +1,4 @@
-"""Cases of every paper in the arguments of today's Megatron-LM; those of SC21 are in test_sc21_arguments."""
+"""Cases of every paper in the arguments of today's Megatron-LM; those of SC21 are in test_megatron_sc21."""
 
 from __future__ import annotations
 

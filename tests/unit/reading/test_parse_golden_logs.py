@@ -1,6 +1,6 @@
 """Whole logs, one of each era and dialect, and all that is read from them. Any pair in `logs/` is tested.
 
-    python -m tests.unit.reading.test_golden_logs
+    python -m tests.unit.reading.test_parse_golden_logs
 
 writes what is read now from those that have no expectation yet; whether it is right is for a person to say.
 """

@@ -16,7 +16,7 @@ from orchestrator.megatron.logs import iteration_lines, scan
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
 from orchestrator.reading.parse import LogReport, read_log
-from tests.unit.reading.test_golden_logs import LOGS, in_parts, said
+from tests.unit.reading.test_parse_golden_logs import LOGS, in_parts, said
 
 GOLDEN = [log.read_bytes() for log in LOGS]
 LINES = sorted({line for log in GOLDEN for line in log.splitlines(keepends=True)})
