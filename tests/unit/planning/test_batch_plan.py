@@ -32,14 +32,14 @@ def campaign(*papers: str) -> BatchPlan:
 
 
 @pytest.mark.parametrize(("paper", "cases", "jobs"), [("sc21", 99, 94), ("atc24", 71, 71), ("tutorials", 74, None)])
-def test_every_published_case_is_valid_on_the_machine_of_its_paper(paper: str, cases: int, jobs: int | None) -> None:
+def test_published_cases_are_valid_on_their_paper_machine(paper: str, cases: int, jobs: int | None) -> None:
     found = campaign(paper)
     assert [(planned.label, planned.checked.refusals) for planned in found.refused] == []
     assert len(found.planned) == cases
     assert jobs is None or len(found.jobs) == jobs
 
 
-def test_a_job_that_two_figures_share_is_counted_and_paid_once() -> None:
+def test_job_shared_by_two_figures_is_counted_once() -> None:
     found = campaign("sc21")
     shared = {planned.label: planned.same_as for planned in found.planned if planned.same_as}
     assert shared == {
@@ -51,7 +51,7 @@ def test_a_job_that_two_figures_share_is_counted_and_paid_once() -> None:
     assert found.gpu_hours == pytest.approx(sum(alone))
 
 
-def test_every_scale_of_every_experiment_is_valid_where_it_is_meant_to_run() -> None:
+def test_every_scale_is_valid_on_its_intended_machine() -> None:
     gpus = Hardware.model_validate(A100S.model_dump() | {"nodes": 1, "gpus_per_node": 4})
     processes = Machine(2)
     for paper in ("sc21", "atc24", "alpa", "tutorials"):
@@ -64,7 +64,7 @@ def test_every_scale_of_every_experiment_is_valid_where_it_is_meant_to_run() -> 
                 assert [(planned.label, planned.checked.refusals) for planned in refused] == []
 
 
-def test_what_is_refused_has_every_reason_and_no_cost(tmp_path: Path) -> None:
+def test_refused_case_has_every_reason_and_no_cost(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4"))
     found = plan_batch([CaseSelection(entry, tuple(expand(entry)), Target("site", A100S))])
     assert len(found.planned) == 6 and found.jobs == []
@@ -76,14 +76,14 @@ def test_what_is_refused_has_every_reason_and_no_cost(tmp_path: Path) -> None:
     ]
 
 
-def test_memory_is_held_against_the_gpus_and_against_what_the_source_says() -> None:
+def test_fit_compares_memory_with_gpu_and_published_outcome() -> None:
     case = expand(shipped())[0]
     oom = replace(case, expected=Expectation("oom", True, "s"))
     assert [fit_of(case, needed, 75e9) for needed in (74e9, 76e9)] == ["fits", "OOM unexpected"]
     assert [fit_of(oom, needed, 75e9) for needed in (74e9, 76e9)] == ["fits, OOM published", "OOM expected"]
 
 
-def test_every_published_memory_failure_of_atc24_is_predicted_and_no_other() -> None:
+def test_atc24_memory_failures_are_predicted_exactly() -> None:
     found = {p.label: p.checked.cost.fit for p in campaign("atc24").planned if p.checked.cost}
     assert {label for label, fit in found.items() if fit != "fits"} == {
         "atc-demo case=no-recompute",
@@ -93,7 +93,7 @@ def test_every_published_memory_failure_of_atc24_is_predicted_and_no_other() -> 
     assert set(found.values()) == {"fits", "OOM expected"}
 
 
-def test_of_the_tutorials_74_rows_one_is_predicted_to_end_otherwise_than_published() -> None:
+def test_tutorial_rows_fit_as_published_except_row_228() -> None:
     found = {p.label: p.checked.cost.fit for p in campaign("tutorials").planned if p.checked.cost}
     assert {label: fit for label, fit in found.items() if fit not in ("fits", "OOM expected")} == {
         "core-tp-weak case=228": "OOM unexpected"
@@ -101,14 +101,14 @@ def test_of_the_tutorials_74_rows_one_is_predicted_to_end_otherwise_than_publish
     assert sum(fit == "OOM expected" for fit in found.values()) == 6
 
 
-def test_a_job_that_runs_out_of_memory_costs_its_start_and_no_more() -> None:
+def test_job_out_of_memory_costs_only_its_start_up() -> None:
     (entry,) = find_entries(FOLDERS, "atc-demo")
     oom = next(case for case in expand(entry) if case.expected)
     cost = cost_of(oom, Target.of_paper(entry))
     assert (cost.job_s, cost.gpu_hours) == (60, 4 * 60 / 3600)
 
 
-def test_a_job_of_our_own_program_starts_as_quickly_as_measured_and_any_other_as_assumed() -> None:
+def test_start_up_time_is_measured_for_pretrain_and_assumed_for_others() -> None:
     case = expand(shipped())[0]
     target = Target.of_paper(shipped())
     for program, start_s in (("pretrain", 25), ("megatron-2021", 60)):
@@ -118,13 +118,13 @@ def test_a_job_of_our_own_program_starts_as_quickly_as_measured_and_any_other_as
         assert cost.job_s == pytest.approx(start_s + runs * cost.duration.iteration_ms / 1e3)
 
 
-def test_processes_on_cpu_cores_have_no_gpu_memory_and_no_gpu_hours() -> None:
+def test_cpu_case_has_no_gpu_memory_and_no_gpu_hours() -> None:
     case = expand(shipped(), "cpu")[0]
     cost = cost_of(case, Target("here", Machine(2).hardware(), Machine(2)))
     assert (cost.nodes, cost.memory, cost.duration, cost.gpu_hours) == (1, None, None, None)
 
 
-def test_a_job_longer_than_its_time_limit_is_a_warning() -> None:
+def test_job_longer_than_its_time_limit_is_a_warning() -> None:
     entry = shipped()
     cases = tuple(replace(case, time_limit="0:05:00") for case in expand(entry)[:1])
     (planned,) = plan_batch([CaseSelection(entry, cases, Target.of_paper(entry))]).planned
@@ -133,7 +133,7 @@ def test_a_job_longer_than_its_time_limit_is_a_warning() -> None:
     assert not any("asks for" in text for text in planned.checked.warnings)
 
 
-def test_the_program_decides_what_memory_is_counted() -> None:
+def test_memory_depends_on_the_workload() -> None:
     (case,) = (c for c in expand(shipped()) if c.name == "pp=8,tp=8,gbs=32")
     now = replace(case, workload="megatron-core-0.14")
     sharded = replace(now, training=replace(case.training, distributed_optimizer=True))

@@ -69,7 +69,7 @@ def measured_lines(training: Training) -> int:
 
 
 @given(some, budgets)
-def test_the_sum_never_exceeds_the_budget_and_one_more_iteration_each_would(found: list[Run], budget_s: float) -> None:
+def test_budget_is_filled_and_never_exceeded(found: list[Run], budget_s: float) -> None:
     measured = most_measured(found, budget_s)
     if measured is None:
         assert total_s(found, 0) > budget_s
@@ -80,7 +80,7 @@ def test_the_sum_never_exceeds_the_budget_and_one_more_iteration_each_would(foun
 
 
 @given(some, budgets)
-def test_what_is_left_can_be_measured_and_is_never_more_than_the_experiment_asks_for(
+def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
     found: list[Run], budget_s: float
 ) -> None:
     for one, left in zip(found, iterations(found, budget_s) or [], strict=False):
@@ -92,12 +92,12 @@ def test_what_is_left_can_be_measured_and_is_never_more_than_the_experiment_asks
 
 
 @given(some, budgets, st.floats(0, 1e6))
-def test_a_larger_budget_never_leaves_fewer_iterations(found: list[Run], budget_s: float, more_s: float) -> None:
+def test_larger_budget_never_gives_fewer_iterations(found: list[Run], budget_s: float, more_s: float) -> None:
     few, many = iterations(found, budget_s), iterations(found, budget_s + more_s)
     assert few is None or (many is not None and all(a <= b for a, b in zip(few, many, strict=True)))
 
 
-def test_all_runs_measure_the_same_number_of_iterations_and_a_shorter_one_keeps_its_own() -> None:
+def test_all_runs_measure_the_same_number_of_iterations() -> None:
     found = [run(20), run(8), run(20, warmup=5)]
     assert total_s(found, 10) == 3 * 25 + 12 + 8 + 15
     assert iterations(found, 110) == [12, 8, 15]
@@ -105,21 +105,21 @@ def test_all_runs_measure_the_same_number_of_iterations_and_a_shorter_one_keeps_
     assert iterations(found, 1e6) == [20, 8, 20]
 
 
-def test_the_least_is_the_warm_up_and_three_measured_ones() -> None:
+def test_smallest_number_of_iterations_is_warm_up_plus_three_intervals() -> None:
     assert iterations([run()], 25 + 5) == [5]
     assert iterations([run()], 25 + 4.9) is None
     assert iterations([run(warmup=0)], 25 + 4) == [4], "the first interval holds the start-up"
     assert iterations([run(4)], 25 + 4) == [4], "an experiment may ask for fewer"
 
 
-def test_whole_log_intervals_are_left() -> None:
+def test_budgeted_iterations_are_whole_log_intervals() -> None:
     """SC21 figure 13 as published: 25 iterations, a line for each 5, of which the first are the warm-up."""
     found = [run(25, warmup=5, every=5)]
     assert [iterations(found, 25 + n) for n in (19, 20, 24, 25)] == [None, [20], [20], [25]]
     assert iterations([run(100, warmup=7, every=5)], 25 + 27) == [25], "an interval half in the warm-up is not counted"
 
 
-def test_a_figure_within_a_budget_is_the_same_figure_with_fewer_iterations() -> None:
+def test_budget_changes_only_iterations() -> None:
     own = within_budget(QUAD, H200S, 3600)
     assert (own.cases, own.own) == (tuple(QUAD), (8,) * 6)
     found = within_budget(QUAD, H200S, int(own.total_s) - 10)
@@ -129,7 +129,7 @@ def test_a_figure_within_a_budget_is_the_same_figure_with_fewer_iterations() -> 
     assert (found.jobs, found.own) == (6, (8,) * 6) and 0 < found.uncertainty < 1
 
 
-def test_the_same_budget_makes_the_same_jobs_and_less_time_makes_others() -> None:
+def test_same_budget_gives_the_same_jobs() -> None:
     def jobs(budget_s: int) -> list[str]:
         return [job_content(case) for case in within_budget(QUAD, H200S, budget_s).cases]
 
@@ -138,7 +138,7 @@ def test_the_same_budget_makes_the_same_jobs_and_less_time_makes_others() -> Non
     assert set(jobs(most - 20)).isdisjoint(jobs(most))
 
 
-def test_cases_that_are_one_job_are_paid_once_and_stay_one() -> None:
+def test_shared_job_counts_once_in_the_budget() -> None:
     twin = replace(QUAD[0], point=(("pp", 99),))
     alone, both = within_budget(QUAD[:1], H200S, 3600), within_budget([QUAD[0], twin], H200S, 3600)
     assert (both.jobs, both.total_s) == (1, alone.total_s) and len(both.run_s) == 2
@@ -153,14 +153,14 @@ def refusal(cases: list[Case], target: Target, budget_s: int) -> str:
     return str(problem)
 
 
-def test_where_even_the_least_does_not_fit_it_is_said_what_that_takes_and_which_cases_are_longest() -> None:
+def test_too_small_budget_names_needed_time_and_longest_cases() -> None:
     line = refusal(QUAD, H200S, 60)
     least = sum(within_budget(QUAD, H200S, int(line.split(" jobs take ")[1].split()[0])).run_s)
     assert line.startswith(f"--time-budget 60s: the 6 jobs take {int(least) + 1} s even with no more than 3 measured")
     assert "longest: pp=1,tp=4,gbs=128 (" in line and line.count(" s)") == 3 and "--where" in line
 
 
-def test_without_a_prediction_there_is_no_budget(tmp_path: Path) -> None:
+def test_budget_without_predicted_time_is_refused(tmp_path: Path) -> None:
     line = refusal(expand(shipped(), "cpu"), Target("here", Machine(4).hardware(), Machine(4)), 600)
     assert line.startswith(
         "--time-budget: figure-13 at scale cpu runs on CPU cores, whose time is not predicted. Hint: "
@@ -175,11 +175,11 @@ def test_without_a_prediction_there_is_no_budget(tmp_path: Path) -> None:
     ("text", "expected"),
     [("10m", 600), ("600s", 600), ("1h", 3600), ("0:10:00", 600), ("1-00:00:00", 86400), ("90:00:00", 324000)],
 )
-def test_a_budget_is_a_number_with_its_unit_or_a_time_limit(text: str, expected: int) -> None:
+def test_budget_formats(text: str, expected: int) -> None:
     assert read_budget(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "10", "0m", "0:00:00", "-5m", "10 m", "1h30m", "10min", "0:70:00", "1.5h", "٣m"])
-def test_anything_else_is_no_budget(text: str) -> None:
+def test_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(ReproError, match="not a time. Hint: for example 10m, 600s, 1h or 0:10:00"):
         read_budget(text)

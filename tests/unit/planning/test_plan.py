@@ -45,14 +45,14 @@ def refusals(
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_figure_13_on_selene_is_ten_plans_of_eight_whole_nodes(tmp_path: Path) -> None:
+def test_figure_13_on_selene_is_ten_plans_of_eight_nodes(tmp_path: Path) -> None:
     found = plans(selene(tmp_path))
     assert len({plan.identity for plan in found}) == 10
     assert {plan.resources for plan in found} == {Resources(8, 8, 8, "0:30:00")}
     assert found[0].resources.tasks == 64 and {plan.cluster for plan in found} == {"selene"}
 
 
-def test_tensor_parallel_beyond_a_node_is_a_warning_and_not_refused(tmp_path: Path) -> None:
+def test_tensor_parallelism_across_nodes_is_a_warning(tmp_path: Path) -> None:
     spans = "spans nodes of 8 GPUs"
     found = {plan.case.value("tp"): plan.warnings for plan in plans(selene(tmp_path))}
     assert {tp: tuple(one for one in warnings if spans in one) for tp, warnings in found.items()} == {
@@ -64,21 +64,21 @@ def test_tensor_parallel_beyond_a_node_is_a_warning_and_not_refused(tmp_path: Pa
     }
 
 
-def test_smaller_gpus_than_the_figure_was_laid_out_for_are_a_warning_on_a_cluster(tmp_path: Path) -> None:
+def test_gpus_smaller_than_published_are_a_warning_on_a_cluster(tmp_path: Path) -> None:
     overlay = "slurm: {account: a, partition: p}\ncontainer: {mounts: []}\nhardware: {gpu_memory_gb: 40}\n"
     cluster = selene(tmp_path, overlay)
     cluster = replace(cluster, unfilled=())
     assert all("laid out for GPUs of 80 GB, here they have 40 GB" in plan.warnings for plan in plans(cluster))
 
 
-def test_a_layout_that_does_not_divide_is_refused_in_the_papers_words(tmp_path: Path) -> None:
+def test_indivisible_layout_is_refused(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("[8, 16]", "[8]"))
     assert refusals(cluster_of(tmp_path, PLAIN.replace("bf16", "fp32")), entry=entry) == [
         "figure-1 pp=4,tp=2,gbs=8: 6 layers do not divide by pipeline-parallel 4"
     ]
 
 
-def test_every_reason_of_every_case_is_given_at_once_and_each_once(tmp_path: Path) -> None:
+def test_all_reasons_are_reported_at_once_without_duplicates(tmp_path: Path) -> None:
     text = BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4").replace("gbs: [8, 16]", "gbs: [3]")
     entry = entry_of(tmp_path, text.replace("mbs: 1", "mbs: 2"))
     cluster = cluster_of(
@@ -94,7 +94,7 @@ def test_every_reason_of_every_case_is_given_at_once_and_each_once(tmp_path: Pat
     ]
 
 
-def test_cases_that_share_a_reason_are_named_together(tmp_path: Path) -> None:
+def test_cases_with_the_same_reason_are_reported_together(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6"))
     (only,) = refusals(cluster_of(tmp_path, PLAIN.replace("bf16", "fp32")), entry=entry)
     assert only.startswith("figure-1 pp=4,tp=2,gbs=8 and pp=4,tp=2,gbs=16: ")
@@ -105,7 +105,7 @@ def test_more_gpus_than_the_cluster_has_are_refused(tmp_path: Path) -> None:
     assert refusals(cluster) == ["figure-13 all 10 cases: needs 64 GPUs, selene has 7 x 8 = 56"]
 
 
-def test_a_part_of_a_node_is_no_resource(tmp_path: Path) -> None:
+def test_part_of_a_node_is_refused(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 6").replace("bf16", "fp32"))
     assert refusals(cluster, entry=entry_of(tmp_path)) == [
         "figure-1 all 6 cases: 8 GPUs do not fill whole nodes of 6 GPUs"
@@ -114,28 +114,28 @@ def test_a_part_of_a_node_is_no_resource(tmp_path: Path) -> None:
     assert refusals(few, "cpu") == ["figure-13 all 6 cases: 4 processes do not fill whole nodes of 3 places"]
 
 
-def test_a_dtype_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
+def test_dtype_that_the_gpu_lacks_is_refused(tmp_path: Path) -> None:
     cluster = cluster_of(
         tmp_path, PLAIN.replace("gpu: A100", "gpu: V100").replace("{bf16: 312}", "{fp16: 125, fp32: 16}")
     )
     assert refusals(cluster, "quad") == ["figure-13 all 6 cases: V100 of site has no bf16 (it has fp16, fp32)"]
 
 
-def test_a_profile_that_says_nothing_of_peaks_refuses_no_dtype(tmp_path: Path) -> None:
+def test_profile_without_peaks_accepts_any_dtype(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace(", peak_tflops: {bf16: 312}", ""))
     assert len(plans(cluster, "quad")) == 6
 
 
-def test_too_few_places_for_processes_are_counted_over_all_nodes(tmp_path: Path) -> None:
+def test_cpu_places_are_counted_over_all_nodes(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("nodes: 4, gpus_per_node: 8", "nodes: 3, gpus_per_node: 1"))
     assert refusals(cluster, "cpu") == ["figure-13 all 6 cases: needs 4 processes, site has places for 3 x 1 = 3"]
 
 
-def test_a_machine_without_gpus_refuses_gpu_scales_in_one_line(tmp_path: Path) -> None:
+def test_machine_without_gpus_refuses_gpu_scales(tmp_path: Path) -> None:
     assert refusals(local(tmp_path, Machine(2)), "quad") == ["figure-13 all 6 cases: needs 4 GPUs, local has none"]
 
 
-def test_gpus_too_small_are_refused_on_this_machine(tmp_path: Path) -> None:
+def test_gpus_with_too_little_memory_are_refused_on_the_local_machine(tmp_path: Path) -> None:
     machine = Machine(16, gpus=4, gpu="NVIDIA A100", gpu_memory_gb=42)
     assert refusals(local(tmp_path, machine), "quad") == ["figure-13 all 6 cases: needs GPUs of 79 GB, local has 42 GB"]
 
@@ -151,7 +151,7 @@ def test_gpus_too_small_are_refused_on_this_machine(tmp_path: Path) -> None:
         (Machine(64, gpus=4, gpu="Tesla V100", gpu_memory_gb=150), "cpu"),
     ],
 )
-def test_this_machine_takes_the_largest_scale_that_fits(tmp_path: Path, machine: Machine, scale: str) -> None:
+def test_local_machine_gets_the_largest_scale_that_fits(tmp_path: Path, machine: Machine, scale: str) -> None:
     cluster = local(tmp_path, machine)
     assert cases_at(shipped(), cluster, None)[0].scale == scale
     if machine.gpus in (0, 4):
@@ -159,25 +159,25 @@ def test_this_machine_takes_the_largest_scale_that_fits(tmp_path: Path, machine:
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 3])
-def test_a_machine_with_few_gpus_still_has_its_cpu_cores(tmp_path: Path, gpus: int) -> None:
+def test_machine_with_few_gpus_can_use_the_cpu_scale(tmp_path: Path, gpus: int) -> None:
     machine = Machine(2, gpus=gpus, gpu="NVIDIA H200" if gpus else None, gpu_memory_gb=150 if gpus else None)
     (resources,) = {plan.resources for plan in plans(local(tmp_path, machine), "cpu")}
     assert (resources.nodes, resources.tasks, resources.gpus_per_node) == (1, 4, 0)
 
 
-def test_a_cluster_runs_the_published_figure_unless_another_scale_is_asked_for(tmp_path: Path) -> None:
+def test_slurm_cluster_gets_the_paper_scale_by_default(tmp_path: Path) -> None:
     assert cases_at(shipped(), selene(tmp_path), None)[0].scale == "paper"
     assert cases_at(shipped(), selene(tmp_path), "cpu")[0].scale == "cpu"
 
 
-def test_where_no_scale_fits_all_are_named(tmp_path: Path) -> None:
+def test_error_names_all_scales_if_none_fits(tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
         cases_at(entry_of(tmp_path), local(tmp_path, Machine(2)), None)
     assert str(caught.value) == "no scale of figure-1 (paper) fits local"
 
 
 @pytest.mark.parametrize("absent", ["torch", "megatron"])
-def test_training_here_without_its_packages_is_one_line_with_the_command(
+def test_missing_local_packages_are_reported_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: str
 ) -> None:
     monkeypatch.setitem(sys.modules, absent, None)
@@ -188,7 +188,7 @@ def test_training_here_without_its_packages_is_one_line_with_the_command(
     assert len(plans(local(tmp_path, Machine(2)), "cpu")) == 6  # another Python may well have them
 
 
-def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add_it(tmp_path: Path) -> None:
+def test_missing_image_is_reported_with_the_field_to_add(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN.replace("bf16", "fp16") + "container: {runtime: pyxis}\n")
     cluster = replace(
         cluster, profile=cluster.profile.model_copy(update={"workloads": selene(tmp_path).profile.workloads})
@@ -200,7 +200,7 @@ def test_an_image_that_the_site_does_not_have_is_one_line_that_says_where_to_add
     assert only.endswith("site.local.yaml")
 
 
-def test_processes_on_cpu_cores_ask_for_no_gpus(tmp_path: Path) -> None:
+def test_cpu_case_requests_no_gpus(tmp_path: Path) -> None:
     case = replace(expand(shipped(), "cpu")[0], time_limit=None)
     assert resources_of(case, Target.of_cluster(cluster_of(tmp_path))) == Resources(1, 4, 0, "1:00:00")
     spread = cluster_of(tmp_path, PLAIN.replace("gpus_per_node: 8", "gpus_per_node: 2"))
@@ -208,7 +208,7 @@ def test_processes_on_cpu_cores_ask_for_no_gpus(tmp_path: Path) -> None:
     assert resources_of(case, Target.of_cluster(spread)).tasks == 4
 
 
-def test_a_local_job_without_a_limit_of_its_own_ends_after_half_an_hour(tmp_path: Path) -> None:
+def test_local_job_has_a_default_time_limit_of_half_an_hour(tmp_path: Path) -> None:
     case = replace(expand(shipped(), "cpu")[0], time_limit=None)
     assert resources_of(case, Target.of_cluster(local(tmp_path, Machine(2)))).time_limit == "0:30:00"
     assert (

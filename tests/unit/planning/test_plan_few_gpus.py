@@ -73,13 +73,13 @@ def h200s(folder: Path, gpus: int) -> Cluster:
         (1, "core-cp", "single"),
     ],
 )
-def test_a_machine_takes_the_scale_of_its_number_of_gpus_and_the_next_smaller_where_there_is_none(
+def test_scale_matches_the_number_of_gpus_or_the_next_smaller_one(
     tmp_path: Path, gpus: int, name: str, scale: str
 ) -> None:
     assert cases_at(shipped(name), h200s(tmp_path, gpus), None)[0].scale == scale
 
 
-def test_two_gpus_of_80_gb_run_the_demo_on_cpu_cores_as_its_model_does_not_fit_them(tmp_path: Path) -> None:
+def test_demo_runs_on_cpu_cores_if_its_model_does_not_fit_two_80_gb_gpus(tmp_path: Path) -> None:
     rows = "".join(f"{number}, GPU-{number}, NVIDIA H100 80GB HBM3, 81559\n" for number in range(2))
     cluster = local(tmp_path, parse_nvidia_smi(rows, 64))
     assert cases_at(shipped("atc-demo"), cluster, None)[0].scale == "cpu"
@@ -87,9 +87,7 @@ def test_two_gpus_of_80_gb_run_the_demo_on_cpu_cores_as_its_model_does_not_fit_t
 
 
 @pytest.mark.parametrize(("scale", "name"), [(scale, name) for scale, names in CASES.items() for name in names])
-def test_every_case_is_planned_on_h200_and_fits_the_memory_that_its_scale_asks_for(
-    tmp_path: Path, scale: str, name: str
-) -> None:
+def test_cases_of_small_scales_fit_h200_memory(tmp_path: Path, scale: str, name: str) -> None:
     entry, cluster = shipped(name), h200s(tmp_path, GPUS[scale])
     cases = expand(entry, scale)
     assert len(plan_cases(entry, cases, cluster, FOLDERS)) == len(cases) == CASES[scale][name]
@@ -101,7 +99,7 @@ def test_every_case_is_planned_on_h200_and_fits_the_memory_that_its_scale_asks_f
 
 
 @pytest.mark.parametrize("scale", ["pair", "single"])
-def test_an_iteration_on_few_gpus_takes_under_4_s_at_500_tflops(scale: str) -> None:
+def test_iteration_on_few_gpus_takes_under_4_s_at_500_tflops(scale: str) -> None:
     for name in CASES[scale]:
         for case in expand(shipped(name), scale):
             training, layout = case.training, case.layout
@@ -111,7 +109,7 @@ def test_an_iteration_on_few_gpus_takes_under_4_s_at_500_tflops(scale: str) -> N
             assert (training.dtype, training.dropout, training.log_interval) == ("bf16", 0.0, 1)
 
 
-def test_figures_that_share_a_case_on_two_gpus_share_its_job(tmp_path: Path) -> None:
+def test_figures_share_the_job_of_a_common_case_on_two_gpus(tmp_path: Path) -> None:
     cluster, jobs = h200s(tmp_path, 2), defaultdict(list)
     for name in CASES["pair"]:
         for plan in plan_cases(shipped(name), expand(shipped(name), "pair"), cluster, FOLDERS):

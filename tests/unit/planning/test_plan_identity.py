@@ -19,14 +19,14 @@ PROGRAM = Program("megatron-2021", "python", ("x.py",), ("--a",), code="c1", ima
 BASE = identity(CASE, PROGRAM, "selene")
 
 
-def test_the_identity_is_the_one_of_the_first_release() -> None:
+def test_identity_is_that_of_the_first_release() -> None:
     """Changing how it is made orphans every job of every ledger: do it knowingly, with a migration."""
     shape, layout = ModelShape(4, 256, 8, 64, 1024), Layout(4, 2, 2, 1, 16)
     case = Case("p/f", "cpu", (("pp", 2),), "pretrain", shape, layout, Training(), device="cpu")
     assert identity(case, Program("pretrain", "python", (), (), code="c"), "local") == "690bc6859288"
 
 
-def test_the_same_case_has_the_same_identity_and_every_point_its_own() -> None:
+def test_each_point_has_its_own_stable_identity() -> None:
     assert identity(expand(shipped())[0], PROGRAM, "selene") == BASE
     scales = scale_names(shipped().experiment)
     every = [identity(case, PROGRAM, "x") for scale in scales for case in expand(shipped(), scale)]
@@ -44,11 +44,11 @@ def test_the_same_case_has_the_same_identity_and_every_point_its_own() -> None:
     ],
     ids=["warm-up", "time limit", "memory it is laid out for", "names"],
 )
-def test_what_only_names_queues_or_reads_a_job_is_no_part_of_it(case: Case) -> None:
+def test_names_queue_settings_and_warm_up_do_not_change_the_identity(case: Case) -> None:
     assert identity(case, PROGRAM, "selene") == BASE
 
 
-def test_where_python_and_images_lie_is_no_part_of_it() -> None:
+def test_paths_of_python_and_images_do_not_change_the_identity() -> None:
     moved = replace(PROGRAM, python="/opt/python", image_path="/p2", mounts=("/m",), python_path="/other")
     assert identity(CASE, moved, "selene") == BASE
 
@@ -69,11 +69,11 @@ def test_where_python_and_images_lie_is_no_part_of_it() -> None:
     ],
     ids=["cluster", "code", "image", "no image", "image digest", "workload", "device", "model", "layout", "training"],
 )
-def test_what_runs_is_part_of_it(case: Case, program: Program, cluster: str) -> None:
+def test_program_layout_and_image_change_the_identity(case: Case, program: Program, cluster: str) -> None:
     assert identity(case, program, cluster) != BASE
 
 
-def test_every_field_of_layout_and_model_tells_jobs_apart() -> None:
+def test_every_field_of_layout_and_model_changes_the_identity() -> None:
     for part in ("model", "layout"):
         held = getattr(CASE, part)
         for field in fields(held):
@@ -88,7 +88,7 @@ def another(value: object) -> object:
     return value * 2 + 1 if isinstance(value, int) else f"not {value}"
 
 
-def test_arguments_that_a_case_adds_tell_jobs_apart() -> None:
+def test_arguments_of_a_case_change_the_identity() -> None:
     assert identity(replace(CASE, arguments=("--log-energy",)), PROGRAM, "selene") != BASE
 
 
@@ -100,7 +100,7 @@ class LaterTraining(Training):
     expert_parallel: int | None = None
 
 
-def test_a_field_that_is_added_with_a_default_changes_no_old_identity() -> None:
+def test_new_field_with_default_changes_no_identity() -> None:
     training = CASE.training
     later = LaterTraining(**{field.name: getattr(training, field.name) for field in fields(training)})
     assert non_default(later) == non_default(training)

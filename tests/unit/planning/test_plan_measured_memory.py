@@ -28,14 +28,14 @@ LLAMA = [
 
 
 @pytest.mark.parametrize(("experiment", "name", "measured_mib"), MEASURED)
-def test_a_case_that_ran_held_what_was_predicted_within_a_percent(
+def test_measured_memory_is_within_one_percent_of_the_prediction(
     experiment: str, name: str, measured_mib: float
 ) -> None:
     assert _without_graphs(experiment, name) == pytest.approx(measured_mib * 2**20, rel=0.01)
 
 
 @pytest.mark.parametrize(("experiment", "name", "measured_mib"), LLAMA)
-def test_llama_recomputing_and_offloading_is_within_two_and_a_half_percent(
+def test_llama_with_offloading_is_within_two_and_a_half_percent(
     experiment: str, name: str, measured_mib: float
 ) -> None:
     assert _without_graphs(experiment, name) == pytest.approx(measured_mib * 2**20, rel=0.025)

@@ -47,7 +47,7 @@ def refused(workload: str, name: str = "figure-13", scale: str = "paper") -> str
     return str(caught.value)
 
 
-def test_another_program_is_another_job_for_each_case(tmp_path: Path) -> None:
+def test_other_workload_gives_other_jobs(tmp_path: Path) -> None:
     own, others = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "pretrain")
     assert {plan.program.target for plan in others} == {("-m", "orchestrator.pretrain")}
     assert {plan.identity for plan in own} & {plan.identity for plan in others} == set()
@@ -55,12 +55,12 @@ def test_another_program_is_another_job_for_each_case(tmp_path: Path) -> None:
     assert [plan.resources for plan in others] == [plan.resources for plan in own]
 
 
-def test_the_program_the_experiment_names_anyway_finds_the_jobs_that_were_run(tmp_path: Path) -> None:
+def test_own_workload_by_name_gives_the_same_jobs(tmp_path: Path) -> None:
     own, same = plans(tmp_path, "figure-13", None), plans(tmp_path, "figure-13", "megatron-2021")
     assert [plan.identity for plan in same] == [plan.identity for plan in own]
 
 
-def test_cases_whose_difference_a_program_cannot_be_told_are_refused_and_not_measured_twice(tmp_path: Path) -> None:
+def test_cases_that_the_workload_cannot_distinguish_are_refused(tmp_path: Path) -> None:
     assert len(plans(tmp_path, "figure-18", None)) == 10
     with pytest.raises(ReproError) as caught:
         plans(tmp_path, "figure-18", "pretrain")
@@ -70,11 +70,11 @@ def test_cases_whose_difference_a_program_cannot_be_told_are_refused_and_not_mea
     )
 
 
-def test_an_unknown_program_is_refused_with_the_nearest() -> None:
+def test_unknown_workload_is_refused_with_the_nearest_name() -> None:
     assert refused("pretain") == 'pretain: no such workload. Did you mean "pretrain"?'
 
 
-def test_only_our_own_program_is_planned_without_gpus() -> None:
+def test_only_pretrain_is_planned_without_gpus() -> None:
     assert refused("megatron-2021", scale="cpu") == (
         "--workload megatron-2021: figure-13 at scale cpu runs on CPU cores, and megatron-2021 on GPUs only. Hint: "
         "leave --workload out, or choose another --scale"
@@ -82,7 +82,7 @@ def test_only_our_own_program_is_planned_without_gpus() -> None:
     assert replace_workload(expand(shipped(), "cpu"), "pretrain") == expand(shipped(), "cpu")
 
 
-def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> None:
+def test_scale_is_chosen_for_the_replacing_workload(tmp_path: Path) -> None:
     cluster = eight_gpus(tmp_path)
     figure = entry_of(tmp_path, BASE.replace("workload: pretrain", "workload: megatron-core-0.14"))
     with pytest.raises(ReproError, match=r"^no scale of figure-1 \(paper\) fits local$"):
@@ -94,11 +94,11 @@ def test_the_scale_is_chosen_for_the_program_that_will_run(tmp_path: Path) -> No
     assert cases_at(figure, with_2021, None, "megatron-2021")[0].scale == "paper"
 
 
-def test_a_scale_that_compares_programs_is_passed_over_for_one_that_does_not(tmp_path: Path) -> None:
+def test_scale_that_compares_workloads_is_skipped(tmp_path: Path) -> None:
     assert cases_at(shipped("atc-demo"), eight_gpus(tmp_path), None, "pretrain")[0].scale == "quad"
 
 
-def test_a_plan_takes_the_memory_of_the_program_that_will_run() -> None:
+def test_memory_is_that_of_the_replacing_workload() -> None:
     entry = shipped()
 
     def memory(workload: str | None) -> list[float]:

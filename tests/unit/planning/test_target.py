@@ -32,7 +32,7 @@ def pulled(cluster: Cluster) -> Program:
 
 
 @pytest.mark.parametrize("slurm", ["mpi: pmix", "mpi: pmi2", "srun: [--mpi=pmix_v4]"])
-def test_a_program_that_calls_mpi_runs_where_srun_speaks_pmi(tmp_path: Path, slurm: str) -> None:
+def test_mpi_program_starts_with_pmi(tmp_path: Path, slurm: str) -> None:
     assert list(start_refusals(MPI, site(tmp_path, slurm))) == []
 
 
@@ -44,36 +44,36 @@ def test_a_program_that_calls_mpi_runs_where_srun_speaks_pmi(tmp_path: Path, slu
         ("mpi: pmix, tasks: per-node", "each process must be a task of srun"),
     ],
 )
-def test_a_program_that_calls_mpi_is_refused_where_it_would_hang_or_abort(tmp_path: Path, slurm: str, why: str) -> None:
+def test_mpi_program_is_refused_without_pmi(tmp_path: Path, slurm: str, why: str) -> None:
     (only,) = start_refusals(MPI, site(tmp_path, slurm))
     assert why in only
 
 
-def test_a_program_that_calls_mpi_is_refused_on_a_machine_where_torchrun_starts_it(tmp_path: Path) -> None:
+def test_mpi_program_is_refused_on_a_machine_with_torchrun(tmp_path: Path) -> None:
     (only,) = start_refusals(MPI, cluster_of(tmp_path, "about: here\nscheduler: local\n"))
     assert only.endswith("starts processes with torchrun")
 
 
-def test_nodes_that_reach_no_registry_are_given_no_image_in_one(tmp_path: Path) -> None:
+def test_registry_image_is_refused_on_offline_nodes(tmp_path: Path) -> None:
     cluster = container(tmp_path, "pyxis", "site: {offline_nodes: true}\n")
     (only,) = start_refusals(pulled(cluster), cluster)
     assert "repro images import --cluster site" in only and list(start_warnings(pulled(cluster), cluster)) == []
 
 
-def test_pulling_an_image_on_every_node_of_every_job_is_a_warning(tmp_path: Path) -> None:
+def test_image_pulled_by_every_node_is_a_warning(tmp_path: Path) -> None:
     cluster = container(tmp_path, "pyxis")
     (only,) = start_warnings(pulled(cluster), cluster)
     assert only.startswith("every node of every job pulls registry.example/team/torch:1")
 
 
-def test_an_imported_image_and_a_runtime_with_a_store_of_its_own_pull_nothing(tmp_path: Path) -> None:
+def test_imported_image_gives_no_warning(tmp_path: Path) -> None:
     imported = container(tmp_path, "pyxis", "site: {staging_folder: /shared/images, offline_nodes: true}\n")
     assert imported.image_location("pretrain") == "/shared/images/team+torch+1.sqsh"
     for cluster in (imported, container(tmp_path, "podman-hpc"), container(tmp_path, "shifter")):
         assert [*start_refusals(pulled(cluster), cluster), *start_warnings(pulled(cluster), cluster)] == []
 
 
-def test_figure_18s_switch_cannot_be_run_by_todays_program_and_says_why_when_planned(tmp_path: Path) -> None:
+def test_todays_megatron_refuses_figure_18_without_scatter_gather(tmp_path: Path) -> None:
     target = Target.of_cluster(replace(cluster_of(tmp_path), unfilled=()))
     found = {
         case.value("scatter_gather"): [
@@ -84,7 +84,7 @@ def test_figure_18s_switch_cannot_be_run_by_todays_program_and_says_why_when_pla
     assert found[True] == [] and "10e7b74597 removed the option" in found[False][0]
 
 
-def test_data_that_no_mount_brings_into_the_container_is_a_warning(tmp_path: Path) -> None:
+def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:
     mounts = (
         "container: {runtime: pyxis, mounts: [/shared/data, '/home/me:/me:ro', {mount: /local, when: nodes > 1}]}\n"
     )

@@ -94,7 +94,7 @@ def tflops(model: ModelShape, layout: Layout, training: Training = FP16) -> floa
         ("pretrain on four H200", 15, 0.03, 0.04),
     ],
 )
-def test_times_that_were_not_fitted_are_predicted(title: str, count: int, mean: float, largest: float) -> None:
+def test_unfitted_times_are_predicted(title: str, count: int, mean: float, largest: float) -> None:
     rows = ROWS[title]
     assert len(rows) >= count and [row.fitted for row in rows] == [i % 2 == 0 for i in range(len(rows))]
     errors = [abs(row.error(FITTED)) for row in rows if not row.fitted]
@@ -103,7 +103,7 @@ def test_times_that_were_not_fitted_are_predicted(title: str, count: int, mean: 
     assert max(errors) < largest
 
 
-def test_h100_is_predicted_from_the_chip_that_it_shares_with_h200() -> None:
+def test_h100_is_predicted_with_the_constants_of_h200() -> None:
     rows = ROWS["pretrain on one H100"]
     assert len(rows) == 8 and not any(row.fitted for row in rows)
     assert statistics.fmean(abs(row.error(FITTED)) for row in rows) < 0.08
@@ -118,7 +118,7 @@ def test_h100_is_predicted_from_the_chip_that_it_shares_with_h200() -> None:
     [*ROWS["pretrain on one and two H200"], *ROWS["pretrain on four H200"]],
     ids=lambda row: f"{row.layout.gpus}-{row.name}",
 )
-def test_a_run_of_pretrain_on_h200_took_what_is_predicted_within_the_stated_uncertainty(row: Row) -> None:
+def test_pretrain_runs_on_h200_are_within_the_uncertainty(row: Row) -> None:
     found = row.predicted(FITTED)
     assert found.calibrated and abs(row.error(FITTED)) < found.uncertainty == CALIBRATED_UNCERTAINTY
 
@@ -130,7 +130,7 @@ def test_host_bound_runs_are_neither_fitted_nor_judged() -> None:
     assert not any(row.fitted for row in ROWS["host-bound on four H200"])
 
 
-def test_which_runs_on_h200_are_fitted_follows_from_the_order_of_files_and_rows() -> None:
+def test_fitted_h200_rows_follow_from_file_and_row_order() -> None:
     names = [row.name for row in ROWS["pretrain on four H200"]]
     assert names[:4] == [
         "atc-demo case=baseline",
@@ -141,7 +141,7 @@ def test_which_runs_on_h200_are_fitted_follows_from_the_order_of_files_and_rows(
     assert names[-1] == "table-1 case=7.5B"
 
 
-def test_the_fitted_constants_are_shares_and_a_time() -> None:
+def test_fitted_constants_are_shares_and_a_time() -> None:
     assert all(0 < share < 1 for share in astuple(replace(FITTED, step_ms=0.5)))
     assert 0 < FITTED.step_ms < 20
 
@@ -170,7 +170,7 @@ FULL = Training("bf16", recompute="full")
         (LLAMA_175B, TABLE_8, FULL, H800, "megatron-jan-2024", 278),
     ],
 )
-def test_the_stated_uncertainty_holds_on_atc24s_demo_and_table_8(
+def test_atc24_demo_and_table_8_are_within_the_uncertainty(
     model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str, tokens_per_second: int
 ) -> None:
     found = duration(model, layout, training, hardware, program)
@@ -204,7 +204,7 @@ def test_interleaving_gains_most_at_small_batches_as_in_figure_12() -> None:
     assert gains[-1] > 1.1  # "10+ %" in SC21's abstract
 
 
-def test_scatter_gather_gains_about_what_section_5_7_says() -> None:
+def test_scatter_gather_gain_matches_section_5_7() -> None:
     layout = Layout(96, 8, 12, 1, 60, virtual_stages=4)
     gain = tflops(GPT_175B, layout) / tflops(GPT_175B, layout, replace(FP16, scatter_gather=False))
     assert 1.05 < gain < 1.15  # "up to 11 %"
@@ -217,7 +217,7 @@ def test_recomputation_costs_at_most_a_third_of_figure_17s_throughput() -> None:
     assert 0.67 <= without / duration(model, layout).iteration_ms < 0.8
 
 
-def test_a_stage_that_ends_inside_a_node_narrows_the_gradients_ring() -> None:
+def test_stage_that_ends_inside_a_node_slows_the_gradient_ring() -> None:
     model = ModelShape(80, 8192, 64, 4096, 32256, 22016, None, "llama")
     training = Training("bf16", recompute="ours")
 
@@ -229,7 +229,7 @@ def test_a_stage_that_ends_inside_a_node_narrows_the_gradients_ring() -> None:
     assert gradients(56, 252) > 3 * gradients(64, 256)
 
 
-def test_only_the_experts_that_a_token_meets_are_computed() -> None:
+def test_only_active_experts_are_computed() -> None:
     dense = ModelShape(32, 4096, 32, 4096, 32000, 14336, 8, "llama")
     layout, training = Layout(8, 1, 1, 1, 64), Training("bf16")
     experts = replace(dense, experts=8, experts_per_token=2)
@@ -241,7 +241,7 @@ def test_only_the_experts_that_a_token_meets_are_computed() -> None:
     assert (two.calibrated, two.uncertainty) == (False, OTHER_UNCERTAINTY)
 
 
-def test_recomputing_norms_and_activations_costs_something_and_less_than_all() -> None:
+def test_partial_recomputation_costs_less_than_full_recomputation() -> None:
     layout = replace(TABLE_8_OURS, global_batch_size=64)
     none, ours, full = (
         duration(LLAMA_175B, layout, Training("bf16", recompute=recompute), H800, "megatron-kwai").compute_ms
@@ -250,7 +250,7 @@ def test_recomputing_norms_and_activations_costs_something_and_less_than_all() -
     assert none < ours < none + 0.3 * (full - none)
 
 
-def test_offloading_is_free_until_the_link_to_the_host_is_slower_than_compute() -> None:
+def test_offloading_is_free_until_the_host_link_is_slower_than_compute() -> None:
     training = Training("bf16", recompute="ours")
     slow_link = H800.model_copy(update={"gpu": "V100"})  # PCI Express 3 beside a fast peak
     for hardware, free in ((H800, True), (slow_link, False)):
@@ -259,13 +259,13 @@ def test_offloading_is_free_until_the_link_to_the_host_is_slower_than_compute() 
         assert (moved == kept) is free and moved >= kept
 
 
-def test_pytorchs_ddp_hides_gradients_that_the_local_one_shows() -> None:
+def test_torch_ddp_overlaps_gradients_and_local_ddp_does_not() -> None:
     model, layout = ModelShape(24, 2304, 24, 2048, 50304), Layout(32, 1, 1, 16, 512)  # SC21 table 1, 1.7B
     assert duration(model, layout, replace(FP16, ddp="torch")).data_parallel_ms == 0
     assert duration(model, layout, replace(FP16, ddp="local")).data_parallel_ms > 0
 
 
-def test_a_distributed_optimizer_shares_the_step_and_sends_fewer_bytes() -> None:
+def test_distributed_optimizer_shares_the_step_and_sends_fewer_bytes() -> None:
     layout, training = Layout(64, 8, 1, 1, 32), Training("bf16")
     whole, shared = (
         duration(GPT_6B, layout, replace(training, distributed_optimizer=distributed), H800, "megatron-core-0.14")
@@ -274,7 +274,7 @@ def test_a_distributed_optimizer_shares_the_step_and_sends_fewer_bytes() -> None
     assert shared.compute_ms < whole.compute_ms and shared.data_parallel_ms < whole.data_parallel_ms
 
 
-def test_context_parallelism_sends_keys_and_values_and_fewer_with_shared_ones() -> None:
+def test_context_parallelism_sends_fewer_bytes_with_grouped_keys() -> None:
     def sent(model: ModelShape, layout: Layout, program: str) -> float:
         return duration(model, layout, FULL, H800, program).context_parallel_ms
 
@@ -305,7 +305,7 @@ def test_context_parallelism_sends_keys_and_values_and_fewer_with_shared_ones() 
         (A100.model_copy(update={"gpu": None}), "pretrain", False, OTHER_UNCERTAINTY),
     ],
 )
-def test_what_was_not_fitted_is_said_to_be_less_certain(
+def test_unfitted_predictions_have_a_larger_uncertainty(
     hardware: Hardware, program: str, calibrated: bool, uncertainty: float
 ) -> None:
     training = Training("fp16" if "fp16" in hardware.peak_tflops else "bf16")
@@ -313,13 +313,13 @@ def test_what_was_not_fitted_is_said_to_be_less_certain(
     assert (found.calibrated, found.uncertainty) == (calibrated, uncertainty)
 
 
-def test_layers_far_smaller_than_any_that_was_fitted_are_said_to_be_less_certain() -> None:
+def test_small_layers_have_a_larger_uncertainty() -> None:
     """SC21 figure 15: at 5.9 billion parameters, tensor-parallel 2 and a microbatch of one the model is far off."""
     found = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
     assert (found.calibrated, found.uncertainty) == (False, OTHER_UNCERTAINTY)
 
 
-def test_small_layers_are_certain_only_where_pretrain_starts_them_by_graphs() -> None:
+def test_small_layers_are_calibrated_only_with_cuda_graphs() -> None:
     def calibrated(layout: Layout, training: Training = BF16) -> bool:
         return duration(GPT_3B, layout, training, H200, "pretrain").calibrated
 
@@ -332,7 +332,7 @@ def test_small_layers_are_certain_only_where_pretrain_starts_them_by_graphs() ->
     assert calibrated(Layout(2, 1, 2, 2, 16), dropout)
 
 
-def test_full_recomputation_in_pretrain_leaves_out_the_last_product_and_its_communication() -> None:
+def test_full_recomputation_in_pretrain_skips_the_last_product() -> None:
     """Two thirds of a layer's products are computed again: 2871.1 ms for 2375.8 on H200 is 1.21, not 4/3."""
 
     def ratio(program: str) -> float:
@@ -361,7 +361,7 @@ def test_full_recomputation_in_pretrain_leaves_out_the_last_product_and_its_comm
         assert full - none == pytest.approx(repeated * half)
 
 
-def test_pretrain_hides_backward_communication_beside_products_as_far_as_they_last() -> None:
+def test_pretrain_overlaps_backward_communication_with_products() -> None:
     def sent(hidden: int, program: str, sequence_parallel: bool = False) -> float:
         model = replace(GPT_3B, hidden=hidden)
         layout = Layout(2, 2, 1, 16, 16, sequence_parallel=sequence_parallel)
@@ -375,7 +375,7 @@ def test_pretrain_hides_backward_communication_beside_products_as_far_as_they_la
     assert sent(512, "pretrain") / sent(512, "megatron-core-0.14") > sent(8192, "pretrain") / (8 * half)
 
 
-def test_rotary_positions_of_pretrain_cost_what_they_move() -> None:
+def test_rotary_positions_of_pretrain_cost_their_memory_traffic() -> None:
     llama, layout = replace(GPT_3B, family="llama"), Layout(1, 1, 1, 1, 1)
 
     def of_shared_keys(recompute: Recompute, program: str) -> float:
@@ -398,7 +398,7 @@ def test_rotary_positions_of_pretrain_cost_what_they_move() -> None:
     assert again == pytest.approx((24 + 28 + 24) * rotated + other)
 
 
-def test_pretrains_loss_moves_fewer_bytes_a_logit_and_one_pass_more_over_a_split_vocabulary() -> None:
+def test_pretrain_loss_moves_fewer_bytes_per_logit() -> None:
     def of_vocabulary(program: str, tensor_parallel: int) -> float:
         """ms of 2^16 more columns of 2^17 logits each."""
         layout = Layout(tensor_parallel, tensor_parallel, 1, 64, 64)
@@ -419,7 +419,7 @@ def test_pretrains_loss_moves_fewer_bytes_a_logit_and_one_pass_more_over_a_split
     assert of_vocabulary("megatron-core-0.14", 2) - of_vocabulary("pretrain", 2) == pytest.approx(split / bytes_per_ms)
 
 
-def test_pretrain_pays_for_every_microbatch_whose_gradients_it_adds_up() -> None:
+def test_pretrain_accumulates_gradients_of_every_microbatch() -> None:
     def of_three_microbatches(program: str) -> float:
         few, many = (duration(GPT_3B, Layout(1, 1, 1, 1, batch), BF16, NO_NAME, program).compute_ms for batch in (1, 4))
         return many - few
@@ -432,7 +432,7 @@ def test_pretrain_pays_for_every_microbatch_whose_gradients_it_adds_up() -> None
     assert of_three_microbatches("pretrain") - of_three_microbatches("megatron-core-0.14") == pytest.approx(more)
 
 
-def test_the_ends_of_a_pipeline_sum_the_gradients_of_the_embedding_that_they_share() -> None:
+def test_first_and_last_stage_sum_shared_embedding_gradients() -> None:
     layout = Layout(2, 1, 2, 1, 16)
     tied = duration(GPT_3B, layout, BF16, H200, "pretrain").data_parallel_ms
     apart = duration(replace(GPT_3B, family="llama"), layout, BF16, H200, "pretrain").data_parallel_ms
@@ -441,7 +441,7 @@ def test_the_ends_of_a_pipeline_sum_the_gradients_of_the_embedding_that_they_sha
     assert duration(GPT_3B, layout, BF16, H200, "megatron-core-0.14").data_parallel_ms == 0
 
 
-def test_pretrain_keeps_the_keys_that_it_gathered_and_copies_them() -> None:
+def test_pretrain_keeps_gathered_keys_and_copies_them() -> None:
     layout = Layout(2, 1, 1, 8, 8, context_parallel=2)
     kept, again = (duration(GPT_3B, layout, BF16, NO_NAME, program) for program in ("pretrain", "megatron-core-0.14"))
     assert kept.context_parallel_ms == pytest.approx(again.context_parallel_ms * 2 / 3)
@@ -452,14 +452,14 @@ def test_pretrain_keeps_the_keys_that_it_gathered_and_copies_them() -> None:
     assert kept.compute_ms - again.compute_ms > alone[0] - alone[1]
 
 
-def test_heads_of_96_are_slower_than_of_128_on_h200_and_others_take_the_nearest_that_holds_them() -> None:
+def test_attention_share_depends_on_the_head_width_on_h200() -> None:
     assert flash_share("GH100", 96) < flash_share("GH100", 128)
     assert flash_share("GH100", 64) == flash_share("GH100", 96)
     assert flash_share("GH100", 112) == flash_share("GH100", 256) == flash_share("GH100", 128)
     assert flash_share("A100", 64) == flash_share("A100", 160) == (0.73, 0.63)
 
 
-def test_an_unknown_peak_is_no_prediction() -> None:
+def test_unknown_peak_gives_no_prediction() -> None:
     assert predict(GPT_6B, Layout(8, 8, 1, 1, 8), Training("fp32"), A100, "pretrain") is None
 
 
@@ -477,14 +477,14 @@ def test_an_unknown_peak_is_no_prediction() -> None:
         ),
     ],
 )
-def test_an_unknown_bandwidth_makes_a_prediction_less_certain(known: Hardware, unknown: Hardware) -> None:
+def test_unknown_bandwidth_increases_the_uncertainty(known: Hardware, unknown: Hardware) -> None:
     layout = Layout(64, 8, 4, 1, 32)
     certain, guessed = (duration(GPT_162B, layout, hardware=hardware) for hardware in (known, unknown))
     assert guessed.uncertainty > certain.uncertainty
     assert guessed.iteration_ms >= certain.iteration_ms
 
 
-def test_a_job_on_one_node_is_as_certain_without_a_known_network() -> None:
+def test_job_on_one_node_needs_no_network_bandwidth() -> None:
     for gpu, certain in (("NVIDIA H200", CALIBRATED_UNCERTAINTY), ("NVIDIA H100 80GB HBM3", SAME_CHIP_UNCERTAINTY)):
         machine = machine_of(1, 8, gpu, 141, {"bf16": 989})
         found = duration(GPT_6B, Layout(8, 4, 1, 1, 32), BF16, machine, "pretrain")
@@ -536,7 +536,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 
 
 @given(MODELS, layouts(), TRAININGS, HARDWARE, PROGRAMS)
-def test_every_valid_layout_has_a_finite_time_that_its_parts_add_up_to(
+def test_parts_of_every_valid_layout_add_up_to_a_finite_time(
     model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> None:
     hardware = hardware.model_copy(update={"peak_tflops": {"bf16": 312}})
@@ -557,7 +557,7 @@ def test_more_microbatches_never_take_less_time(
 
 
 @given(MODELS, layouts(), TRAININGS, PROGRAMS, st.sampled_from(("nvlink_gb_s", "network_gb_s")), st.floats(0.01, 1))
-def test_a_slower_link_never_takes_less_time(
+def test_slower_link_never_takes_less_time(
     model: ModelShape, layout: Layout, training: Training, program: str, link: str, share: float
 ) -> None:
     slower = H800.model_copy(update={link: getattr(H800, link) * share})

@@ -60,7 +60,7 @@ main()
 """
 
 
-def test_a_switch_that_is_off_leaves_no_word_and_a_zero_stays() -> None:
+def test_flag_arguments_omit_false_and_keep_zero() -> None:
     flags = {"--on": True, "--off": False, "--none": None, "--zero": 0, "--share": 0.0, "--one": 1}
     assert flag_arguments(flags) == ["--on", "--zero", "0", "--share", "0.0", "--one", "1"]
 
@@ -73,14 +73,14 @@ def test_all_unsupported_settings_of_a_case_are_one_line() -> None:
     assert str(caught.value) == f"case=ours: megatron-2026 does not support {lacking}"
 
 
-def test_workloads_are_found_by_name_in_the_order_of_names() -> None:
+def test_workloads_are_sorted_by_name() -> None:
     assert list(workloads()) == sorted(workloads())
     assert all(find_workload(name).name == name for name in workloads())
     with pytest.raises(ReproError, match='Did you mean "pretrain"'):
         find_workload("pretrian")
 
 
-def test_a_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
+def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> None:
     package, site = tmp_path / "package", tmp_path / "site.yaml"
     package.mkdir()
     (package / "toy.py").write_text(TOY)

@@ -28,7 +28,7 @@ def program(cluster: Cluster, scale: str = "paper") -> Program:
     return program_for(expand(entry, scale)[0], entry.paper, cluster, FOLDERS)
 
 
-def test_only_pretrain_skips_the_last_product_that_full_recomputation_repeats() -> None:
+def test_only_pretrain_skips_the_last_recomputed_product() -> None:
     assert [name for name, workload in workloads().items() if workload.time.skips_last_product] == ["pretrain"]
 
 
@@ -43,13 +43,13 @@ def test_only_pretrain_skips_the_last_product_that_full_recomputation_repeats() 
         ("megatron-2026", None, ("--bf16", "--transformer-impl", "transformer_engine"), True),
     ],
 )
-def test_only_flash_attention_counts_as_computing_half_of_the_scores(
+def test_only_flash_attention_computes_half_of_the_scores(
     workload: str, attention: Attention | None, arguments: tuple[str, ...], causal: bool
 ) -> None:
     assert find_workload(workload).causal_attention(Training(attention=attention), arguments) is causal
 
 
-def test_megatron_runs_the_papers_commit_in_the_papers_image_from_the_sites_paths(tmp_path: Path) -> None:
+def test_megatron_has_commit_and_image_of_the_paper_and_paths_of_the_site(tmp_path: Path) -> None:
     found = program(selene(tmp_path))
     assert found.per_rank()[:4] == [
         "python",
@@ -62,7 +62,7 @@ def test_megatron_runs_the_papers_commit_in_the_papers_image_from_the_sites_path
     assert found.mounts == ("/code/Megatron-LM",)
 
 
-def test_pretrain_runs_this_python_unless_the_site_names_another_or_there_is_an_image(tmp_path: Path) -> None:
+def test_python_of_pretrain_comes_from_site_image_or_this_process(tmp_path: Path) -> None:
     assert program(cluster_of(tmp_path), "quad").python == sys.executable
     named = cluster_of(tmp_path, PLAIN + "workloads: {pretrain: {python: /opt/py}}\n")
     assert program(named, "quad").python == "/opt/py"
@@ -72,7 +72,7 @@ def test_pretrain_runs_this_python_unless_the_site_names_another_or_there_is_an_
     assert found.python_path == str(CHECKOUT / "runs" / "programs" / code_version())
 
 
-def test_the_ranks_of_one_machine_are_forked_by_the_launcher_of_pretrain(tmp_path: Path) -> None:
+def test_pretrain_ranks_are_forked_by_its_launcher(tmp_path: Path) -> None:
     found = program(cluster_of(tmp_path), "quad")
     launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
     assert found.all_ranks(4)[1:] == [*launcher, *found.arguments]
@@ -80,14 +80,14 @@ def test_the_ranks_of_one_machine_are_forked_by_the_launcher_of_pretrain(tmp_pat
     assert found.per_rank()[1:] == ["-u", "-m", "orchestrator.pretrain", *found.arguments]
 
 
-def test_the_ranks_of_another_program_are_started_by_torchrun(tmp_path: Path) -> None:
+def test_ranks_of_other_programs_are_started_by_torchrun(tmp_path: Path) -> None:
     found = program(selene(tmp_path))
     launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     assert found.all_ranks(4)[1:] == [*launcher, *found.below_launcher()]
     assert found.below_launcher() == ["/code/Megatron-LM/pretrain_gpt.py", *found.arguments]
 
 
-def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) -> None:
+def test_missing_workload_in_profile_is_reported_with_its_fields(tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
         program(cluster_of(tmp_path))
     assert str(caught.value).startswith(
@@ -95,7 +95,7 @@ def test_a_site_without_megatron_is_told_what_its_profile_needs(tmp_path: Path) 
     )
 
 
-def test_an_unknown_workload_gets_the_nearest(tmp_path: Path) -> None:
+def test_unknown_workload_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
     entry = shipped()
     for name, hint in (
         ("megatron-kwia", 'did you mean "megatron-kwai"?'),
@@ -107,14 +107,14 @@ def test_an_unknown_workload_gets_the_nearest(tmp_path: Path) -> None:
         assert caught.value.problems == (Problem(f"{name}: no such workload", hint=hint),)
 
 
-def test_a_paper_that_names_no_commit_is_refused(tmp_path: Path) -> None:
+def test_paper_without_commit_is_refused(tmp_path: Path) -> None:
     entry = shipped()
     paper = entry.paper.model_copy(update={"code": {}})
     with pytest.raises(ReproError, match=r"paper\.yaml names no code for megatron-2021"):
         program_for(expand(entry)[0], paper, selene(tmp_path), FOLDERS)
 
 
-def test_a_site_without_containers_has_no_image(tmp_path: Path) -> None:
+def test_site_without_containers_has_no_image(tmp_path: Path) -> None:
     assert image_of("megatron-2021", shipped().paper, cluster_of(tmp_path)) == (None, None)
 
 
@@ -127,9 +127,7 @@ def test_a_site_without_containers_has_no_image(tmp_path: Path) -> None:
         ("alpa-gpt", "workloads: megatron-alpa: checkout, benchmark"),
     ],
 )
-def test_a_site_without_the_code_is_told_exactly_what_that_code_needs(
-    experiment: str, fields: str, tmp_path: Path
-) -> None:
+def test_missing_workload_names_exactly_its_required_fields(experiment: str, fields: str, tmp_path: Path) -> None:
     entry = shipped(experiment)
     case, cluster = expand(entry)[0], cluster_of(tmp_path)
     assert not is_offered(case.workload, cluster)
@@ -138,7 +136,7 @@ def test_a_site_without_the_code_is_told_exactly_what_that_code_needs(
     assert str(caught.value) == f"site does not define workload {case.workload}. Hint: set in the profile: {fields}"
 
 
-def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_they_do_not(tmp_path: Path) -> None:
+def test_vocabulary_files_are_required_only_by_workloads_that_read_them(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match="vocab_file: missing. Hint: add vocab_file:"):
         cluster_of(tmp_path, PLAIN + "workloads: {megatron-core-0.14: {checkout: /c, data_path: /d}}\n")
     sites = "workloads: {megatron-kwai: {checkout: /c, data_path: /d, vocab_file: /v}}\n"
@@ -146,14 +144,14 @@ def test_a_vocabulary_is_asked_for_where_the_scripts_read_one_and_refused_where_
         cluster_of(tmp_path, PLAIN + sites)
 
 
-def test_a_program_is_offered_where_its_site_is_given(tmp_path: Path) -> None:
+def test_workload_is_offered_if_the_profile_defines_it(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     offered = {name for name in workloads() if is_offered(name, cluster)}
     assert offered == set(workloads())
     assert not is_offered("zero-3", cluster)
 
 
-def test_atc24_runs_its_own_checkout_with_the_variables_that_its_mpirun_passes(tmp_path: Path) -> None:
+def test_atc24_programs_have_the_variables_of_their_scripts(tmp_path: Path) -> None:
     entry, cluster = shipped("atc-table-8"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
     found = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
     kwai, origin = found["megatron-kwai"], found["megatron-jan-2024"]
@@ -167,7 +165,7 @@ def test_atc24_runs_its_own_checkout_with_the_variables_that_its_mpirun_passes(t
     assert origin.environment == kwai.environment
 
 
-def test_the_tutorials_two_generations_run_two_checkouts(tmp_path: Path) -> None:
+def test_tutorial_generations_run_two_checkouts(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     for name, checkout, code in (("core-dp", "/core", "core_r0.14.0"), ("tutorial-cp", "/fork", "6ac43930b5")):
         entry = shipped(name)
@@ -177,7 +175,7 @@ def test_the_tutorials_two_generations_run_two_checkouts(tmp_path: Path) -> None
         assert found.arguments[found.arguments.index("--vocab-file") + 1] == f"{checkout}/v"
 
 
-def test_every_case_that_a_megatron_runs_gets_each_flag_once_with_a_value_that_is_none_of_pythons(
+def test_megatron_arguments_have_each_flag_once_and_no_python_values(
     tmp_path: Path,
 ) -> None:
     cluster, ran = cluster_of(tmp_path, PLAIN + EVERYWHERE), set()

@@ -45,7 +45,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 
 @pytest.mark.parametrize("workload", workloads())
-def test_every_case_is_said_or_refused_in_one_line(workload: str, everywhere: Cluster) -> None:
+def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywhere: Cluster) -> None:
     said = 0
     for paper, own in CATALOGUE:
         case = replace(own, workload=workload)

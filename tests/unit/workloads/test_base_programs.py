@@ -19,7 +19,7 @@ from tests.unit.clusters.sites import PLAIN, cluster_of
 from tests.unit.workloads.places import EVERYWHERE, FOLDERS, one_of_each, pretrain_case
 
 
-def test_todays_megatron_needs_its_checkout_alone_and_runs_its_own_commit_where_no_paper_names_one(
+def test_todays_megatron_needs_only_a_checkout(
     tmp_path: Path,
 ) -> None:
     entry = shipped()
@@ -37,7 +37,7 @@ def test_todays_megatron_needs_its_checkout_alone_and_runs_its_own_commit_where_
     assert program_for(case, named, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS).code == "c0ffee"
 
 
-def test_todays_megatron_reads_the_sites_data_only_with_their_vocabulary(tmp_path: Path) -> None:
+def test_todays_megatron_needs_a_vocabulary_for_site_data(tmp_path: Path) -> None:
     entry = shipped()
     case = replace(expand(entry)[0], workload="megatron-2026")
     whole = "workloads: {megatron-2026: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
@@ -57,7 +57,7 @@ def test_todays_megatron_reads_the_sites_data_only_with_their_vocabulary(tmp_pat
             cluster_of(tmp_path, PLAIN + text)
 
 
-def test_a_site_without_transformer_engine_says_so_once_and_each_flag_of_it_is_its_own(tmp_path: Path) -> None:
+def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_path: Path) -> None:
     entry = shipped()
     case = replace(expand(entry, "quad")[0], workload="megatron-2026")
     text = "workloads: {megatron-2026: {checkout: /c, transformer_engine: %s}}\n"
@@ -78,7 +78,7 @@ def test_a_site_without_transformer_engine_says_so_once_and_each_flag_of_it_is_i
         cluster_of(tmp_path, PLAIN + text % "perhaps")
 
 
-def test_alpas_benchmark_is_written_but_known_to_be_unverifiable(tmp_path: Path) -> None:
+def test_alpa_benchmark_is_unverifiable(tmp_path: Path) -> None:
     entry, cluster = shipped("alpa-gpt"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
     found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
     assert found.per_rank()[:3] == ["python", "-u", "/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py"]
@@ -93,12 +93,12 @@ def test_alpas_benchmark_is_written_but_known_to_be_unverifiable(tmp_path: Path)
     assert {program.unverifiable for program in others} == {None}
 
 
-def test_the_benchmark_is_looked_for_where_its_imports_are_found(tmp_path: Path) -> None:
+def test_alpa_benchmark_folder_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ReproError, match=r"must be the folder .../osdi22_artifact/megatron in a checkout"):
         cluster_of(tmp_path, PLAIN + "workloads: {megatron-alpa: {checkout: /c, benchmark: /alpa}}\n")
 
 
-def test_each_program_says_what_it_reads_and_whether_it_compiles(tmp_path: Path) -> None:
+def test_data_and_compilation_of_each_program(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     found = {case.workload: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
     assert {name: program.data for name, program in found.items()} == {
@@ -137,9 +137,7 @@ def test_each_program_says_what_it_reads_and_whether_it_compiles(tmp_path: Path)
     ],
     ids=["2021", "alpa", "kwai"],
 )
-def test_warming_up_compiles_every_kernel_that_some_case_needs_and_trains_nothing(
-    index: int, kernels: list[str], tmp_path: Path
-) -> None:
+def test_warm_up_compiles_all_kernels_and_trains_nothing(index: int, kernels: list[str], tmp_path: Path) -> None:
     case, paper = one_of_each()[index]
     checkout = tmp_path / "checkout"
     text = EVERYWHERE
@@ -185,12 +183,12 @@ def write_kernels(checkout: Path) -> None:
         ("alpa-gpt", "gpus=16", False),
     ],
 )
-def test_mpi_is_needed_where_the_references_say_so(experiment: str, name: str, needs: bool, tmp_path: Path) -> None:
+def test_mpi_is_needed_only_in_documented_layouts(experiment: str, name: str, needs: bool, tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     assert program_for(find_case(experiment, name), shipped(experiment).paper, cluster, FOLDERS).needs_mpi is needs
 
 
-def test_every_word_of_the_sites_is_found_in_the_command_and_at_its_place_in_the_profile(tmp_path: Path) -> None:
+def test_site_values_match_command_and_profile_fields(tmp_path: Path) -> None:
     named = PLAIN + EVERYWHERE + "  pretrain: {python: /opt/py}\n"
     cluster = cluster_of(tmp_path, named)
     for case, paper in [*one_of_each(), pretrain_case()]:

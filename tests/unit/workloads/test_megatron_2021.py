@@ -31,7 +31,7 @@ def arguments(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("case", expand(shipped()), ids=lambda case: case.slug)
-def test_figure_13_is_launched_as_published_but_for_two_numbers_of_iterations(case: Case) -> None:
+def test_figure_13_arguments_are_published_except_iterations(case: Case) -> None:
     published = SCRIPT.format(
         TP=64 // case.layout.pipeline_parallel, PP=case.value("pp"), GBS=case.value("gbs")
     ).split()
@@ -40,7 +40,7 @@ def test_figure_13_is_launched_as_published_but_for_two_numbers_of_iterations(ca
     assert arguments(case) == published
 
 
-def test_interleaving_is_said_in_layers_and_comes_first_like_the_scripts_extra_parameters() -> None:
+def test_interleaving_arguments_come_first_like_in_the_scripts() -> None:
     case = expand(shipped())[4]  # pp=8: four layers a stage
     interleaved = replace(case, layout=replace(case.layout, virtual_stages=2))
     assert arguments(interleaved)[:4] == [
@@ -57,12 +57,12 @@ def test_without_recomputation_and_half_precision_their_flags_are_absent() -> No
     assert not {"--activations-checkpoint-method", "--fp16", "--loss-scale"} & set(arguments(plain))
 
 
-def test_nothing_makes_it_save_a_checkpoint() -> None:
+def test_arguments_save_no_checkpoint() -> None:
     flags = set(arguments(expand(shipped())[0]))
     assert not {"--exit-interval", "--save", "--save-interval"} & flags
 
 
-def test_what_the_scripts_leave_to_the_program_is_said_where_a_case_has_another() -> None:
+def test_values_other_than_program_defaults_are_given() -> None:
     case = expand(shipped())[0]
     training = replace(case.training, dtype="bf16", dropout=0.0)
     found = arguments(replace(case, training=training, model=replace(case.model, ffn=32768)))
@@ -87,7 +87,7 @@ def test_what_the_scripts_leave_to_the_program_is_said_where_a_case_has_another(
         ("layout", {"sequence_parallel": True}, "sequence parallelism"),
     ],
 )
-def test_what_came_later_is_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_later_features_are_refused(part: str, change: dict[str, Any], said: str) -> None:
     case = expand(shipped())[0]
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:

@@ -29,7 +29,7 @@ def flags(case: Case, data: dict[str, str] | None = None) -> dict[str, tuple[str
     return read_flags(arguments_of("megatron-2026", case, **(data or {})))
 
 
-def test_a_llama_is_told_from_sc21s_gpt_by_all_that_makes_it_one() -> None:
+def test_llama_flags_differ_from_gpt() -> None:
     # llama2-70b of examples/atc24 at b2646e4d9f, 8,192 tokens, tp 2, cp 4, pp 8 and 5 chunks of 2 layers a stage
     found = flags(today("atc-figure-9", "model=llama2-70b,gpus=256"))
     expected = (
@@ -44,7 +44,7 @@ def test_a_llama_is_told_from_sc21s_gpt_by_all_that_makes_it_one() -> None:
     assert not {"--loss-scale", "--recompute-granularity", "--fp16"} & set(found)
 
 
-def test_experts_are_told_as_the_tutorials_tell_them() -> None:
+def test_expert_flags_are_those_of_the_tutorials() -> None:
     found = flags(today("core-ep", "case=511"))
     expected = (
         "--num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 1024 --expert-model-parallel-size 4 "
@@ -65,30 +65,30 @@ def test_experts_are_told_as_the_tutorials_tell_them() -> None:
         ),
     ],
 )
-def test_recomputation_has_todays_names(recompute: str, said: list[str]) -> None:
+def test_recomputation_flags_of_today(recompute: str, said: list[str]) -> None:
     found = arguments_of("megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute))
     assert found[: len(said)] == said
     assert [word for word in found if word.startswith("--recompute")] == said[::2]
 
 
-def test_what_a_case_types_itself_is_said_once_and_last() -> None:
+def test_arguments_of_a_case_come_once_and_last() -> None:
     case = replace(today("figure-13", "pp=8,tp=8,gbs=32"), arguments=("--eval-interval=25", "--swiglu"))
     found = arguments_of("megatron-2026", case)
     assert found[-2:] == ["--eval-interval=25", "--swiglu"]
     assert sum(word.startswith("--eval-interval") for word in found) == 1
 
 
-def test_a_run_longer_than_the_scripts_trains_to_its_end() -> None:
+def test_run_longer_than_the_script_trains_to_its_end() -> None:
     found = flags(today("figure-13", "pp=8,tp=8,gbs=32", iterations=600))
     assert (found["--train-iters"], found["--exit-interval"]) == (("600",), ("600",))
 
 
-def test_attention_is_named_where_a_case_has_an_opinion_only() -> None:
+def test_attention_flag_is_given_only_if_the_case_sets_it() -> None:
     assert flags(today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"))["--attention-backend"] == ("unfused",)
     assert "--attention-backend" not in flags(today("figure-13", "pp=8,tp=8,gbs=32"))
 
 
-def test_the_sites_data_take_the_place_of_mock_data_with_their_vocabulary_and_the_same_padding() -> None:
+def test_site_data_replace_mock_data_with_the_same_padding() -> None:
     case = today("figure-13", "pp=2,tp=32,gbs=32")
     mock, own = flags(case), flags(case, DATA)
     assert mock.keys() - own.keys() == {"--mock-data", "--vocab-size"}
@@ -112,9 +112,7 @@ def test_the_sites_data_take_the_place_of_mock_data_with_their_vocabulary_and_th
         ),
     ],
 )
-def test_what_only_atc24s_own_program_does_is_refused(
-    experiment: str, name: str, change: dict[str, Any], said: str
-) -> None:
+def test_settings_of_megatron_kwai_are_refused(experiment: str, name: str, change: dict[str, Any], said: str) -> None:
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-2026", today(experiment, name, **change))
     assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
@@ -133,7 +131,7 @@ def test_what_only_atc24s_own_program_does_is_refused(
         ("core-ep", "case=511", {}, "grouped products of the experts without transformer-engine"),
     ],
 )
-def test_what_only_transformer_engine_does_is_refused_without_it(
+def test_transformer_engine_settings_are_refused_without_it(
     experiment: str, name: str, change: dict[str, Any], said: str
 ) -> None:
     case = today(experiment, name, **change)
@@ -143,20 +141,20 @@ def test_what_only_transformer_engine_does_is_refused_without_it(
     assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
 
 
-def test_attention_that_keeps_its_scores_is_what_megatron_lms_own_layers_have() -> None:
+def test_own_layers_use_unfused_attention() -> None:
     found = arguments_of(
         "megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"), transformer_engine=False
     )
     assert found[found.index("--transformer-impl") + 1] == "local"
 
 
-def test_data_with_more_words_than_the_model_are_refused() -> None:
+def test_data_with_more_tokens_than_the_vocabulary_are_refused() -> None:
     case = today("atc-table-8", "case=baseline")
     with pytest.raises(ReproError, match=r"does not support padding the 50,257 entries of the site's data to 32,004$"):
         arguments_of("megatron-2026", case, **DATA)
 
 
-def test_a_vocabulary_that_no_padding_ends_at_is_padded_as_the_program_does_without_being_told() -> None:
+def test_vocabulary_without_divisor_gets_the_default_padding() -> None:
     case = today("atc-table-8", "case=baseline")
     found = flags(replace(case, layout=replace(case.layout, tensor_parallel=8)))  # 32,004 does not divide by 8
     assert found["--vocab-size"] == ("32004",) and "--make-vocab-size-divisible-by" not in found
@@ -167,9 +165,7 @@ def test_a_vocabulary_that_no_padding_ends_at_is_padded_as_the_program_does_with
     tensor_parallel=st.integers(1, 64),
     fewer=st.integers(1, 2_000),
 )
-def test_the_divisor_pads_to_exactly_the_models_vocabulary_wherever_one_can(
-    vocab: int, tensor_parallel: int, fewer: int
-) -> None:
+def test_divisor_pads_to_exactly_the_vocabulary(vocab: int, tensor_parallel: int, fewer: int) -> None:
     tokens = max(1, vocab - fewer)
     divisor = vocabulary_divisor(vocab, tensor_parallel, tokens)
     if divisor is None:

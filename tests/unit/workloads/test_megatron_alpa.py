@@ -27,11 +27,11 @@ BEST = {
 
 
 @pytest.mark.parametrize("gpus", BEST)
-def test_the_best_layouts_are_launched_as_published_word_for_word(gpus: int) -> None:
+def test_best_layouts_have_the_published_arguments(gpus: int) -> None:
     assert arguments_of("megatron-alpa", find_case("alpa-gpt", f"gpus={gpus}")) == [BEST[gpus], "megatron_results_e2e"]
 
 
-def test_the_script_makes_of_every_tuple_the_layout_that_the_case_has() -> None:
+def test_script_computes_the_layout_of_each_case_from_its_tuple() -> None:
     for case in expand(shipped("alpa-search")):
         given = ast.literal_eval(arguments_of("megatron-alpa", case)[-2])  # the script itself uses eval
         batch, data, tensor, pipeline, microbatches = (given[i] for i in (1, 7, 8, 11, 12))
@@ -40,12 +40,12 @@ def test_the_script_makes_of_every_tuple_the_layout_that_the_case_has() -> None:
         assert batch / data / microbatches == case.layout.micro_batch_size
 
 
-def test_what_a_case_types_comes_before_the_two_words_that_the_script_reads_from_the_end() -> None:
+def test_arguments_of_a_case_come_before_the_last_two() -> None:
     case = replace(find_case("alpa-gpt", "gpus=1"), arguments=("--seed", "7"))
     assert arguments_of("megatron-alpa", case) == ["--seed", "7", BEST[1], "megatron_results_e2e"]
 
 
-def test_without_recomputation_the_script_asks_for_none() -> None:
+def test_tuple_without_recomputation() -> None:
     case = find_case("alpa-gpt", "gpus=1")
     plain = replace(case, training=replace(case.training, recompute="none"))
     assert ast.literal_eval(arguments_of("megatron-alpa", plain)[0])[14] is False
@@ -70,7 +70,7 @@ def test_without_recomputation_the_script_asks_for_none() -> None:
         ("layout", {"tensor_parallel": 2, "sequence_parallel": True}, "sequence parallelism"),
     ],
 )
-def test_what_the_script_does_not_ask_megatron_for_is_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_that_the_script_lacks_are_refused(part: str, change: dict[str, Any], said: str) -> None:
     case = find_case("alpa-gpt", "gpus=4")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
@@ -78,5 +78,5 @@ def test_what_the_script_does_not_ask_megatron_for_is_refused(part: str, change:
     assert str(caught.value) == f"gpus=4: megatron-alpa does not support {said}"
 
 
-def test_the_script_imports_from_the_checkout_that_it_lies_in() -> None:
+def test_script_imports_from_its_own_checkout() -> None:
     assert import_root("/code/alpa/osdi22_artifact/megatron") == "/code/alpa"

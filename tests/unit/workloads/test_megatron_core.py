@@ -42,7 +42,7 @@ def arguments(case: Case) -> list[str]:
     return arguments_of("megatron-core-0.14", case)
 
 
-def test_row_124_is_launched_as_published_word_for_word() -> None:
+def test_row_124_has_the_published_arguments() -> None:
     # 100_gpt2xl_ddp_gpuX_gbsX.sh 4 64 1; the overlaps stand last, as they are the experiment's own.
     training = TRAINING.format(MBS=16, GBS=64)
     rest = (PARALLEL + DATA + LOGGING).format(**ONE)
@@ -98,7 +98,7 @@ def test_row_124_is_launched_as_published_word_for_word() -> None:
         ),
     ],
 )
-def test_the_other_tables_give_what_their_scripts_give(experiment: str, row: str, published: str) -> None:
+def test_other_tables_have_the_flags_of_their_scripts(experiment: str, row: str, published: str) -> None:
     assert read_flags(arguments(find_case(experiment, f"case={row}"))) == read_flags(published.split())
 
 
@@ -111,9 +111,7 @@ def test_the_other_tables_give_what_their_scripts_give(experiment: str, row: str
         ("328", {"CP": 8, "COMM": "a2a", "RA": "", "SEQ": 4096}),
     ],
 )
-def test_context_parallelism_runs_flash_attention_and_says_how_it_communicates(
-    row: str, switches: dict[str, Any]
-) -> None:
+def test_context_parallelism_sets_flash_attention_and_communication(row: str, switches: dict[str, Any]) -> None:
     published = model(40, 1536, 16, switches["SEQ"], "flash") + switches["RA"]
     published += COMMON.format(**ONE | {"CP": switches["CP"]})
     if switches["COMM"]:
@@ -123,7 +121,7 @@ def test_context_parallelism_runs_flash_attention_and_says_how_it_communicates(
     assert {**found, "--eval-interval": ()} == {**expected, "--eval-interval": ()}
 
 
-def test_an_experiment_that_says_how_often_it_evaluates_is_not_contradicted() -> None:
+def test_eval_interval_of_the_experiment_is_kept() -> None:
     case = find_case("core-cp", "case=302")
     for words in (("--eval-interval", "25"), ("--eval-interval=25",)):
         found = arguments(replace(case, arguments=words))
@@ -131,20 +129,20 @@ def test_an_experiment_that_says_how_often_it_evaluates_is_not_contradicted() ->
         assert sum(word.startswith("--eval-interval") for word in found) == 1
 
 
-def test_the_first_generation_gives_what_its_script_gives() -> None:
+def test_first_generation_has_the_flags_of_its_script() -> None:
     # 310_gpt2xl_gbsX_lenX_cpX.sh 4 16384 8 of vuiseng9/megatron-lm at 6ac43930b5, for 100 of its 200 iterations.
     published = model(48, 1600, 25, 16384) + COMMON.format(**ONE | {"MBS": 4, "GBS": 4, "CP": 8})
     published += "--cp-comm-type p2p"  # the default
     assert read_flags(arguments(find_case("tutorial-cp", "case=312"))) == read_flags(published.split())
 
 
-def test_a_dropout_that_is_not_the_programs_own_is_given() -> None:
+def test_dropout_other_than_the_default_is_given() -> None:
     case = find_case("core-dp", "case=101")
     flags = read_flags(arguments(replace(case, training=replace(case.training, dropout=0.0))))
     assert (flags["--hidden-dropout"], flags["--attention-dropout"]) == (("0.0",), ("0.0",))
 
 
-def test_half_precision_brings_its_loss_scale_and_full_precision_neither() -> None:
+def test_loss_scale_is_given_only_with_fp16() -> None:
     case = find_case("core-dp", "case=101")
     half = read_flags(arguments(replace(case, training=replace(case.training, dtype="fp16", loss_scale=8192))))
     assert half["--loss-scale"] == ("8192",) and "--fp16" in half and "--bf16" not in half
@@ -164,7 +162,7 @@ def test_half_precision_brings_its_loss_scale_and_full_precision_neither() -> No
         ("model", {"ffn": 4096}, "models other than GPT-2's, with or without experts"),
     ],
 )
-def test_what_no_tutorial_has_is_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_outside_the_tutorials_are_refused(part: str, change: dict[str, Any], said: str) -> None:
     case = find_case("core-dp", "case=101")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:

@@ -92,15 +92,15 @@ def settings_of(case: Case) -> tuple[int, str, float]:
     return int(per_chunk), ckpt, float(alpha)
 
 
-def test_script_6_is_launched_as_published_and_ended_early() -> None:
+def test_script_6_has_the_published_arguments_and_ends_early() -> None:
     assert arguments_of("megatron-kwai", find_case("atc-table-8", "case=ours")) == scripted(KWAI, 20)
 
 
-def test_script_3_is_launched_as_published_and_ended_early() -> None:
+def test_script_3_has_the_published_arguments_and_ends_early() -> None:
     assert arguments_of("megatron-jan-2024", find_case("atc-demo", "case=origin")) == scripted(ORIGIN, 40)
 
 
-def test_origin_overlaps_tensor_parallel_communication_without_context_parallelism_only() -> None:
+def test_origin_overlaps_tensor_parallel_communication_without_context_parallelism() -> None:
     alone, shared = find_case("atc-demo", "case=origin"), find_case("atc-table-8", "case=origin")
     assert "--tp-comm-overlap" in arguments_of("megatron-jan-2024", alone)
     assert "--tp-comm-overlap" not in arguments_of("megatron-jan-2024", shared)
@@ -117,13 +117,13 @@ def test_origin_overlaps_tensor_parallel_communication_without_context_paralleli
         ("atc-table-8", "case=no-recompute", (1, "no", 0.0)),
     ],
 )
-def test_chunks_checkpointing_and_alpha_are_the_scripts(
+def test_chunks_checkpointing_and_alpha_match_the_scripts(
     experiment: str, name: str, expected: tuple[int, str, float]
 ) -> None:
     assert settings_of(find_case(experiment, name)) == expected
 
 
-def test_figure_9_has_the_chunks_checkpointing_and_alpha_of_its_table() -> None:
+def test_figure_9_chunks_checkpointing_and_alpha_match_its_table() -> None:
     rows = [row.split() for row in FIGURE_9.replace("\n", "|").split("|") if row]
     expected = {(m, int(gpus)): (int(chunk), ckpt, float(alpha)) for m, gpus, chunk, ckpt, alpha in rows}
     cases = expand(shipped("atc-figure-9"))
@@ -131,13 +131,13 @@ def test_figure_9_has_the_chunks_checkpointing_and_alpha_of_its_table() -> None:
     assert len(cases) == 41
 
 
-def test_figure_7_has_two_layers_per_chunk_and_the_alpha_of_each_point() -> None:
+def test_figure_7_has_two_layers_per_chunk_and_published_alpha() -> None:
     for case in expand(shipped("atc-figure-7")):  # PP_l of script 9
         recompute = CKPT[str(case.value("recompute"))]
         assert settings_of(case) == (2, recompute, case.number("offload"))
 
 
-def test_only_shared_keys_bring_the_arguments_of_grouped_queries() -> None:
+def test_grouped_query_flags_are_given_only_for_grouped_keys() -> None:
     shared = find_case("atc-figure-9", "model=llama2-70b,gpus=32")
     flags = read_flags(arguments_of("megatron-kwai", shared))
     assert flags["--num-query-groups"] == ("8",)
@@ -149,13 +149,13 @@ def test_only_shared_keys_bring_the_arguments_of_grouped_queries() -> None:
     )
 
 
-def test_a_run_longer_than_the_scripts_trains_to_its_end() -> None:
+def test_run_longer_than_the_script_trains_to_its_end() -> None:
     case = find_case("atc-demo", "case=ours")
     flags = read_flags(arguments_of("megatron-kwai", replace(case, training=replace(case.training, iterations=300))))
     assert (flags["--train-iters"], flags["--exit-interval"]) == (("300",), ("300",))
 
 
-def test_nothing_makes_it_save_a_checkpoint() -> None:
+def test_arguments_save_no_checkpoint() -> None:
     for case in (find_case("atc-demo", "case=ours"), find_case("atc-table-8", "case=origin")):
         assert not {"--save", "--exit-duration-in-mins"} & set(arguments_of(case.workload, case))
 
@@ -174,7 +174,7 @@ def test_nothing_makes_it_save_a_checkpoint() -> None:
         ("model", {"experts": 8}, "models other than dense Llama"),
     ],
 )
-def test_what_the_script_cannot_be_told_is_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_that_the_kwai_script_lacks_are_refused(part: str, change: dict[str, Any], said: str) -> None:
     case = find_case("atc-table-8", "case=ours")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
@@ -189,14 +189,14 @@ def test_what_the_script_cannot_be_told_is_refused(part: str, change: dict[str, 
         ({"offload": 0.5}, "offloading"),  # it reads no OFFLOAD_ALPHA
     ],
 )
-def test_origin_is_not_asked_for_what_only_kwai_has(change: dict[str, Any], said: str) -> None:
+def test_origin_refuses_settings_of_kwai(change: dict[str, Any], said: str) -> None:
     case = find_case("atc-demo", "case=origin")
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-jan-2024", replace(case, training=replace(case.training, **change)))
     assert str(caught.value) == f"case=origin: megatron-jan-2024 does not support {said}"
 
 
-def test_context_parallelism_is_exchanged_in_the_programs_own_way_only() -> None:
+def test_other_context_parallel_communication_is_refused() -> None:
     case = find_case("atc-table-8", "case=baseline")
     with pytest.raises(ReproError, match="does not support a2a for context parallelism$"):
         arguments_of("megatron-kwai", replace(case, training=replace(case.training, cp_comm="a2a")))
@@ -204,7 +204,7 @@ def test_context_parallelism_is_exchanged_in_the_programs_own_way_only() -> None
     assert arguments_of("megatron-kwai", replace(alone, training=replace(alone.training, cp_comm="a2a")))
 
 
-def test_all_that_the_script_cannot_be_told_is_said_in_one_line() -> None:
+def test_all_unsupported_settings_are_in_one_line() -> None:
     case = replace(find_case("figure-13", "pp=8,tp=8,gbs=32"), workload="megatron-kwai")
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-kwai", case)

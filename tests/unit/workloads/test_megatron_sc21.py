@@ -62,14 +62,14 @@ def published(name: str, year: str, substitutions: dict[str, object]) -> list[st
     return words
 
 
-def test_every_published_job_is_one_case_and_every_case_one_job() -> None:
+def test_published_jobs_and_cases_match_one_to_one() -> None:
     names = [name for name, _ in CASES]
     assert len(names) == len(set(names)) == len(POINTS) == 99
     assert set(names) == set(POINTS)
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
-def test_the_list_of_2021_is_the_scripts(name: str, case: Case) -> None:
+def test_arguments_of_2021_are_those_of_the_scripts(name: str, case: Case) -> None:
     training = case.training
     # How long a case trains and evaluates, and how often it reports, is the experiment's: the scripts' 500 iterations
     # outlast their own 30 minutes. DATA, VOCAB and MERGE are the site's paths.
@@ -82,7 +82,7 @@ def test_the_list_of_2021_is_the_scripts(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[name for name, _ in CASES])
-def test_todays_list_is_the_scripts_in_todays_words_or_refused_with_the_reason(name: str, case: Case) -> None:
+def test_arguments_of_today_match_the_scripts_or_are_refused(name: str, case: Case) -> None:
     training, today = case.training, replace(case, workload="megatron-2026")
     # The published translation ends after 20 of its 500 iterations; ours after the experiment's number.
     ours: dict[str, object] = {
@@ -100,14 +100,14 @@ def test_todays_list_is_the_scripts_in_todays_words_or_refused_with_the_reason(n
         assert arguments_of("megatron-2026", today) == published(name, "today", ours)
 
 
-def test_five_cases_of_figure_18_are_refused_today_and_no_other() -> None:
+def test_only_five_cases_of_figure_18_are_refused_today() -> None:
     caveats = {name for name, point in POINTS.items() if point.get("caveat")}
     assert caveats == {name for name, case in CASES if not case.training.scatter_gather}
     assert len(caveats) == 5 and all("figure_18" in name for name in caveats)
 
 
 @pytest.mark.parametrize("workload", ["megatron-2021", "megatron-2026"])
-def test_the_vocabulary_is_padded_as_the_scripts_pad_it_and_today_to_the_papers(workload: str) -> None:
+def test_vocabulary_padding_of_2021_and_today(workload: str) -> None:
     traits = find_workload(workload)
     for name, case in CASES:
         tokens = traits.tokens(case.model, case.layout.tensor_parallel)

@@ -19,7 +19,7 @@ CASES = [case for scale in ("quad", "cpu") for case in expand(shipped(), scale)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scale}-{case.slug}")
-def test_the_program_reads_back_exactly_the_case(case: Case) -> None:
+def test_parsed_arguments_match_the_case(case: Case) -> None:
     read = parse_arguments(arguments_of("pretrain", case))
     model, layout, training = case.model, case.layout, case.training
     assert (read.num_layers, read.hidden_size, read.num_attention_heads) == (model.layers, model.hidden, model.heads)
@@ -36,7 +36,7 @@ def test_the_program_reads_back_exactly_the_case(case: Case) -> None:
     assert read.use_distributed_optimizer
 
 
-def test_what_figure_13_does_not_use_is_read_back_too() -> None:
+def test_parsed_arguments_match_settings_outside_figure_13() -> None:
     case = CASES[0]
     layout = replace(case.layout, virtual_stages=2, context_parallel=4, sequence_parallel=True)
     training = replace(case.training, dtype="fp16", loss_scale=8192, recompute="selective")
@@ -49,13 +49,13 @@ def test_what_figure_13_does_not_use_is_read_back_too() -> None:
     assert (read.fp16, read.loss_scale, read.recompute_granularity) == (True, 8192, "selective")
 
 
-def test_a_loss_scale_is_given_to_half_precision_only() -> None:
+def test_loss_scale_is_given_only_with_fp16() -> None:
     case = replace(CASES[0], training=replace(CASES[0].training, dtype="bf16", loss_scale=8192))
     assert "--loss-scale" not in arguments_of("pretrain", case)
 
 
 @pytest.mark.parametrize("attention", ["unfused", "flash"])
-def test_a_job_is_told_the_attention_that_a_case_names_before_what_the_case_types(attention: Attention) -> None:
+def test_attention_flag_comes_before_arguments_of_the_case(attention: Attention) -> None:
     training = replace(CASES[0].training, attention=attention)
     typed = ("--attention-backend", "fused")
     assert (
@@ -66,7 +66,7 @@ def test_a_job_is_told_the_attention_that_a_case_names_before_what_the_case_type
     assert arguments_of("pretrain", CASES[0]) == [*pretrain.model_arguments(CASES[0]), *CASES[0].arguments]
 
 
-def test_what_the_program_does_not_do_is_refused() -> None:
+def test_unsupported_settings_are_refused() -> None:
     case = find_case("core-ep", "case=511")
     with pytest.raises(ReproError, match=r"^case=511: pretrain does not support experts$"):
         arguments_of("pretrain", replace(case, workload="pretrain"))

@@ -22,14 +22,14 @@ def folders_at(home: Path) -> Folders:
     return Folders(shipped=home, home=home)
 
 
-def test_the_codes_version_is_stable_and_has_the_form_that_the_ledger_keeps() -> None:
+def test_code_version_is_stable_and_has_the_stored_form() -> None:
     first = code_version()
     assert first == code_version()
     name, _, digest = first.partition("-")
     assert name == "pretrain" and len(digest) == 12 and int(digest, 16) >= 0
 
 
-def test_the_copy_has_the_programs_files_and_nothing_else(tmp_path: Path) -> None:
+def test_copy_has_only_the_files_of_the_program(tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     copy_program(folders)
     folder = program_folder(folders)
@@ -40,7 +40,7 @@ def test_the_copy_has_the_programs_files_and_nothing_else(tmp_path: Path) -> Non
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_the_copy_runs_without_the_rest_of_repro(tmp_path: Path) -> None:
+def test_copy_runs_without_the_rest_of_repro(tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     copy_program(folders)
     command = [sys.executable, "-Sc", "import orchestrator.pretrain.arguments as one; print(one.__file__)"]
@@ -50,7 +50,7 @@ def test_the_copy_runs_without_the_rest_of_repro(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o000])
-def test_user_and_group_may_read_the_copy_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+def test_copy_is_readable_for_user_and_group_with_any_umask(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
         copy_program(folders_at(tmp_path))
@@ -61,7 +61,7 @@ def test_user_and_group_may_read_the_copy_whatever_the_umask(umask: int, tmp_pat
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640)
 
 
-def test_processes_that_copy_at_once_leave_one_complete_copy(tmp_path: Path) -> None:
+def test_concurrent_copies_leave_one_complete_copy(tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(copy_program, folders) for _ in range(8)]:
@@ -70,7 +70,7 @@ def test_processes_that_copy_at_once_leave_one_complete_copy(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["orchestrator/pretrain/model.py", "numpy.py"])
-def test_a_copy_that_was_changed_is_refused(name: str, tmp_path: Path) -> None:
+def test_changed_copy_is_refused(name: str, tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     copy_program(folders)
     (program_folder(folders) / name).write_text("changed")
@@ -78,7 +78,7 @@ def test_a_copy_that_was_changed_is_refused(name: str, tmp_path: Path) -> None:
         copy_program(folders)
 
 
-def test_a_home_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_unwritable_home_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ReproError, match=r"runs.* cannot be copied .*File exists.*set REPRO_HOME"):
         copy_program(folders_at(tmp_path))
