@@ -143,7 +143,7 @@ def made(tmp_path: Path) -> Made:
 # ---- while it runs, and at its end ---------------------------------------------------------------------------
 
 
-def test_a_running_log_is_read_as_far_as_it_goes_and_judged_at_its_end(made: Made) -> None:
+def test_running_log_is_read_so_far_and_judged_at_its_end(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     assert collect(made.ledger) == ()
@@ -157,7 +157,7 @@ def test_a_running_log_is_read_as_far_as_it_goes_and_judged_at_its_end(made: Mad
     assert (timing.value, timing.count, len(made.numbers())) == (105.5, 6, 8)
 
 
-def test_what_ran_is_not_read_where_only_ends_are_asked_for(made: Made) -> None:
+def test_running_jobs_are_not_read_if_only_ended_ones_are_collected(made: Made) -> None:
     (made.folder() / "log.txt").write_text(log(5))
     collect(made.ledger, running=False)
     assert made.numbers() == []
@@ -166,7 +166,7 @@ def test_what_ran_is_not_read_where_only_ends_are_asked_for(made: Made) -> None:
     assert made.row().verdict == "failed" and len(made.numbers()) == 5
 
 
-def test_lines_are_added_and_stored_ones_left_alone(made: Made) -> None:
+def test_new_lines_are_added_and_stored_lines_are_not_rewritten(made: Made) -> None:
     """What was stored is not written again: here it would lose a mark that only this test can have made."""
     file = made.folder() / "log.txt"
     file.write_text(log(5))
@@ -179,7 +179,7 @@ def test_lines_are_added_and_stored_ones_left_alone(made: Made) -> None:
     assert marks == [77.0] * 5 + [1.0] * 3
 
 
-def test_where_nothing_is_new_nothing_is_written(made: Made) -> None:
+def test_nothing_is_written_without_new_content(made: Made) -> None:
     """Also with half a line at the end, which the next look reads again."""
     (made.folder() / "log.txt").write_text(log(5) + LINE.format(n=6, ms=106.0, loss="6.9")[:50])
     (made.folder() / "batch.txt").write_text("")
@@ -195,7 +195,7 @@ def test_where_nothing_is_new_nothing_is_written(made: Made) -> None:
     assert file.read_bytes() == before and made.everything() == everything
 
 
-def test_an_attempt_that_was_judged_is_never_read_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judged_attempt_is_never_read_again(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     (made.folder() / "log.txt").write_text(log(8))
     made.ends()
     collect(made.ledger)
@@ -236,7 +236,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_log_that_is_another_one_is_read_anew_and_what_was_stored_is_replaced(made: Made, change: str) -> None:
+def test_replaced_log_is_read_from_its_beginning(made: Made, change: str) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     collect(made.ledger)
@@ -250,7 +250,7 @@ def test_a_log_that_is_another_one_is_read_anew_and_what_was_stored_is_replaced(
     made.check_as_measured()
 
 
-def test_another_log_that_begins_and_goes_on_like_the_one_before_is_read_anew(made: Made) -> None:
+def test_replaced_log_with_the_same_bytes_is_read_from_its_beginning(made: Made) -> None:
     """Its bytes do not tell them apart, where it is looked at them."""
     file, noise = made.folder() / "log.txt", "noise\n" * FINGERPRINT_BYTES
     file.write_text(noise + log(3) + noise)
@@ -260,7 +260,7 @@ def test_another_log_that_begins_and_goes_on_like_the_one_before_is_read_anew(ma
     assert [line.loss for line in iterations_of(made.ledger, 1)] == [1.5, 1.5, 1.5, 6.9]
 
 
-def test_a_log_that_slurm_overwrote_when_it_ran_the_job_again_counts_from_its_new_beginning(made: Made) -> None:
+def test_log_overwritten_by_a_requeue_counts_from_its_new_beginning(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(7))
     collect(made.ledger)
@@ -278,7 +278,7 @@ def test_a_log_that_slurm_overwrote_when_it_ran_the_job_again_counts_from_its_ne
     made.check_as_measured()
 
 
-def test_a_program_that_begins_anew_in_the_same_log_counts_from_there(made: Made) -> None:
+def test_restart_within_the_log_voids_earlier_lines(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     collect(made.ledger)
@@ -289,7 +289,7 @@ def test_a_program_that_begins_anew_in_the_same_log_counts_from_there(made: Made
     made.check_as_measured()
 
 
-def test_what_was_read_of_a_log_that_is_gone_still_counts(made: Made) -> None:
+def test_content_of_a_deleted_log_still_counts(made: Made) -> None:
     """A file that is not there is no empty one."""
     file = made.folder() / "log.txt"
     file.write_text(log(8))
@@ -302,7 +302,7 @@ def test_what_was_read_of_a_log_that_is_gone_still_counts(made: Made) -> None:
     assert made.row().verdict == "verified" and "iteration_ms" in metrics_of(made.ledger, [1])[1]
 
 
-def test_the_execution_mode_is_recorded_while_a_job_runs_and_the_host_wait_at_its_end(made: Made) -> None:
+def test_execution_mode_is_recorded_while_running_and_host_wait_at_the_end(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(waiting(log(5)))
     collect(made.ledger)
@@ -318,7 +318,7 @@ def test_the_execution_mode_is_recorded_while_a_job_runs_and_the_host_wait_at_it
     made.check_as_measured()
 
 
-def test_a_program_that_prints_no_execution_mode_has_an_unknown_one(made: Made) -> None:
+def test_execution_mode_is_unknown_if_not_printed(made: Made) -> None:
     (made.folder() / "log.txt").write_text(log(8))
     made.ends()
     collect(made.ledger)
@@ -326,7 +326,7 @@ def test_a_program_that_prints_no_execution_mode_has_an_unknown_one(made: Made) 
     assert not {"host_wait_ms", "host_wait_percent"} & metrics_of(made.ledger, [1])[1].keys()
 
 
-def test_facts_of_another_version_are_not_gone_on_from(made: Made) -> None:
+def test_facts_of_another_version_are_discarded(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     collect(made.ledger)
@@ -367,7 +367,7 @@ PIECES = (
     beside=st.sampled_from(["", "a script says\n", WORLD]),
     ended=st.sampled_from([("COMPLETED", 0), ("FAILED", 1), ("TIMEOUT", 0)]),
 )
-def test_however_a_log_grows_the_ledger_has_what_one_reading_at_the_end_gives(
+def test_incremental_reading_stores_the_same_as_one_reading(
     made: Made, pieces: list[str], cuts: list[float], beside: str, ended: tuple[str, int]
 ) -> None:
     whole = "".join(pieces).encode()
@@ -420,7 +420,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
     yield Counted
 
 
-def test_a_look_reads_what_is_new_and_little_else(made: Made, counted: type[Counted]) -> None:
+def test_refresh_reads_only_new_bytes_and_fingerprints(made: Made, counted: type[Counted]) -> None:
     """Beside it the bytes that tell whether the log is still the same one."""
     file = made.folder() / "log.txt"
     file.write_text(log(5) + "x" * 99 + "\n" + "noise\n" * 200_000)
@@ -445,7 +445,7 @@ SAMPLES = "".join(
 )
 
 
-def test_samples_of_gpus_need_no_second_reading_of_the_log(made: Made, counted: type[Counted]) -> None:
+def test_gpu_samples_need_no_second_reading_of_the_log(made: Made, counted: type[Counted]) -> None:
     """Also if the log was read in several parts: the times of the first and last measured line are facts."""
     times = {n: log(n, begin=n).replace("2026-01-01 00:00:00", f"2026-01-01 00:00:0{n}") for n in range(1, 9)}
     file = made.folder() / "log.txt"
@@ -465,7 +465,7 @@ def test_samples_of_gpus_need_no_second_reading_of_the_log(made: Made, counted: 
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
-def test_a_log_of_any_size_is_collected_in_the_same_memory(made: Made, state: str) -> None:
+def test_log_of_any_size_is_collected_in_constant_memory(made: Made, state: str) -> None:
     (made.folder() / "gpus.n1.csv").write_text(SAMPLES)
     peaks = []
     for times in (200_000, 2_000_000):
@@ -482,7 +482,7 @@ def test_a_log_of_any_size_is_collected_in_the_same_memory(made: Made, state: st
     assert peaks[1] < peaks[0] + 2 * logs.LONGEST_LINE_BYTES
 
 
-def test_the_series_is_that_of_the_first_file_that_has_one(made: Made) -> None:
+def test_iterations_come_from_the_first_file_that_has_them(made: Made) -> None:
     """Ranks may each have a file, and a rank that comes earlier its first line later."""
     for name in ("rank1.txt", "rank3.txt"):
         (made.folder() / name).write_text("")
@@ -498,7 +498,7 @@ def test_the_series_is_that_of_the_first_file_that_has_one(made: Made) -> None:
     made.check_as_measured()
 
 
-def test_a_packed_log_is_read_and_not_written_again(made: Made) -> None:
+def test_compressed_log_is_read_once(made: Made) -> None:
     (made.folder() / "log.txt.gz").write_bytes(gzip.compress((log(5) + "noise\n" * 10_000).encode()))
     collect(made.ledger)
     before = (made.home / "results.db").read_bytes()
@@ -506,7 +506,7 @@ def test_a_packed_log_is_read_and_not_written_again(made: Made) -> None:
     assert made.numbers() == [1, 2, 3, 4, 5] and (made.home / "results.db").read_bytes() == before
 
 
-def test_what_could_not_be_read_is_said_and_hinders_no_other(tmp_path: Path) -> None:
+def test_unreadable_log_is_reported_and_other_jobs_are_judged(tmp_path: Path) -> None:
     site = Made(tmp_path / "site", "a", "b", "c")
     site.runs(1, 2, 3)
     (site.folder("a") / "log.txt").mkdir()
@@ -524,7 +524,7 @@ def test_what_could_not_be_read_is_said_and_hinders_no_other(tmp_path: Path) -> 
 # ---- at the end ----------------------------------------------------------------------------------------------
 
 
-def test_the_line_that_decided_is_kept_without_its_secret(made: Made) -> None:
+def test_deciding_line_is_stored_without_its_secret(made: Made) -> None:
     secret = "hf_" + "a1" * 20
     (made.folder() / "log.txt").write_text(log(2) + f"[rank3]: RuntimeError: no access with {secret}\n")
     made.ends(state="FAILED", code=1)
@@ -535,7 +535,7 @@ def test_the_line_that_decided_is_kept_without_its_secret(made: Made) -> None:
     assert secret.encode() not in (made.home / "results.db").read_bytes()
 
 
-def test_a_good_log_is_not_searched_for_errors(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_a_verified_attempt_is_not_searched_for_errors(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     (made.folder() / "log.txt").write_text(log(8))
     made.ends()
     monkeypatch.setattr(collecting, "CauseFinder", lambda: pytest.fail("searched"))
@@ -547,7 +547,7 @@ NOON = datetime(2026, 1, 1, 12)
 
 
 @pytest.mark.parametrize(("device", "hours"), [("gpu", 4 * 1.5), ("cpu", None)])
-def test_an_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str, hours: float | None) -> None:
+def test_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str, hours: float | None) -> None:
     with made.ledger.writing() as session:
         session.execute(sa.update(Job).values(configuration=CONFIGURATION | {"device": device}))
     (made.folder() / "log.txt").write_text(log(8))
@@ -557,9 +557,7 @@ def test_an_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str,
     assert (metric.value if metric else None, metric.unit if metric else None) == (hours, "h" if hours else None)
 
 
-def test_what_was_sampled_on_the_gpus_is_a_metric_and_goes_before_what_a_log_says_of_it(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_samples_replace_metrics_of_the_log(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     said = (
         "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1 | max allocated: 9 | reserved: 1 | max reserved: 9 |"
     )
@@ -573,7 +571,7 @@ def test_what_was_sampled_on_the_gpus_is_a_metric_and_goes_before_what_a_log_say
     assert "iteration_ms" in metrics
 
 
-def test_a_line_whose_numbers_are_none_is_kept_and_does_not_count(made: Made) -> None:
+def test_line_with_nan_is_stored_and_does_not_count(made: Made) -> None:
     lines = [LINE.format(n=n, ms=100.0, loss="nan" if n == 5 else "6.9E+00") for n in range(1, 9)]
     file = made.folder() / "log.txt"
     for upto in (6, 8):
@@ -594,7 +592,7 @@ def test_a_line_whose_numbers_are_none_is_kept_and_does_not_count(made: Made) ->
 # ---- whole or not at all, many, and several at once ----------------------------------------------------------
 
 
-def test_a_crash_before_the_end_of_its_transaction_changes_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_within_the_transaction_changes_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     collect(made.ledger)
@@ -616,7 +614,7 @@ def test_a_crash_before_the_end_of_its_transaction_changes_nothing(made: Made, m
 
 
 @pytest.mark.parametrize("meanwhile", ["read", "grown and ended", "begun again"])
-def test_what_another_terminal_has_read_meanwhile_is_not_written_over(
+def test_content_read_by_another_terminal_is_not_overwritten(
     made: Made, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     """It is through between our look at the file and our writing it down."""
@@ -646,7 +644,7 @@ def test_what_another_terminal_has_read_meanwhile_is_not_written_over(
     made.check_as_measured()
 
 
-def test_many_jobs_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_are_collected_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And written a few thousand lines at a time: however many there are, memory holds no more."""
     names = [f"job{number}" for number in range(7)]
     site = Made(tmp_path / "site", *names)

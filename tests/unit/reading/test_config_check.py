@@ -81,19 +81,19 @@ def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | No
     ("device", "ran", "differs"),
     [("gpu", "cpu", True), ("gpu", "NVIDIA H200", False), ("cpu", "cpu", False), (None, "cpu", False)],
 )
-def test_a_job_for_gpus_that_ran_on_the_cpu_differs(device: str | None, ran: str, differs: bool) -> None:
+def test_gpu_job_that_ran_on_the_cpu_is_a_mismatch(device: str | None, ran: str, differs: bool) -> None:
     """torch only warns of a driver that fails, and goes on without a GPU."""
     facts = replace(FACTS, software=f"torch 2.11.0+cu130 | megatron-core 0.16.1 | backend gloo | device {ran}")
     found = said(facts, replace(PLANNED, device=device))
     assert found == (["ran on the CPU, not on GPUs"] if differs else [])
 
 
-def test_a_job_that_ran_as_planned_differs_in_nothing() -> None:
+def test_job_that_ran_as_planned_has_no_mismatch() -> None:
     assert said() == []
     assert said(commit=PLANNED.commit) == []
 
 
-def test_what_a_log_does_not_say_is_no_mismatch() -> None:
+def test_value_that_is_not_in_the_log_is_no_mismatch() -> None:
     assert said(LogFacts()) == []
     assert said(LogFacts(settings=dict.fromkeys(SETTINGS, "None"))) == []
     unplanned = Expected(gpus=64, tensor_parallel=8, pipeline_parallel=2, iterations=20)
@@ -119,7 +119,7 @@ def test_what_a_log_does_not_say_is_no_mismatch() -> None:
         ("params_dtype", "torch.float32", "ran in fp32, not bf16"),
     ],
 )
-def test_each_size_in_the_dump_of_arguments_is_held_against_the_plan(setting: str, ran: str, words: str) -> None:
+def test_each_size_in_the_argument_dump_is_compared_with_the_plan(setting: str, ran: str, words: str) -> None:
     assert said(replace(FACTS, world=None, settings=SETTINGS | {setting: ran})) == [words]
 
 
@@ -133,14 +133,12 @@ def test_each_size_in_the_dump_of_arguments_is_held_against_the_plan(setting: st
         (WorldLine(64, 2, 8, 2, 1), "ran with context-parallel size 1, not 2"),
     ],
 )
-def test_each_size_in_the_line_of_the_world_is_held_against_the_plan_and_counts_before_the_dump(
-    world: WorldLine, words: str
-) -> None:
+def test_each_size_in_the_world_line_is_compared_before_the_dump(world: WorldLine, words: str) -> None:
     (found,) = mismatches(LogReport(IterationLines(), replace(FACTS, world=world)), PLANNED)
     assert (found.reason, found.is_of_world) == (words, True)
 
 
-def test_all_that_differs_is_named_at_once_and_once() -> None:
+def test_every_mismatch_is_reported_once() -> None:
     settings = SETTINGS | {"tensor_model_parallel_size": "1", "num_layers": "12", "params_dtype": "torch.half"}
     facts = replace(FACTS, world=WorldLine(32, 8, 1, 2, 2), settings=settings, padded_vocab=50304)
     assert said(facts) == [
@@ -153,20 +151,20 @@ def test_all_that_differs_is_named_at_once_and_once() -> None:
     ]
 
 
-def test_an_old_program_that_names_no_type_is_held_to_its_switches() -> None:
+def test_dtype_of_old_programs_follows_from_their_switches() -> None:
     settings = {name: value for name, value in SETTINGS.items() if name != "params_dtype"}
     assert said(replace(FACTS, settings=settings)) == []
     assert said(replace(FACTS, settings=settings | {"bf16": "False", "fp16": "True"})) == ["ran in fp16, not bf16"]
 
 
-def test_parameters_of_a_rank_that_differ_are_named_and_those_of_unplanned_stages_are_not() -> None:
+def test_different_parameter_counts_are_reported_for_planned_stages() -> None:
     assert said(replace(FACTS, parameters={(0, 0): 100, (3, 1): 91, (4, 1): 91, (0, 7): 5})) == [
         "ran with 91 parameters on tensor-parallel rank 3 of stage 1, not 90"
     ]
     assert said(expected=replace(PLANNED, parameters=(None, None))) == []
 
 
-def test_another_commit_is_named_wherever_it_is_told_and_a_shorter_word_for_the_same_is_not() -> None:
+def test_other_commit_is_a_mismatch_and_an_abbreviation_is_not() -> None:
     other = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
     assert said(replace(FACTS, code_commit=None), commit=other) == ["ran commit d98e8a64ddf3, not 6985e58938d4"]
     assert said(replace(FACTS, code_commit=other[:7])) == ["ran commit d98e8a6, not 6985e58938d4"]
@@ -174,7 +172,7 @@ def test_another_commit_is_named_wherever_it_is_told_and_a_shorter_word_for_the_
     assert said(replace(FACTS, code_commit=None), commit="unknown") == []
 
 
-def test_the_world_size_is_read_where_it_is_told() -> None:
+def test_world_size_comes_from_its_line_or_the_dump() -> None:
     assert world_size_of(LogReport(IterationLines(), FACTS)) == 64
     assert world_size_of(LogReport(IterationLines(), replace(FACTS, world=None))) == 64
     assert world_size_of(LogReport(IterationLines(), LogFacts())) is None
@@ -208,7 +206,7 @@ def case_of(experiment: str, scale: str = "paper", **point: Any) -> Case:
     return next(case for case in cases if all(case.value(axis) == value for axis, value in point.items()))
 
 
-def test_what_was_planned_is_read_from_the_ledger(tmp_path: Path) -> None:
+def test_planned_configuration_is_read_from_the_ledger(tmp_path: Path) -> None:
     case = case_of("figure-13", pp=8, gbs=32)
     expected = expected_of(row_of(tmp_path, case, arguments_of("megatron-2021", case), PLANNED.commit or ""))
     model, layout, training = case.model, case.layout, case.training
@@ -234,7 +232,7 @@ def test_what_was_planned_is_read_from_the_ledger(tmp_path: Path) -> None:
     assert layout.tensor_parallel == 8, "with which GPT-2's 50,257 entries are padded to the paper's 51,200"
 
 
-def test_an_older_ledger_that_lacks_much_judges_what_it_has(tmp_path: Path) -> None:
+def test_incomplete_row_of_an_older_ledger_is_compared_as_far_as_possible(tmp_path: Path) -> None:
     expected = expected_of(a_row(tmp_path))
     assert (expected.gpus, expected.tensor_parallel, expected.pipeline_parallel) == (4, 2, 2)
     assert (expected.layers, expected.warmup_iterations) == (4, 2)
@@ -242,7 +240,7 @@ def test_an_older_ledger_that_lacks_much_judges_what_it_has(tmp_path: Path) -> N
     assert expected.parameters == ()
 
 
-def test_a_branch_or_a_digest_is_no_commit(tmp_path: Path) -> None:
+def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
     row = a_row(tmp_path)
     for code in ("core_r0.14.0", "pretrain-0123456789ab", "code"):
         assert expected_of(replace(row, code=code)).commit is None
@@ -261,7 +259,7 @@ def shipped_cases() -> list[Case]:
     return list(found.values())
 
 
-def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(tmp_path: Path) -> None:
+def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path: Path) -> None:
     row, seen = a_row(tmp_path), set()
     for case in shipped_cases():
         if case.workload not in workloads():  # reference values only
@@ -278,7 +276,7 @@ def test_of_every_shipped_case_the_vocabulary_is_the_one_that_its_program_pads(t
     assert seen == set(workloads()) - {"megatron-2026"}
 
 
-def test_real_data_are_padded_to_what_the_plan_asks_for(tmp_path: Path) -> None:
+def test_site_data_are_padded_to_the_planned_vocabulary(tmp_path: Path) -> None:
     case = replace(case_of("figure-13", pp=8, gbs=32), workload="megatron-2026")
     for data in ({}, {"data_path": "/d", "vocab_file": "/v", "merge_file": "/m"}):
         row = row_of(tmp_path, case, arguments_of("megatron-2026", case, **data))
@@ -288,14 +286,14 @@ def test_real_data_are_padded_to_what_the_plan_asks_for(tmp_path: Path) -> None:
     assert expected_of(row_of(tmp_path, case, ["--tokenizer-type", "Llama2Tokenizer"])).padded_vocabulary is None
 
 
-def test_a_tokenizer_of_numbers_has_one_entry_more_than_it_is_told(tmp_path: Path) -> None:
+def test_null_tokenizer_has_one_more_entry(tmp_path: Path) -> None:
     case = case_of("figure-13", pp=8, gbs=32)
     arguments = ["--tokenizer-type", "NullTokenizer", "--vocab-size"]
     for told, padded in (("51199", 51200), ("51200", 52224)):
         assert expected_of(row_of(tmp_path, case, [*arguments, told])).padded_vocabulary == padded
 
 
-def test_megatron_kwai_counts_context_parallel_ranks_as_data_parallel_and_its_rival_does_not(tmp_path: Path) -> None:
+def test_only_megatron_kwai_counts_context_parallelism_as_data_parallelism(tmp_path: Path) -> None:
     case = case_of("figure-13", pp=8, gbs=32)
     case = replace(case, layout=replace(case.layout, context_parallel=2))
     data = case.layout.data_parallel
@@ -330,7 +328,7 @@ DUMP = b"""
 
 
 @pytest.mark.parametrize("workload", ["megatron-kwai", "megatron-jan-2024"])
-def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, workload: str) -> None:
+def test_logs_of_old_programs_match_their_plan(tmp_path: Path, workload: str) -> None:
     shipped = next(case for case in shipped_cases() if case.workload == "megatron-kwai" and case.model.layers == 80)
     sizes = {"tensor_parallel": 4, "pipeline_parallel": 2, "context_parallel": 2, "virtual_stages": 5}
     layout = replace(shipped.layout, gpus=16, sequence_parallel=True, global_batch_size=256, **sizes)
@@ -346,7 +344,7 @@ def test_a_log_of_each_old_program_is_held_against_its_plan(tmp_path: Path, work
     ]
 
 
-def test_the_parameters_of_our_own_program_are_known_to_the_last_one(tmp_path: Path) -> None:
+def test_parameters_of_pretrain_are_exact(tmp_path: Path) -> None:
     case = next(case for case in shipped_cases() if case.workload == "pretrain" and case.experiment.startswith("atc24"))
     expected = expected_of(row_of(tmp_path, case, arguments_of("pretrain", case)))
     assert len(expected.parameters) == case.layout.pipeline_parallel and None not in expected.parameters

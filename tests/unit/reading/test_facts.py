@@ -39,23 +39,23 @@ FULL = LogFacts(
 
 
 @pytest.mark.parametrize("facts", [FULL, LogFacts()], ids=["all", "none"])
-def test_what_is_stored_is_what_is_read_again(facts: LogFacts) -> None:
+def test_facts_survive_storage(facts: LogFacts) -> None:
     stored = json.dumps(facts.as_json(), allow_nan=False)
     assert LogFacts.from_json(json.loads(stored)) == facts
 
 
-def test_the_example_leaves_nothing_out() -> None:
+def test_example_sets_every_fact() -> None:
     nothing = LogFacts().as_json()
     assert [name for name, value in FULL.as_json().items() if value == nothing[name]] == ["version"]
 
 
 @pytest.mark.parametrize("stored", [{}, {"version": 0}, {"version": 2}, {"version": "3"}])
-def test_what_another_version_has_stored_is_not_gone_on_from(stored: dict[str, object]) -> None:
+def test_facts_of_another_version_are_refused(stored: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="facts of version"):
         LogFacts.from_json(stored)
 
 
-def test_of_the_files_of_several_ranks_the_largest_sizes_count() -> None:
+def test_largest_sizes_of_several_rank_files_count() -> None:
     first = LogFacts(world=FULL.world, max_allocated_bytes=5, max_reserved_bytes=9, parameters={(0, 0): 1}, restarts=1)
     last = LogFacts(says_done=True, max_allocated_bytes=7, parameters={(0, 1): 2}, last_iteration=25, odd_lines=3)
     both = merged_facts([first, last])
@@ -66,6 +66,6 @@ def test_of_the_files_of_several_ranks_the_largest_sizes_count() -> None:
     assert merged_facts([last, compared]).max_allocated_bytes == 5
 
 
-def test_one_file_is_itself_and_none_says_nothing() -> None:
+def test_one_file_is_unchanged_and_no_file_has_no_facts() -> None:
     assert merged_facts([FULL]) == FULL and merged_facts([]) == LogFacts()
     assert replace(merged_facts([LogFacts(), FULL]), unfinished=FULL.unfinished) == FULL

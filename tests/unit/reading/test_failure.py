@@ -103,18 +103,18 @@ def classed(log: bytes, ending: Ending) -> Failure:
     return failure_of(ending, found.kind if found else None)
 
 
-def test_a_job_that_a_failed_one_kept_from_starting_was_stopped_and_not_cancelled_by_a_person() -> None:
+def test_job_with_a_failed_dependency_is_stopped_not_cancelled() -> None:
     ending = Ending(ENDED, "CANCELLED", None, "DependencyNeverSatisfied")
     assert failure_of(ending, None) is Failure.STOPPED
 
 
-def test_a_job_that_ended_within_its_grace_made_way_though_slurm_calls_it_failed() -> None:
+def test_job_that_ended_within_its_grace_is_preempted() -> None:
     log = b"srun: error: n3: tasks 0-3: Terminated\n"
     assert classed(log, Ending(ENDED, "FAILED", 143, PREEMPTED_IN_GRACE)) is Failure.PREEMPTED
     assert classed(log, Ending(ENDED, "FAILED", 143, "NonZeroExitCode")) is Failure.PROGRAM
 
 
-def test_numbers_that_are_none_are_told_from_a_log_that_ends_early() -> None:
+def test_nan_and_an_incomplete_log_have_different_classes() -> None:
     well = Ending(ENDED, "COMPLETED", 0, None)
     assert failure_of(well, None, is_finite=False) is Failure.NUMBERS
     assert failure_of(well, "error", is_finite=False, is_whole=True) is Failure.NUMBERS
@@ -153,18 +153,18 @@ def test_the_cause_decides_before_the_missing_proof_of_the_image(
 
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
-def test_of_a_job_that_ran_otherwise_than_planned_nothing_else_is_concluded(state: str, kind: str | None) -> None:
+def test_job_with_another_configuration_has_class_configuration(state: str, kind: str | None) -> None:
     """Least of all that it ran out of memory, as its source may say that it does."""
     assert failure_of(Ending(ENDED, state, None, None), kind, differs=True) is Failure.CONFIGURATION
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED", "LOST", "CANCELLED"])
-def test_what_others_did_to_a_job_is_no_matter_of_how_it_ran(state: str) -> None:
+def test_state_set_by_others_decides_before_the_log(state: str) -> None:
     ending = Ending(ENDED, state, None, None)
     assert failure_of(ending, "out of GPU memory", differs=True) is failure_of(ending, None)
 
 
-def test_memory_that_was_short_at_times_is_not_why_a_whole_job_failed() -> None:
+def test_temporary_memory_shortage_does_not_decide_a_complete_job() -> None:
     well = Ending(ENDED, "COMPLETED", 0, None)
     assert failure_of(well, "out of GPU memory", is_whole=True, is_finite=False) is Failure.NUMBERS
 
@@ -190,12 +190,12 @@ FOUND = Cause(
         (Failure.PROGRAM, None, None),
     ],
 )
-def test_the_line_that_is_shown_is_one_of_the_class(failure: Failure, found: Cause | None, line: str | None) -> None:
+def test_shown_line_belongs_to_the_failure_class(failure: Failure, found: Cause | None, line: str | None) -> None:
     shown = failing_line(failure, found)
     assert (shown.line if shown else None) == line
 
 
-def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_unasked() -> None:
+def test_every_class_has_a_policy_and_only_external_failures_are_retried() -> None:
     assert set(POLICIES) == set(Failure)
     again = {str(failure) for failure, policy in POLICIES.items() if policy.retry}
     of_gpus = {"gpu-in-use", "gpu-fault"}
@@ -205,7 +205,7 @@ def test_every_class_has_a_policy_and_what_would_fail_again_is_never_run_again_u
     assert elsewhere == {"node-fail", "image"} | of_gpus
 
 
-def test_what_decides_whatever_the_scheduler_saw_is_never_what_a_rank_says_when_it_is_ended() -> None:
+def test_lines_of_terminated_ranks_never_decide_any_end() -> None:
     assert DECIDES_ANY_END.isdisjoint(
         {"error", "a rank was killed", "a rank crashed", "NCCL lost a rank", "not found", "time limit"}
     )

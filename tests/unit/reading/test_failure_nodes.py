@@ -56,7 +56,7 @@ MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
     ids=["as on Slurm", "nodes forgotten", "no line of srun", "an echo came first", "task of torchrun", "rank alone",
          "no rank", "nothing tells", "unknown distribution", "no such rank", "started twice", "on other nodes"],
 )  # fmt: skip
-def test_of_a_gpu_fault_only_the_node_of_the_deciding_rank_is_excluded(
+def test_gpu_fault_excludes_only_the_node_of_the_deciding_rank(
     log: bytes, allocation: Allocation, expected: tuple[str, ...]
 ) -> None:
     assert failed_nodes(Failure.GPU_FAULT, [log], allocation) == expected
@@ -82,7 +82,7 @@ TWO = Allocation(("n1", "n2"), 2, 2)
 @pytest.mark.parametrize("ended_first", [True, False])
 @pytest.mark.parametrize("has_names", [True, False])
 @pytest.mark.parametrize("allocation", [TWO, UNKNOWN], ids=["nodes known", "nodes forgotten"])
-def test_of_a_container_only_the_node_where_it_failed_by_itself_is_excluded(
+def test_container_failure_excludes_only_the_node_where_it_failed_by_itself(
     allocation: Allocation, has_names: bool, ended_first: bool
 ) -> None:
     lines = BROKEN.replace("{1}", "-n1" if has_names else "").replace("{2}", "-n2" if has_names else "")
@@ -91,25 +91,25 @@ def test_of_a_container_only_the_node_where_it_failed_by_itself_is_excluded(
     assert failed_nodes(Failure.IMAGE, [lines.encode(), srun], allocation) == ("n2",)
 
 
-def test_of_containers_without_labels_and_names_the_node_of_the_first_failed_task_is_excluded() -> None:
+def test_unlabelled_container_failure_excludes_the_node_of_the_first_failed_task() -> None:
     lines = re.sub(r"(?m)^[0-9]: ", "", BROKEN.replace("{1}", "").replace("{2}", ""))
     srun = b"srun: error: n2: tasks 2-3: Exited with exit code 1\nsrun: error: n1: tasks 0-1: Exited with exit code 1\n"
     for log in (lines, "".join(sorted(lines.splitlines(keepends=True)))):
         assert failed_nodes(Failure.IMAGE, [log.encode(), srun], TWO) == ("n2",)
 
 
-def test_every_node_whose_container_failed_by_itself_is_excluded() -> None:
+def test_every_node_with_a_failed_container_is_excluded() -> None:
     lines = "".join(f"{task}: slurmstepd: error: pyxis: couldn't start container\n" for task in (0, 5, 4))
     assert failed_nodes(Failure.IMAGE, [lines.encode()], FOUR) == ("n1", "n3")
 
 
-def test_of_lost_nodes_those_that_srun_names_are_excluded() -> None:
+def test_nodes_that_srun_reports_lost_are_excluded() -> None:
     log = b"srun: error: Node failure on n2\nsrun: error: Node failure on n4\nsrun: error: n1: task 0: Exited with 1\n"
     assert failed_nodes(Failure.NODE_FAIL, [log], FOUR) == ("n2", "n4")
     assert failed_nodes(Failure.NODE_FAIL, [EXITED + ENDED], FOUR) == ()
 
 
-def test_a_lone_node_is_excluded_whatever_its_log_contains() -> None:
+def test_single_node_is_excluded_without_reading_its_log() -> None:
     def never() -> bytes:
         raise AssertionError("the log was read")
 
@@ -138,7 +138,7 @@ def write_packed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_plain, write_packed], ids=["plain", "packed"])
-def test_a_log_of_any_size_takes_the_same_memory(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_failed_nodes_of_a_log_of_any_size_take_constant_memory(tmp_path: Path, write: Callable[[Path], None]) -> None:
     write(tmp_path)
     (tmp_path / "batch.txt").write_bytes(EXITED + ENDED)
     on_disk = sum(file.stat().st_blocks * 512 for file in os.scandir(tmp_path))

@@ -40,7 +40,7 @@ def metrics(folder: Path, log: str = "", warmup_iterations: int = 0) -> dict[str
     return {metric.name: metric for metric in sampled_metrics(folder, facts)}
 
 
-def test_the_memory_of_a_job_is_the_largest_of_any_gpu_of_any_node_and_power_that_of_busy_ones(tmp_path: Path) -> None:
+def test_memory_is_the_maximum_of_all_gpus_and_power_the_median_of_busy_ones(tmp_path: Path) -> None:
     found = metrics(
         written(tmp_path, sample(1000, 0, 80) + sample(2000, 99, 600, 1700), sample(61000, 100, 700, 1800, heat=70))
     )
@@ -49,18 +49,18 @@ def test_the_memory_of_a_job_is_the_largest_of_any_gpu_of_any_node_and_power_tha
     assert found["gpu_clock_mhz"].value == 1750 and found["gpu_temperature_c"].value == 70
 
 
-def test_being_slowed_by_heat_is_told_from_reaching_the_power_limit(tmp_path: Path) -> None:
+def test_slowdown_by_heat_differs_from_the_power_limit(tmp_path: Path) -> None:
     text = sample(1, 99, bits=0x4) + sample(1, 99, bits=0x4 | 0x40) + sample(1, 99, bits=0x1) + sample(1, 99, bits=0)
     found = metrics(written(tmp_path, text + sample(1, 3, bits=0x40)))
     assert found["gpu_power_capped_percent"].value == 50
     assert found["gpu_slowed_percent"].value == 25
 
 
-def test_a_gpu_that_was_never_busy_has_no_power_clock_or_share(tmp_path: Path) -> None:
+def test_idle_gpu_has_only_a_memory_metric(tmp_path: Path) -> None:
     assert set(metrics(written(tmp_path, sample(5, 0)))) == {"gpu_memory_used_gb"}
 
 
-def test_what_a_gpu_does_not_tell_is_not_taken_for_nothing(tmp_path: Path) -> None:
+def test_values_that_are_not_available_give_no_metric(tmp_path: Path) -> None:
     found = metrics(written(tmp_path, sample(5, 99, "[N/A]", "[N/A]", "N/A")))
     assert set(found) == {"gpu_memory_used_gb", "gpu_power_capped_percent", "gpu_slowed_percent"}
 
@@ -72,7 +72,7 @@ def iteration(number: int, at: str) -> str:
     )
 
 
-def test_ranks_that_wait_for_one_another_as_they_start_do_not_count_as_training(tmp_path: Path) -> None:
+def test_only_samples_of_the_measured_iterations_count(tmp_path: Path) -> None:
     written(tmp_path, sample(1, 100, 300, at="10:00:05") + sample(1, 100, 700, at="10:00:21"))
     assert metrics(tmp_path)["gpu_power_w"].value == 500
     log = "".join(iteration(number, f"10:00:{18 + number}") for number in range(1, 9))
@@ -82,17 +82,17 @@ def test_ranks_that_wait_for_one_another_as_they_start_do_not_count_as_training(
     assert metrics(tmp_path, in_other_time_zone)["gpu_power_w"].value == 500
 
 
-def test_a_line_that_was_cut_short_and_a_complaint_are_no_samples(tmp_path: Path) -> None:
+def test_incomplete_lines_and_error_messages_are_no_samples(tmp_path: Path) -> None:
     written(tmp_path, sample(5, 99) + sample(80000, 99)[:-1], "bash: line 1: nvidia-smi: command not found\n")
     assert metrics(tmp_path)["gpu_memory_used_gb"].count == 1
 
 
-def test_a_job_that_was_not_sampled_has_no_such_metric(tmp_path: Path) -> None:
+def test_job_without_samples_has_no_gpu_metrics(tmp_path: Path) -> None:
     assert metrics(tmp_path) == metrics(tmp_path / "gone") == {}
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from([sample(5, 99).encode(), HEADER.encode()]))))
-def test_whatever_stands_in_the_file_no_number_is_made_up(tmp_path_factory, parts: list[bytes]) -> None:  # type: ignore[no-untyped-def]
+def test_any_bytes_in_a_sample_file_give_finite_numbers(tmp_path_factory, parts: list[bytes]) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("samples")
     (folder / "gpus.n.csv").write_bytes(b"".join(parts))
     for one in samples_of(folder):

@@ -36,7 +36,7 @@ def read(file: LogFile, offset: int = 0) -> tuple[bytes, list[str]]:
     return b"".join(blocks), blocks.warnings
 
 
-def test_the_files_come_in_reading_order_and_others_do_not(tmp_path: Path) -> None:
+def test_log_files_are_listed_in_reading_order(tmp_path: Path) -> None:
     for name in ("batch.txt", "log.10.txt", "log.9.txt.gz", "rank-3.log", "log.txt", "gpus.n1.csv", "script", "a9.log"):
         (tmp_path / name).write_bytes(b"x")
     assert [file.name for file in log_files(tmp_path)] == [
@@ -48,20 +48,20 @@ def test_the_files_come_in_reading_order_and_others_do_not(tmp_path: Path) -> No
     ]
 
 
-def test_a_log_is_known_by_its_place_on_the_disk_and_its_size(tmp_path: Path) -> None:
+def test_log_file_has_its_identity_and_size(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"12345")
     status = (tmp_path / "log.txt").stat()
     assert only(tmp_path) == LogFile(tmp_path, "log.txt", status.st_dev, status.st_ino, 5)
 
 
-def test_no_folder_and_an_empty_one_have_no_log(tmp_path: Path) -> None:
+def test_missing_and_empty_folders_have_no_log(tmp_path: Path) -> None:
     assert log_files(tmp_path) == log_files(tmp_path / "never") == ()
     (tmp_path / "log.txt").touch()
     assert read(only(tmp_path)) == (b"", [])
 
 
 @pytest.mark.parametrize("name", ["log.txt", "rank-3.log", "log.txt.gz"])
-def test_what_is_no_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
+def test_log_that_is_not_a_regular_file_is_reported(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(ReproError, match=f"{name}: is a pipe and not a file, so it is not read$"):
         log_files(tmp_path)
@@ -69,27 +69,27 @@ def test_what_is_no_file_is_one_clear_line(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("packer", PACKERS)
 @pytest.mark.parametrize("named", [True, False])
-def test_a_packed_log_is_read_as_what_is_packed_in_it(tmp_path: Path, packer: str, named: bool) -> None:
+def test_compressed_log_gives_its_content(tmp_path: Path, packer: str, named: bool) -> None:
     (tmp_path / (f"log.txt.{packer}" if named else "log.txt")).write_bytes(PACKERS[packer](LINES))
     assert read(only(tmp_path)) == (LINES, []) and b"".join(log_blocks(tmp_path)) == LINES
     assert read(only(tmp_path), 1000) == (LINES[1000:], [])
 
 
-def test_a_log_that_is_being_packed_is_read_from_the_original(tmp_path: Path) -> None:
+def test_original_is_read_while_it_is_being_compressed(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(LINES)
     (tmp_path / "log.txt.gz").write_bytes(gzip.compress(LINES)[:100])
     assert read(only(tmp_path)) == (LINES, [])
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_archives_one_after_the_other_and_padding_are_one_log(tmp_path: Path, packer: str) -> None:
+def test_concatenated_archives_with_padding_are_one_log(tmp_path: Path, packer: str) -> None:
     packed = PACKERS[packer](LINES)
     (tmp_path / "log.txt").write_bytes(packed + packed + b"\0" * 2000)
     assert read(only(tmp_path)) == (LINES + LINES, [])
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_of_an_archive_that_ends_early_what_there_is_of_it_is_read(tmp_path: Path, packer: str) -> None:
+def test_truncated_archive_is_read_up_to_its_end(tmp_path: Path, packer: str) -> None:
     text = os.urandom(200_000).hex().encode()
     packed = PACKERS[packer](text)
     (tmp_path / "log.txt").write_bytes(packed[: len(packed) * 2 // 3])
@@ -99,7 +99,7 @@ def test_of_an_archive_that_ends_early_what_there_is_of_it_is_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_a_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str) -> None:
+def test_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str) -> None:
     packed = PACKERS[packer](LINES)
     (tmp_path / "log.txt").write_bytes(packed + b"and more that is no archive")
     found, (complaint,) = read(only(tmp_path))
@@ -108,7 +108,7 @@ def test_a_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str)
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_an_archive_of_very_much_takes_no_more_memory_than_a_log(tmp_path: Path, packer: str) -> None:
+def test_decompression_takes_constant_memory(tmp_path: Path, packer: str) -> None:
     (tmp_path / "log.txt").write_bytes(PACKERS[packer](b"\n" * 100_000_000))
     file, size = only(tmp_path), 0
     tracemalloc.start()
@@ -120,7 +120,7 @@ def test_an_archive_of_very_much_takes_no_more_memory_than_a_log(tmp_path: Path,
         tracemalloc.stop()
 
 
-def test_a_line_that_is_none_is_passed_over_in_one_word_and_constant_memory(tmp_path: Path) -> None:
+def test_too_long_line_is_ignored_in_constant_memory(tmp_path: Path) -> None:
     with (tmp_path / "log.txt").open("wb") as log:
         log.write(b"before\n")
         log.truncate(len(b"before\n") + 30 * module.LONGEST_LINE_BYTES)  # a hole: no disk is written
@@ -148,7 +148,7 @@ TEXTS = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"\n\n", b"x" 
 
 @given(text=TEXTS, offset=st.integers(0, 60), packer=st.sampled_from(["", *PACKERS]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_blocks_are_whole_lines_and_together_the_file_but_for_lines_that_are_too_long(
+def test_blocks_are_whole_lines_and_together_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, offset: int, packer: str
 ) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 10)
@@ -163,7 +163,7 @@ def test_blocks_are_whole_lines_and_together_the_file_but_for_lines_that_are_too
     assert all(block.endswith(b"\n") for block in blocks[:-1])
 
 
-def test_a_file_that_took_the_logs_place_is_not_read_from_the_middle(tmp_path: Path) -> None:
+def test_replaced_file_is_not_read_from_an_old_offset(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"one\n")
     file = only(tmp_path)
     (tmp_path / "other").write_bytes(b"two\n")
@@ -173,7 +173,7 @@ def test_a_file_that_took_the_logs_place_is_not_read_from_the_middle(tmp_path: P
     assert read(file) == (b"", [])
 
 
-def test_a_log_that_is_cut_short_while_it_is_read_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_truncated_while_reading_ends_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE_BYTES", 100_000)
     (tmp_path / "log.txt").write_bytes(LINES * 10)
     blocks = only(tmp_path).blocks()
@@ -182,7 +182,7 @@ def test_a_log_that_is_cut_short_while_it_is_read_ends_there(tmp_path: Path, mon
     assert first and (LINES * 10).startswith(first + b"".join(blocks))
 
 
-def test_a_disk_that_fails_is_no_empty_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_error_is_reported_and_is_not_an_empty_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "log.txt").write_bytes(LINES)
     file = only(tmp_path)
 

@@ -82,7 +82,7 @@ def test_a_log_of_2021_is_read() -> None:
     assert report.last_iteration == 5
 
 
-def test_what_our_own_program_prints_is_read() -> None:
+def test_log_of_pretrain_is_read() -> None:
     log = (
         WORLD_TODAY
         + log_lines.software("2.9.0", "0.16.1", "nccl", "x").encode()
@@ -105,12 +105,12 @@ def test_what_our_own_program_prints_is_read() -> None:
     assert (facts.max_allocated_bytes, facts.max_reserved_bytes) == (2 * 2**20, 4 * 2**20)
 
 
-def test_lines_that_srun_labels_with_their_rank_are_read() -> None:
+def test_lines_with_srun_labels_are_read() -> None:
     report = read_log(b"".join(b"0: " + text for text in (WORLD_2021, LINE_2021)))
     assert report.last_iteration == 5 and report.world is not None
 
 
-def test_a_line_still_being_written_is_left_for_the_next_reading() -> None:
+def test_incomplete_last_line_is_left_for_the_next_part() -> None:
     whole = line(1) + line(2)
     for end in range(len(line(1)), len(whole)):
         assert read_log(whole[:end]).last_iteration == (2 if end == len(whole) - 1 else 1)
@@ -120,14 +120,14 @@ def test_a_line_still_being_written_is_left_for_the_next_reading() -> None:
     assert read_part(whole, LogFacts(), final=False).consumed == len(whole)
 
 
-def test_an_iteration_that_two_ranks_report_counts_once_as_reported_last() -> None:
+def test_iteration_printed_by_two_ranks_counts_once() -> None:
     log = line(1) + line(2, 100.0) + line(2, 300.0) + line(3)
     assert numbers(read_log(log)) == [(1, 100.0), (2, 300.0), (3, 100.0)]
     assert read_in(log.splitlines(keepends=True)) == read_log(log)
     assert read_log(log).facts.restarts == 0
 
 
-def test_a_program_that_was_started_again_in_the_same_log_counts_from_where_it_began() -> None:
+def test_lines_before_a_restart_do_not_count() -> None:
     log = line(1) + line(2, 100.0) + line(3) + b"requeued\n" + line(1, 300.0) + line(2, 400.0)
     assert numbers(read_log(log)) == [(1, 300.0), (2, 400.0)] and read_log(log).facts.restarts == 1
     first = read_part(line(1) + line(2) + line(3), LogFacts(), final=False)
@@ -135,14 +135,14 @@ def test_a_program_that_was_started_again_in_the_same_log_counts_from_where_it_b
     assert (first.is_restarted, second.is_restarted, second.facts.last_iteration) == (False, True, 2)
 
 
-def test_a_number_that_cannot_be_is_said_and_does_not_begin_the_log_anew() -> None:
+def test_implausible_number_is_counted_and_is_no_restart() -> None:
     report = read_log(line(1) + line(2, -5.0) + line(3) + line(999) + line(4))
     assert [one.is_finite for one in report.iterations] == [True, False, True, True] and report.last_iteration == 4
     assert (report.facts.odd_lines, report.facts.first_odd) == (2, "iteration 2: -5 ms per iteration")
     assert report.facts.restarts == 0
 
 
-def test_a_loss_that_is_no_number_makes_its_line_not_finite() -> None:
+def test_nan_loss_makes_its_line_not_finite() -> None:
     report = read_log(line(1) + line(2).replace(b"6.900000E+00", b"nan") + line(3, nan=1) + line(4, loss=None))
     assert [one.is_finite for one in report.iterations] == [True, False, False, True]
 
@@ -161,12 +161,12 @@ DONE = b"[after training is done] datetime: 2026-01-01 \n"
     ],
     ids=["at the end", "before other words", "before a line of another rank", "before another training", "never"],
 )
-def test_what_says_that_it_is_done_and_goes_on_is_not_done(log: bytes, done: bool) -> None:
+def test_done_message_followed_by_iterations_does_not_count(log: bytes, done: bool) -> None:
     assert read_log(log).says_done == done
     assert read_in(log.splitlines(keepends=True)).says_done == done
 
 
-def test_the_first_world_and_the_settings_of_the_last_start_count() -> None:
+def test_first_world_line_and_last_settings_count() -> None:
     dots = "." * (48 - len("hf_token"))
     dump = f"{DUMP_BEGINS.decode()}\n  hf_token {dots} verysecret\n  lr {'.' * 46} 0.1\n".encode()
     lone = WORLD_TODAY.replace(b"world size: 4", b"world size: 1")
@@ -177,7 +177,7 @@ def test_the_first_world_and_the_settings_of_the_last_start_count() -> None:
     assert report.facts.settings["lr"] == "0.2" and "verysecret" not in str(report.facts)
 
 
-def test_shards_of_the_same_weights_are_added_up_and_a_rank_that_speaks_twice_counts_once() -> None:
+def test_parameter_shards_are_added_and_repeated_ranks_count_once() -> None:
     text = b" > number of parameters on (tensor, gtp_weight_remat, pipeline) model parallel rank (0, %d, 0): %d\n"
     log = b"".join(text % pair for pair in ((0, 5), (1, 7), (0, 6)))
     assert read_log(log).facts.parameters == {(0, 0): 13}
@@ -185,13 +185,13 @@ def test_shards_of_the_same_weights_are_added_up_and_a_rank_that_speaks_twice_co
 
 
 @pytest.mark.parametrize("log", [b"", b"\0\xff\xfe" * 100, b"iteration 1/ 8 | nothing |\n" * 3])
-def test_a_log_that_says_nothing_is_no_fault(log: bytes) -> None:
+def test_log_without_facts_is_read(log: bytes) -> None:
     report = read_log(log)
     assert not report.iterations
     assert (report.world, report.last_iteration, report.says_done, report.facts) == (None, None, False, LogFacts())
 
 
-def test_the_log_comes_before_what_the_script_printed_and_either_may_be_missing(tmp_path: Path) -> None:
+def test_log_comes_before_script_output_and_either_may_be_missing(tmp_path: Path) -> None:
     assert list(log_blocks(tmp_path)) == []
     (tmp_path / "batch.txt").write_bytes(b"around it")
     assert list(log_blocks(tmp_path)) == [b"around it"]

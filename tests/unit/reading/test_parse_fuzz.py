@@ -71,7 +71,7 @@ LOGGED = mutated() | st.binary(max_size=500) | st.lists(st.sampled_from(LINES + 
 
 @given(log=LOGGED, cuts=st.lists(st.integers(0, 6000), max_size=8))
 @settings(max_examples=200, deadline=None)
-def test_any_log_is_read_and_in_parts_as_in_whole(log: bytes, cuts: list[int]) -> None:
+def test_any_log_gives_the_same_in_parts_and_as_a_whole(log: bytes, cuts: list[int]) -> None:
     whole = read_log(log)
     assert in_parts(log, iter(sorted(cut for cut in cuts if cut < len(log)))) == whole
     numbers = [line.iteration for line in whole.iterations]
@@ -89,7 +89,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iteration_lines, "_PIECE_BYTES", 350)
 
 
-def test_a_log_of_many_pieces_says_what_it_says_in_one(request: pytest.FixtureRequest) -> None:
+def test_many_small_blocks_give_the_same_as_one(request: pytest.FixtureRequest) -> None:
     @given(log=LOGGED)
     @settings(max_examples=100, deadline=None)
     def read(log: bytes) -> None:
@@ -134,7 +134,7 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("word", ENDLESS, ids=repr)
-def test_a_line_without_end_is_read_all_the_same(word: bytes) -> None:
+def test_very_long_line_is_read_in_bounded_time(word: bytes) -> None:
     """A repetition without a bound takes hours here."""
     for log in (word * (300_000 // len(word)), DUMP_BEGINS + b"\n" + word * (300_000 // len(word)) + LINE * 5):
         read_log(log)
@@ -174,6 +174,6 @@ GROWING: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", GROWING)
-def test_four_times_the_log_is_four_times_the_work(kind: str) -> None:
+def test_work_grows_linearly_with_the_log(kind: str) -> None:
     few, many = (work(GROWING[kind](count)) for count in (500, 2000))
     assert many < 5 * few

@@ -53,19 +53,19 @@ def in_parts(log: bytes, ends: Iterator[int]) -> LogReport:
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
-def test_all_that_a_log_says_is_read(log: Path) -> None:
+def test_content_of_golden_logs(log: Path) -> None:
     assert said(log.read_bytes()) == yaml.safe_load(log.with_suffix(".yaml").read_text())
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 @pytest.mark.parametrize("step", [1, 100, 997])
-def test_a_log_that_is_read_while_it_grows_says_the_same(log: Path, step: int) -> None:
+def test_golden_logs_read_in_parts_give_the_same(log: Path, step: int) -> None:
     text = log.read_bytes()
     ends = (at + 1 for at, byte in enumerate(text) if byte == ord("\n")) if step == 1 else range(step, len(text), step)
     assert in_parts(text, iter(ends)) == read_log(text)
 
 
-def test_each_expectation_is_of_a_log() -> None:
+def test_each_expectation_has_its_log() -> None:
     assert {path.stem for path in FOLDER.glob("*.yaml")} == {log.stem for log in LOGS} and len(LOGS) > 10
 
 

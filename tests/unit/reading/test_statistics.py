@@ -28,24 +28,24 @@ def computed(*elapsed_ms: float, warmup: int = 2, **configuration: Any) -> dict[
     return {metric.name: metric for metric in found}
 
 
-def test_the_first_line_and_the_warm_up_do_not_count() -> None:
+def test_first_line_and_warm_up_do_not_count() -> None:
     assert [line.used for line in with_used(lines(9, 8, 7, 6), 2)] == [False, False, True, True]
     assert [line.used for line in with_used(lines(9, 8, 7, 6), 0)] == [False, True, True, True]
 
 
-def test_an_interval_that_ends_within_the_warm_up_does_not_count_and_one_that_ends_behind_it_does() -> None:
+def test_interval_counts_if_it_ends_after_the_warm_up() -> None:
     every_fifth = with_used(lines(9, 8, 7, first=5, step=5), 10)
     assert [(line.iteration, line.used) for line in every_fifth] == [(5, False), (10, False), (15, True)]
 
 
-def test_a_line_with_a_number_that_is_none_does_not_count() -> None:
+def test_line_with_nan_does_not_count() -> None:
     read = [*lines(9, 8), *lines(7, first=3, loss=math.nan), *lines(6, first=4)]
     found = with_used(read, 0)
     assert [line.used for line in found] == [False, True, False, True]
     assert [line.is_finite for line in found] == [True, True, False, True]
 
 
-def test_a_time_that_no_rate_follows_from_does_not_count() -> None:
+def test_line_without_a_positive_time_does_not_count() -> None:
     assert [line.used for line in with_used(lines(9, 0.0, -1.0, 5), 0)] == [False] * 3 + [True]
     for none in (math.nan, math.inf, -math.inf):  # the ledger stores NULL
         assert [line.used for line in with_used(lines(9, none, 5), 0)] == [False, False, True]
@@ -57,7 +57,7 @@ def waiting(*waits_ms: float | None) -> dict[str, MeasuredMetric]:
     return {metric.name: metric for metric in metrics(with_used(read, 2), job_spec())}
 
 
-def test_the_host_wait_is_the_median_of_the_lines_that_count_and_its_share_is_of_the_median_time() -> None:
+def test_host_wait_is_the_median_of_the_used_lines() -> None:
     found = waiting(190.0, 150.0, 10.0, 20.0, 90.0)
     wait, share = found["host_wait_ms"], found["host_wait_percent"]
     assert (wait.value, wait.unit, wait.spread, wait.count) == (20.0, "ms", 20.0, 3)
@@ -65,7 +65,7 @@ def test_the_host_wait_is_the_median_of_the_lines_that_count_and_its_share_is_of
 
 
 @pytest.mark.parametrize("garbled", [math.nan, math.inf, -1.0, 1e12, None])
-def test_a_host_wait_that_cannot_be_or_was_not_printed_is_left_out(garbled: float | None) -> None:
+def test_implausible_or_missing_host_wait_is_left_out(garbled: float | None) -> None:
     assert waiting(None, None, garbled, 20.0, garbled)["host_wait_ms"] == MeasuredMetric(
         "host_wait_ms", 20.0, "ms", 0.0, 1
     )
@@ -76,7 +76,7 @@ def test_gpus_that_never_waited_have_a_host_wait_of_zero() -> None:
     assert [waiting(9.0, 9.0, 0.0, 0.0)[name].value for name in ("host_wait_ms", "host_wait_percent")] == [0.0, 0.0]
 
 
-def test_tflops_are_those_of_equation_3_computed_by_hand() -> None:
+def test_tflops_match_equation_3_computed_by_hand() -> None:
     # F = 96 B s l h^2 (1 + s/6h + V/16lh), B=4 s=64 l=4 h=256 V=1024
     #   = 96 * 4 * 64 * 4 * 65536 * (1 + 1/24 + 1/16) = 6442450944 * 53/48 = 7113539584
     # in 0.1 s on 4 GPUs
@@ -85,14 +85,14 @@ def test_tflops_are_those_of_equation_3_computed_by_hand() -> None:
     assert (rate.unit, rate.spread, rate.count) == ("TFLOP/s", 0.0, 3)
 
 
-def test_without_recomputation_the_second_forward_pass_is_not_counted() -> None:
+def test_second_forward_pass_counts_only_with_recomputation() -> None:
     # 72 * 4 * 64 * 4 * 65536 * (1 + 1/24 + 1024/(12*4*256)) = 4831838208 * 9/8
     training = {"recompute": "none", "warmup_iterations": 2}
     rate = computed(500, 400, 100, training=training)["tflops_per_gpu"]
     assert rate.value == pytest.approx(4831838208 * 9 / 8 / 0.1 / 4 / 1e12, rel=1e-12)
 
 
-def test_the_median_is_kept_with_half_the_middle_range() -> None:
+def test_spread_is_half_the_interquartile_range() -> None:
     found = computed(999, 999, 100, 104, 102, 110, 1000)
     # of 100 102 104 110 1000 the quartiles are 102 and 110
     assert found["iteration_ms"] == MeasuredMetric("iteration_ms", 104, "ms", 4.0, 5)
@@ -101,13 +101,13 @@ def test_the_median_is_kept_with_half_the_middle_range() -> None:
     assert found["sequences_per_s"].value == pytest.approx(4 / 0.104)
 
 
-def test_the_percentage_of_the_peak_is_given_where_the_peak_is_known() -> None:
+def test_percentage_of_a_known_peak() -> None:
     assert "percent_of_peak" not in computed(9, 9, 100)
     found = computed(9, 9, 100, peak_tflops=2.0)
     assert found["percent_of_peak"].value == pytest.approx(50 * found["tflops_per_gpu"].value)
 
 
-def test_tokens_and_the_rate_of_all_gpus_follow_with_the_spread_of_the_time() -> None:
+def test_rates_have_the_relative_spread_of_the_time() -> None:
     # 4 sequences of 64 tokens in 0.104 s on 4 GPUs; the middle half of 100 102 104 110 1000 spans 4 ms either way
     found = computed(999, 999, 100, 104, 102, 110, 1000)
     assert found["tokens_per_s"].value == pytest.approx(256 / 0.104)
@@ -127,7 +127,7 @@ LLAMA_7B: dict[str, Any] = {
     ("tokens_per_s_per_gpu", "peak_tflops", "published"),
     [(3016, 312, 47.7), (3803, 312, 60.1), (6639, 989.4, 33.1), (8273, 989.4, 41.2)],  # ATC'24's artifact README
 )
-def test_mfu_is_what_atc24_printed_beside_its_throughput(
+def test_mfu_matches_the_value_that_atc24_printed(
     tokens_per_s_per_gpu: float, peak_tflops: float, published: float
 ) -> None:
     elapsed_ms = 16 * 12288 / 4 / tokens_per_s_per_gpu * 1e3
@@ -136,7 +136,7 @@ def test_mfu_is_what_atc24_printed_beside_its_throughput(
     assert found["mfu_percent"].value == pytest.approx(published, abs=0.05)
 
 
-def test_no_share_of_an_unknown_peak_is_given() -> None:
+def test_unknown_peak_gives_no_percentage() -> None:
     shares = {"percent_of_peak", "percent_of_peak_computed", "mfu_percent"}
     assert shares.isdisjoint(computed(9, 9, 100, computes=SKIPS, **LLAMA_7B))
 
@@ -150,7 +150,7 @@ SC21_1_7B: dict[str, Any] = {
 SKIPS = {"causal_attention": True, "skips_last_product": True}
 
 
-def test_beside_equation_3_stand_the_computed_share_and_the_mfu() -> None:
+def test_computed_share_and_mfu_are_metrics() -> None:
     found = computed(9, 9, 786.075, computes=SKIPS, **SC21_1_7B)
     assert found["percent_of_peak"].value == pytest.approx(62.17, abs=0.005)
     # s/6h = 0.14815 and V/16lh = 0.05787: of 96 (1 + 0.14815 + 0.05787) are computed 88 + 96 (0.07407 + 0.05787).
@@ -162,13 +162,13 @@ def test_beside_equation_3_stand_the_computed_share_and_the_mfu() -> None:
     assert found["percent_of_peak_computed"].value == pytest.approx(found["percent_of_peak"].value)
 
 
-def test_a_job_whose_record_does_not_say_what_its_program_computes_has_no_computed_share() -> None:
+def test_job_without_recorded_products_has_no_computed_share() -> None:
     found = computed(9, 9, 786.075, **SC21_1_7B)
     assert "mfu_percent" in found and "percent_of_peak_computed" not in found
 
 
 @pytest.mark.parametrize("elapsed", [(), (5.0,), (5.0, 5.0)])
-def test_no_metric_is_made_of_nothing(elapsed: tuple[float, ...]) -> None:
+def test_no_used_lines_give_no_metrics(elapsed: tuple[float, ...]) -> None:
     assert computed(*elapsed) == {}
 
 
@@ -176,7 +176,7 @@ PRINTED = st.floats(-1e9, 1e12).map(lambda ms: round(ms, 1)) | st.sampled_from([
 
 
 @given(st.lists(PRINTED, max_size=12), st.integers(0, 12))
-def test_whatever_times_a_log_has_every_metric_is_a_number(elapsed: list[float], warmup: int) -> None:
+def test_metrics_of_any_times_are_finite(elapsed: list[float], warmup: int) -> None:
     for metric in computed(*elapsed, warmup=warmup).values():
         assert metric.value > 0
         json.dumps([metric.value, metric.spread], allow_nan=False)
@@ -193,21 +193,21 @@ def test_whatever_times_a_log_has_every_metric_is_a_number(elapsed: list[float],
         ((101, 110, 120, 130), (120, 130)),  # the same after a restart from a checkpoint
     ],
 )
-def test_the_interval_after_an_extra_first_line_still_holds_the_start_up(
+def test_interval_after_an_extra_first_line_contains_the_start_up(
     printed: tuple[int, ...], used: tuple[int, ...]
 ) -> None:
     read = [IterationLine(iteration, 9.0, 6.9, 1.0) for iteration in printed]
     assert tuple(line.iteration for line in with_used(read, 0) if line.used) == used
 
 
-def test_what_else_a_line_says_is_kept_with_it() -> None:
+def test_other_values_of_a_line_are_kept() -> None:
     line = IterationLine(1, 9.0, 6.9, 1.0, True, 8192.0, 2, 3, 104.4, 3016.0, 366.6)
     (kept,) = with_used([line], 0)
     assert (kept.loss_scale, kept.skipped, kept.nan) == (8192.0, 2, 3)
     assert (kept.reported_tflops_per_gpu, kept.reported_tokens_per_s_per_gpu, kept.power_w) == (104.4, 3016.0, 366.6)
 
 
-def test_what_the_program_reports_stands_beside_our_own_rate_and_changes_it_nowhere() -> None:
+def test_reported_rates_do_not_change_computed_rates() -> None:
     printed = (1.0, 98.0, math.nan, -5.0, 100.0, 104.0)
     read = [
         IterationLine(number, 100.0, 6.9, 1.0, reported_tflops_per_gpu=rate, power_w=300.0)
@@ -225,7 +225,7 @@ def with_facts(facts: LogFacts, **configuration: Any) -> dict[str, MeasuredMetri
     return {metric.name: metric for metric in found}
 
 
-def test_memory_is_what_the_log_counts_in_bytes_and_what_was_not_printed_is_not_there() -> None:
+def test_memory_metrics_are_in_bytes_if_printed() -> None:
     facts = LogFacts(
         max_allocated_bytes=72762730496,
         max_reserved_bytes=74000000000,
@@ -249,7 +249,7 @@ LAYER = 12 * 2304**2 + 13 * 2304
 STAGES = (6 * LAYER + (51200 + 2048) * 2304, 6 * LAYER, 6 * LAYER, 6 * LAYER + 51200 * 2304 + 2 * 2304)
 
 
-def test_parameters_are_the_ranks_together_with_a_shared_embedding_counted_once() -> None:
+def test_parameters_are_summed_with_a_shared_embedding_counted_once() -> None:
     whole = 24 * LAYER + (51200 + 2048) * 2304 + 2 * 2304
     facts = LogFacts(padded_vocab=51200, parameters={(0, stage): count for stage, count in enumerate(STAGES)})
     assert with_facts(facts, **SMALL)["parameters_billion"].value == pytest.approx(whole / 1e9, rel=1e-12)
@@ -260,7 +260,7 @@ def test_parameters_are_the_ranks_together_with_a_shared_embedding_counted_once(
     assert with_facts(LogFacts(parameters={(0, 0): whole}), **one)["parameters_billion"].value == whole / 1e9
 
 
-def test_parameters_that_only_some_ranks_printed_are_no_number() -> None:
+def test_incomplete_parameters_give_no_metric() -> None:
     facts = LogFacts(parameters={(0, stage): count for stage, count in enumerate(STAGES[:3])})
     assert "parameters_billion" not in with_facts(facts, **SMALL)
     experts = {**SMALL, "layout": {**SMALL["layout"], "expert_parallel": 2}}

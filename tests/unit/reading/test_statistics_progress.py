@@ -28,16 +28,16 @@ def read(text: bytes, iterations: int = 100) -> Progress:
     return found
 
 
-def test_a_log_without_an_interval_says_nothing() -> None:
+def test_log_without_an_iteration_has_no_progress() -> None:
     for text in (b"", b"compiling kernels\n", log(100)[:80]):
         assert progress(text, 100, job_spec()) is None
 
 
-def test_the_first_interval_says_how_far_and_not_how_fast() -> None:
+def test_first_interval_gives_the_iteration_and_no_pace() -> None:
     assert read(log(9000)) == Progress(1, None, None, None)
 
 
-def test_the_pace_is_the_median_of_the_last_five_and_what_is_left_follows_from_it() -> None:
+def test_pace_is_the_median_of_the_last_five_lines() -> None:
     found = read(log(9000, 700, 700, 700, 100, 100, 130, 100, 400))
     assert (found.iteration, found.iteration_ms) == (9, 100)
     assert found.left_s == pytest.approx((100 - 9) * 0.1)
@@ -45,32 +45,32 @@ def test_the_pace_is_the_median_of_the_last_five_and_what_is_left_follows_from_i
     assert found.tflops_per_gpu == pytest.approx(7113539584 / 0.1 / 4 / 1e12, rel=1e-12)
 
 
-def test_intervals_of_several_iterations_count_by_iteration() -> None:
+def test_pace_is_per_iteration_for_longer_intervals() -> None:
     text = b"".join(log(ms, first=at) for at, ms in ((10, 500), (20, 200), (30, 200)))
     assert read(text).left_s == pytest.approx(70 * 0.2)
 
 
-def test_what_was_started_again_in_the_same_log_counts_from_where_it_began() -> None:
+def test_progress_counts_from_the_last_restart() -> None:
     found = read(log(9000, 100, 100, 100) + log(5000, 200, first=2))
     assert (found.iteration, found.iteration_ms) == (3, 200) and found.left_s == pytest.approx(97 * 0.2)
     assert read(log(9000, 100, 100) + log(5000)) == Progress(1, None, None, None)
 
 
-def test_a_line_that_two_ranks_print_counts_once() -> None:
+def test_line_printed_by_two_ranks_counts_once() -> None:
     assert read(log(9000) * 2) == Progress(1, None, None, None)
     assert read(log(9000) + 2 * log(100, first=2)).iteration_ms == 100
 
 
-def test_more_iterations_than_planned_leave_nothing_and_no_negative_time() -> None:
+def test_remaining_time_is_never_negative() -> None:
     assert read(log(9000, 100, 100), iterations=2).left_s == 0
 
 
-def test_numbers_that_are_none_give_no_pace() -> None:
+def test_nan_gives_no_pace() -> None:
     assert read(log(9000, 100, 100, loss="nan")) == Progress(3, None, None, None)
 
 
 @given(st.integers(min_value=0, max_value=3 * TAIL_BYTES))
-def test_a_tail_that_begins_anywhere_says_the_same_as_the_whole_log(cut: int) -> None:
+def test_any_tail_gives_the_progress_of_the_whole_log(cut: int) -> None:
     whole = _LONG
     tail = whole[-max(cut, 5000) :]
     assert read(tail, 400) == read(whole, 400)

@@ -73,12 +73,12 @@ def reason(report: LogReport = GOOD, ending: Ending = WELL, find: Callable[[], C
     return found.reason
 
 
-def test_a_job_that_ended_well_as_planned_with_every_number_is_verified_unsearched() -> None:
+def test_complete_job_is_verified_without_searching_for_errors() -> None:
     assert judge(GOOD, PLANNED, WELL, never) == Judgement("verified", None, None, None)
     assert judge(GOOD, PLANNED, replace(WELL, exit_code=None), never) == Judgement("verified", None, None, None)
 
 
-def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() -> None:
+def test_job_without_proof_of_its_image_is_not_verified() -> None:
     outside = "0 of 2 nodes ran it inside torch:1"
     assert reason(ending=replace(WELL, outside_image=outside)) == outside
     failed = reason(ending=Ending(ENDED, "FAILED", 97, None, outside))
@@ -92,7 +92,7 @@ def test_a_job_that_cannot_prove_that_it_ran_inside_its_image_is_not_verified() 
     ("kind", "nodes_inside", "failure", "adds_proof"),
     [("container", 0, "image", False), ("error", 1, "program", False), ("error", 0, "configuration", True)],
 )
-def test_the_line_that_decided_is_named_where_a_container_or_its_program_failed(
+def test_deciding_line_of_container_and_program_failures(
     kind: str, nodes_inside: int, failure: str, adds_proof: bool
 ) -> None:
     outside = f"{nodes_inside} of 2 nodes ran it inside torch:1"
@@ -104,7 +104,7 @@ def test_the_line_that_decided_is_named_where_a_container_or_its_program_failed(
 
 
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
-def test_a_job_under_way_has_no_verdict(phase: str) -> None:
+def test_running_job_has_no_verdict(phase: str) -> None:
     assert judge(GOOD, PLANNED, replace(WELL, phase=phase), never) is None
     assert judge(log_of(world=None), PLANNED, replace(WELL, phase=phase), never) is None
 
@@ -119,11 +119,11 @@ def test_a_job_under_way_has_no_verdict(phase: str) -> None:
         (Ending(ENDED, "A_NEW_WORD", 0, None), "A_NEW_WORD"),
     ],
 )
-def test_a_job_that_did_not_end_well_is_failed_whatever_its_log_says(ending: Ending, expected: str) -> None:
+def test_job_with_a_failed_state_is_failed(ending: Ending, expected: str) -> None:
     assert reason(ending=ending) == expected
 
 
-def test_a_job_that_reached_its_limit_has_a_result_if_its_training_was_done_or_enough_of_it_measured() -> None:
+def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
     line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
     assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit after its training was done")
     for upto in (4, 6):
@@ -136,7 +136,7 @@ def test_a_job_that_reached_its_limit_has_a_result_if_its_training_was_done_or_e
     )
 
 
-def test_a_job_that_reached_its_limit_before_enough_was_measured_or_not_as_planned_has_none() -> None:
+def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() -> None:
     too_few = PLANNED.warmup_iterations + ENOUGH_INTERVALS - 1
     report = log_of(EIGHT[:too_few], done=False)
     assert reason(report, LIMIT) == "TIMEOUT with exit code 124 (the time limit); the log ends at iteration 3 of 8"
@@ -163,19 +163,19 @@ def test_a_job_that_reached_its_limit_before_enough_was_measured_or_not_as_plann
         ("time limit", None),
     ],
 )
-def test_ranks_that_wait_until_the_limit_for_one_that_failed_are_no_result(kind: str, failure: Failure | None) -> None:
+def test_ranks_that_wait_for_a_failed_rank_until_the_limit_fail(kind: str, failure: Failure | None) -> None:
     found = judged(log_of(EIGHT[:6], done=False), LIMIT, says(kind, "x", 3))
     assert (found.verdict, found.failure) == (("failed", failure) if failure else ("verified", None))
     done = judged(GOOD, LIMIT, says(kind, "x", 3))
     assert done.verdict == "verified", "what a rank says of others at the end of a training that is done"
 
 
-def test_a_job_that_ended_well_and_lacks_its_last_iteration_is_none_however_much_was_measured() -> None:
+def test_completed_job_without_its_last_iteration_fails() -> None:
     assert reason(log_of(EIGHT[:7])) == "the log ends at iteration 7 of 8"
     assert judged(log_of(EIGHT[:7])).failure is Failure.INCOMPLETE
 
 
-def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
+def test_cause_in_the_log_replaces_the_reason_of_the_scheduler() -> None:
     found = judged(ending=Ending(ENDED, "FAILED", 1, "NonZeroExitCode"), find=says("error", "ValueError: x", 3))
     assert found.reason == "FAILED with exit code 1 (error: ValueError: x)"
     assert (found.failure, found.cause) == (Failure.PROGRAM, Cause("error", "ValueError: x", 3))
@@ -183,7 +183,7 @@ def test_the_logs_cause_tells_more_than_the_schedulers_word() -> None:
     assert (lost.reason, lost.failure, lost.cause) == ("NODE_FAIL (n8 is gone)", Failure.NODE_FAIL, None)
 
 
-def test_of_a_cancelled_job_it_is_said_who_ended_it_and_not_what_the_signal_did() -> None:
+def test_cancelled_job_reports_who_cancelled_it() -> None:
     found = judged(EMPTY, Ending(ENDED, "CANCELLED", 15, "by repro"), says("NCCL error", "x", 3))
     assert found.reason == "CANCELLED with exit code 15 (by repro); the log has no iteration"
     assert (found.failure, found.cause) == (Failure.CANCELLED, None)
@@ -200,15 +200,13 @@ RAN = Cause("what ran", "using world size: 1, data-parallel size: 1", 0)
         (replace(WORLD, pipeline_parallel=4), "ran with pipeline-parallel size 4, not 2"),
     ],
 )
-def test_a_job_that_ran_otherwise_than_planned_is_failed_and_the_line_that_says_so_shown(
-    world: WorldLine, expected: str
-) -> None:
+def test_job_with_another_configuration_fails_with_its_line(world: WorldLine, expected: str) -> None:
     found = judged(log_of(world=world), find=lambda: RAN)
     assert (found.verdict, found.reason, found.failure) == ("failed", expected, Failure.CONFIGURATION)
     assert found.cause == RAN
 
 
-def test_every_mismatch_is_named_at_once_and_a_line_that_says_none_of_it_is_not_shown() -> None:
+def test_every_mismatch_is_in_the_reason() -> None:
     facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
     report = LogReport(IterationLines.of(EIGHT, 8), facts)
     found = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
@@ -216,7 +214,7 @@ def test_every_mismatch_is_named_at_once_and_a_line_that_says_none_of_it_is_not_
     assert (found.failure, found.cause) == (Failure.CONFIGURATION, None)
 
 
-def test_another_checkout_than_planned_is_a_mismatch_where_both_are_known() -> None:
+def test_other_checkout_is_a_mismatch() -> None:
     planned = replace(PLANNED, commit="6985e58938d40ad91ac07b0fddcfad8132e1447e")
     other = replace(WELL, commit="d98e8a64ddf34856e74b24714e3bedb2f5a39553")
     assert judged(ending=other, expected=planned).reason == "ran commit d98e8a64ddf3, not 6985e58938d4"
@@ -224,7 +222,7 @@ def test_another_checkout_than_planned_is_a_mismatch_where_both_are_known() -> N
     assert judged(ending=replace(WELL, commit=planned.commit), expected=planned).verdict == "verified"
 
 
-def test_memory_that_ran_out_of_another_layout_is_not_the_published_end() -> None:
+def test_out_of_memory_in_another_layout_is_not_the_published_outcome() -> None:
     found = judged(log_of((), replace(WORLD, pipeline_parallel=1)), FAILED, NO_MEMORY)
     assert found.failure is Failure.CONFIGURATION
     assert found.reason == (
@@ -233,20 +231,20 @@ def test_memory_that_ran_out_of_another_layout_is_not_the_published_end() -> Non
     )
 
 
-def test_a_log_with_iterations_must_say_what_world_size_it_ran_with() -> None:
+def test_log_with_iterations_needs_a_world_size() -> None:
     found = judged(log_of(world=None))
     assert (found.reason, found.failure) == ("the log has no world size", Failure.INCOMPLETE)
     told = LogFacts(settings={"world_size": "4"}, says_done=True, last_iteration=8)
     assert judged(LogReport(IterationLines.of(EIGHT, 8), told)).verdict == "verified"
 
 
-def test_success_without_a_single_iteration_is_no_success() -> None:
+def test_completed_job_without_iterations_fails() -> None:
     assert reason(log_of(())) == "the log has no iteration"
     assert reason(EMPTY) == "the log has no iteration"
 
 
 @pytest.mark.parametrize("bad", [{"loss": math.nan}, {"grad_norm": math.inf}, {"nan": 1}])
-def test_a_number_that_is_none_is_no_success_and_its_line_is_shown(bad: dict[str, float]) -> None:
+def test_nan_fails_a_completed_job_with_its_line(bad: dict[str, float]) -> None:
     broken = replace(EIGHT[1], **bad)  # type: ignore[arg-type]
     shown = Cause("not a number", "iteration        2/       8 | lm loss: nan |", 3)
     found = judged(log_of((EIGHT[0], broken, *EIGHT[2:])), find=says("error", "srun: x", None, shown))
@@ -254,12 +252,12 @@ def test_a_number_that_is_none_is_no_success_and_its_line_is_shown(bad: dict[str
     assert found.cause == shown
 
 
-def test_skipped_iterations_are_no_fault_as_fp16_begins_with_some() -> None:
+def test_skipped_iterations_are_no_fault() -> None:
     report = log_of(tuple(replace(line, skipped=1) for line in EIGHT))
     assert judge(report, PLANNED, WELL, never) == Judgement("verified", None)
 
 
-def test_every_reason_is_given_the_first_cause_first() -> None:
+def test_reasons_begin_with_the_first_cause() -> None:
     report = log_of(EIGHT[:1], replace(WORLD, world_size=1), done=False)
     assert reason(report, FAILED, says("error", "it broke")) == (
         "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; the log ends at iteration 1 of 8"
@@ -273,7 +271,7 @@ GPU = "out of memory on the GPU (rank 3, tried to allocate 2.00 GiB)"
     ("ending", "expected"),
     [(FAILED, "FAILED with exit code 1"), (replace(LIMIT, exit_code=None), "TIMEOUT"), (WELL, None)],
 )
-def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(ending: Ending, expected: str | None) -> None:
+def test_out_of_memory_is_the_first_reason(ending: Ending, expected: str | None) -> None:
     said = "; ".join(filter(None, [GPU, expected, "the log has no iteration"]))
     found = judged(log_of(()), ending, NO_MEMORY)
     assert (found.reason, found.failure, found.cause) == (said, Failure.GPU_OOM, NO_MEMORY())
@@ -291,7 +289,7 @@ def test_memory_that_ran_out_is_the_first_reason_whatever_came_of_it(ending: End
         ("Cuda failure 2 'out of memory'", 3, "rank 3)"),
     ],
 )
-def test_the_reason_says_which_rank_and_how_much_it_asked_for(line: str, rank: int | None, expected: str) -> None:
+def test_memory_reason_has_rank_and_requested_size(line: str, rank: int | None, expected: str) -> None:
     assert reason(EMPTY, FAILED, says("out of GPU memory", line, rank)).startswith(
         f"out of memory on the GPU ({expected}"
     )
@@ -308,19 +306,19 @@ IN_USE = (
 @pytest.mark.parametrize(
     ("line", "of"), [(IN_USE, "rank 0, others had 100.0 of its 139.8 GiB, tried to"), ("x", "rank")]
 )
-def test_memory_that_others_had_is_said_and_never_taken_for_the_case_s_own_want(line: str, of: str) -> None:
+def test_memory_used_by_others_is_not_the_published_outcome(line: str, of: str) -> None:
     found = judged(log_of(()), FAILED, says("GPU in use", line, 0))
     assert found.reason is not None and found.reason.startswith(f"a GPU was in use by another process ({of}")
     assert found.failure is Failure.GPU_IN_USE and found.cause is not None and found.cause.line == line
     assert not found.reason.startswith(OUT_OF_MEMORY), "what an expected end is known by"
 
 
-def test_a_job_that_ran_to_its_end_is_verified_though_memory_was_short_at_times() -> None:
+def test_complete_job_is_verified_after_a_temporary_memory_shortage() -> None:
     assert judge(GOOD, PLANNED, WELL, NO_MEMORY) == Judgement("verified", None)
     assert "out of memory" not in reason(log_of((*EIGHT[:7], replace(EIGHT[7], nan=1))), find=NO_MEMORY)
 
 
-def test_only_the_class_gpu_oom_is_the_published_end_of_a_case() -> None:
+def test_only_gpu_oom_is_the_published_outcome() -> None:
     case = next(case for case in expand(shipped("figure-17"), "paper") if case.expected is not None)
     assert ran_out_of_memory("gpu-oom") and fails_as_published(case, "gpu-oom")
     assert not fails_as_published(replace(case, expected=None), "gpu-oom")
@@ -375,7 +373,7 @@ ONE = log(1).replace("size: 4,", "size: 1,").replace("parallel size: 2", "parall
         ("", "FAILED", "failed", "program", None, None),
     ],
 )
-def test_of_whole_logs_the_verdict_the_class_the_line_and_the_rank_are_told(
+def test_verdict_class_line_and_rank_of_whole_logs(
     text: str, state: str, verdict: str, failure: str | None, line: str | None, rank: int | None
 ) -> None:
     def find() -> Cause | None:
@@ -400,7 +398,7 @@ def row(tmp_path: Path) -> JobRow:
     return replace(a_row(tmp_path), folder=str(tmp_path), exit_code=0, verdict=None, iteration=None)
 
 
-def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path: Path) -> None:
+def test_attempt_out_of_memory_has_class_gpu_oom(row: JobRow, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
     found = measure(replace(row, state="FAILED", exit_code=1))
     assert found.verdict_reason == (
@@ -411,7 +409,7 @@ def test_an_attempt_without_memory_is_known_by_its_verdict(row: JobRow, tmp_path
     assert ran_out_of_memory(found.failure)
 
 
-def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tmp_path: Path) -> None:
+def test_job_with_only_warm_up_iterations_fails(row: JobRow, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(log(8))
     training = {"recompute": "full", "warmup_iterations": 8}
     measured = measure(replace(row, spec=job_spec(training=training)))
@@ -419,7 +417,7 @@ def test_a_job_all_of_whose_iterations_are_warm_up_is_no_success(row: JobRow, tm
 
 
 @pytest.mark.parametrize("none", ["nan", "inf", "-inf", "1e999"])
-def test_numbers_that_are_none_fail_a_job(row: JobRow, tmp_path: Path, none: str) -> None:
+def test_nan_fails_a_job(row: JobRow, tmp_path: Path, none: str) -> None:
     (tmp_path / "log.txt").write_text(log(8).replace("6.9E+00", none).replace("(ms): 104.0", f"(ms): {none}"))
     measured = measure(row)
     assert (measured.verdict, measured.verdict_reason) == ("failed", "NaN or infinite numbers at iteration 1")
@@ -434,7 +432,7 @@ def test_numbers_that_are_none_fail_a_job(row: JobRow, tmp_path: Path, none: str
         (None, "failed", "its end record does not prove that it ran inside torch:1"),
     ],
 )
-def test_the_proof_is_read_from_the_jobs_own_end_record(
+def test_proof_of_the_image_is_read_from_the_end_record(
     row: JobRow, tmp_path: Path, lines: list[str] | None, verdict: str, why: str | None
 ) -> None:
     (tmp_path / "log.txt").write_text(log(8))
@@ -445,6 +443,6 @@ def test_the_proof_is_read_from_the_jobs_own_end_record(
     assert (measured.verdict, measured.verdict_reason) == (verdict, why)
 
 
-def test_what_is_expected_of_a_row_is_what_the_ledger_has(row: JobRow) -> None:
+def test_expected_configuration_comes_from_the_ledger(row: JobRow) -> None:
     expected = expected_of(row)
     assert (expected.gpus, expected.iterations, expected.warmup_iterations) == (4, 8, 2)
