@@ -1,4 +1,4 @@
-"""A private PostgreSQL server from Debian's packages: its own folder, its own Unix socket, no port, no fsync."""
+"""Private PostgreSQL server from Debian's packages: its own folder, its own Unix socket, no port, no fsync."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.slurm.host import ClusterUnavailable, end_processes, install_packages
 
 _USER = "postgres"
 _PACKAGES = ("postgresql",)
-# Nothing outlives the tests, so nothing has to reach a disk: what a killed server wrote, the kernel has.
+# No fsync: no data must outlive the tests, and the kernel keeps what a killed server wrote.
 _OPTIONS = {"listen_addresses": "", "fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
 _LONGEST_FOLDER = 80
 """Characters: a Unix socket's whole path is limited to 107."""
 
 
 class PostgresqlUnavailable(Exception):
-    """No PostgreSQL server can be had on this machine; the message is the reason, one line."""
+    """No PostgreSQL server is available on this machine. The message is the reason, in one line."""
 
 
 @dataclass
 class PostgresqlServer:
-    """One server in one folder, which must be new."""
+    """A server in a new folder."""
 
     folder: Path
     _names: itertools.count[int] = field(default_factory=itertools.count)
 
     def up(self) -> None:
-        """Install what is missing, make the server and start it; raises PostgresqlUnavailable with the reason."""
+        """Install missing packages, create the server and start it. PostgresqlUnavailable has the reason."""
         if len(str(self.folder)) > _LONGEST_FOLDER:
             raise PostgresqlUnavailable(f"the folder's name is longer than {_LONGEST_FOLDER} characters: {self.folder}")
         try:
@@ -51,28 +51,28 @@ class PostgresqlServer:
             raise PostgresqlUnavailable(str(reason)) from None
 
     def start(self) -> None:
-        """Start it, after a kill too, and return once it answers."""
+        """Start the server, also after a kill, and wait until it answers."""
         self._run("pg_ctl", "start", "-w", "-l", str(self.folder / "log"))
 
     def stop(self) -> None:
-        """As an administrator stops it: connections are ended, nothing is lost."""
+        """Stop the server as an administrator does: connections are ended, no data are lost."""
         self._run("pg_ctl", "stop", "-w", "-m", "fast")
 
     def kill(self) -> None:
-        """End it and all it started as a power failure would."""
+        """Kill the server and its processes, as a power failure does."""
         server = self._pid()
         assert server is not None, "the server does not run"
-        # Stopped first: it would start new ones for those that are killed.
+        # Stop the server first, because it would replace killed processes.
         os.kill(server, signal.SIGSTOP)
         started = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
         theirs = [pid for pid in started if parent_of(pid)[0] == server]
         end_processes([server, *theirs])
-        # Where nobody collects orphans at once, a dead server's number still counts as a running one's.
+        # Without a process that collects orphans, the id of a dead server still looks alive.
         for lock in (self._data / "postmaster.pid", *self.folder.glob(".s.PGSQL.*.lock")):
             lock.unlink()
 
     def down(self) -> None:
-        """End it if it runs; never raises."""
+        """Stop a running server. Never raise."""
         server = self._pid()
         if server is not None:
             with suppress(ClusterUnavailable):
@@ -81,7 +81,7 @@ class PostgresqlServer:
 
     @contextmanager
     def new_database(self) -> Iterator[sa.URL]:
-        """An empty database, as a URL; dropped at the end, whoever still uses it."""
+        """Yield the URL of an empty database. Drop the database at the end, also with open connections."""
         name = f"ledger_{next(self._names)}"
         self._administer(f"create database {name} template template0")
         yield self.url(name)
@@ -107,14 +107,14 @@ class PostgresqlServer:
         return pid if is_alive(pid) else None
 
     def _run(self, program: str, *words: str) -> None:
-        """Run one of the server's programs, as the user that owns the server."""
+        """Run a program of the server as the user that owns the server."""
         as_user = ("runuser", "-u", _USER, "--") if os.geteuid() == 0 else ()
         env = {**os.environ, "PGDATA": str(self._data), "LC_ALL": "C"}
         run([*as_user, _program(program), *words], env=env, timeout_s=120)
 
 
 def _program(name: str) -> str:
-    """Debian keeps the server's own programs out of PATH, one folder for each version."""
+    """Return the path of a program. Debian keeps them out of PATH, in one folder per version."""
     versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
     return str(versions[-1]) if versions else name
 

@@ -1,4 +1,4 @@
-"""The accounting half of the cluster: its own MariaDB, slurmdbd, and the accounts, users and QOS in it."""
+"""Accounting of the test cluster: MariaDB, slurmdbd, and accounts, users and QOS."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SERVER_OPTIONS = (
     "--innodb-flush-log-at-trx-commit=0",
 )
 
-# After slurmctld: it is slurmctld that registers the gres/gpu TRES which an account's limit names.
+# After slurmctld, which registers the gres/gpu TRES that an account's limit names.
 _ACCOUNTS = (
     "add account research Description=research Organization=org",
     "add account small Description=small Organization=org MaxJobs=2 GrpTRES=gres/gpu=16",
@@ -45,17 +45,17 @@ _ACCOUNTS = (
 
 
 def database(folder: Path) -> Daemon:
-    """The MariaDB server of the cluster in this folder."""
+    """Return the MariaDB server of the cluster in this folder."""
     return Daemon("mariadbd", folder / "pid/mariadbd.pid")
 
 
 def slurmdbd(folder: Path) -> Daemon:
-    """The slurmdbd of the cluster in this folder."""
+    """Return the slurmdbd of the cluster in this folder."""
     return Daemon("slurmdbd", folder / "pid/slurmdbd.pid")
 
 
 def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
-    """Start the database, made on first use; returns once slurmdbd's user exists in it."""
+    """Start the database and create it on first use. Return when slurmdbd's user exists in it."""
     if database(folder).pid() is not None:
         return
     data, sockets, log = folder / "mysql", folder / "mysqlrun", folder / "log/mariadbd.log"
@@ -65,7 +65,7 @@ def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
             shutil.chown(owned, "mysql", "mysql")
     if not (data / "mysql").is_dir():
         install = ["mariadb-install-db", *_INSTALL_OPTIONS, *database_options(folder, shape), f"--datadir={data}"]
-        # --force: whatever the machine is called, and whether or not that name has an address.
+        # --force: works with any host name, also one without an address.
         run([*install, "--force"], env=env, timeout_s=120)
     places = (f"--datadir={data}", f"--socket={sockets}/my.sock", f"--port={shape.database_port}")
     with log.open("ab") as output:
@@ -84,7 +84,7 @@ def start_database(folder: Path, shape: Shape, env: dict[str, str]) -> None:
 
 
 def database_options(folder: Path, shape: Shape) -> tuple[str, ...]:
-    """Whom MariaDB runs as and, where it is carried along, its files and that no kernel need know asynchronous I/O."""
+    """Return MariaDB's options: its user, the paths of unpacked files, and no asynchronous I/O."""
     if not shape.carried:
         return ("--user=mysql",)
     tree = programs_folder(folder)
@@ -94,7 +94,7 @@ def database_options(folder: Path, shape: Shape) -> tuple[str, ...]:
 
 
 def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
-    """Start slurmdbd and wait until it knows the cluster."""
+    """Start slurmdbd and wait until it lists the cluster."""
     if slurmdbd(folder).pid() is None:
         conf = folder / "etc/slurmdbd.conf"
         conf.touch(mode=0o600)
@@ -108,7 +108,9 @@ def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
 
 
 def make_accounts(env: dict[str, str]) -> None:
-    """Accounts research and small; QOS normal, low, high (preempts) and limited (2 nodes, 3 jobs, refused beyond)."""
+    """Create accounts research and small, and QOS normal, low, high (preempts) and limited (2 nodes, 3 jobs, then
+    refused).
+    """
 
     def gpus_are_counted() -> bool:
         return "gres|gpu" in run(["sacctmgr", "-n", "-P", "show", "tres", "format=type,name"], env=env).stdout.split()
@@ -117,7 +119,7 @@ def make_accounts(env: dict[str, str]) -> None:
         return
     wait_until(gpus_are_counted, seconds=20, what="slurmctld registers its GPUs with slurmdbd")
     for line in _ACCOUNTS:
-        # A second start after an interrupted first one finds some of them there: sacctmgr then says so and fails.
+        # After an interrupted first start some of them exist, and sacctmgr fails with that message.
         with contextlib.suppress(ClusterUnavailable):
             run(["sacctmgr", "-i", "-Q", *line.split()], env=env)
     if not run(["sacctmgr", "-n", "-P", "show", "user", OTHER_USER], env=env).stdout.strip():

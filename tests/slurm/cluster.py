@@ -1,11 +1,11 @@
-"""A real Slurm on one Debian or Ubuntu machine, as root, without systemd and cgroups.
+"""Real Slurm on one Debian or Ubuntu machine, as root, without systemd and cgroups.
 
 By hand:
     python -m tests.slurm.cluster up DIR [--nodes N] [--gpus N] [--no-accounting]   # prints `export SLURM_CONF=...`
     python -m tests.slurm.cluster down DIR
 
-Without packages, without a network and with the machine's own GPUs: portable.py.
-Everything it makes lies in DIR, except lines of /etc/hosts that name the nodes and are marked with DIR.
+portable.py runs it without packages and network, with the machine's own GPUs. All files are in DIR, except lines of
+/etc/hosts that name the nodes and are marked with DIR.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LONGEST_FOLDER = 80
 
 @dataclass
 class SlurmCluster:
-    """One cluster in one folder; `up` and `down` may be called any number of times, from any process."""
+    """A cluster in one folder. `up` and `down` can be called repeatedly, from any process."""
 
     folder: Path
     shape: Shape = field(default_factory=Shape)
@@ -72,21 +72,21 @@ class SlurmCluster:
         return self.shape.node_names
 
     def environment(self) -> dict[str, str]:
-        """The variables that point Slurm's commands at this cluster."""
+        """Return the variables that make Slurm's commands use this cluster."""
         tree = programs_folder(self.folder)
         path = {"PATH": f"{tree}/bin:{tree}/sbin:{os.environ.get('PATH', os.defpath)}"} if self.shape.carried else {}
         return {"SLURM_CONF": str(self.conf), **path}
 
     def run(self, *argv: str, timeout_s: float = 600.0) -> str:
-        """Run a Slurm command on this cluster; its stdout, stripped. Raises ClusterUnavailable when it fails."""
+        """Run a Slurm command on this cluster and return its stripped stdout. ClusterUnavailable if it fails."""
         return run(argv, env=self._env(), timeout_s=timeout_s).stdout.strip()
 
     # ---- up and down -----------------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """Install, configure and start what is not running yet; returns when every node is idle or at work.
+        """Install, configure and start what does not run yet. Return when every node is idle or busy.
 
-        Raises ClusterUnavailable, with the reason in one line, where that cannot be.
+        Raise ClusterUnavailable with a reason of one line if this fails.
         """
         (require_root if self.shape.carried else require_root_on_debian)()
         if len(str(self.folder)) > _LONGEST_FOLDER:
@@ -108,7 +108,7 @@ class SlurmCluster:
         self._start_nodes(self.node_names)
 
     def down(self) -> None:
-        """End every process of this cluster and remove its lines from /etc/hosts; the folder stays."""
+        """End every process of this cluster and remove its lines from /etc/hosts. The folder remains."""
         self._end_jobs()
         for name in self.node_names:
             self._node(name).kill()
@@ -123,13 +123,14 @@ class SlurmCluster:
 
     @property
     def pyxis_records(self) -> list[dict[str, Any]]:
-        """What the stand-in for pyxis was told, one item for each containerised step and node."""
+        """Return the records of the pyxis stand-in: one per step in a container and node."""
         return pyxis_records(self.folder)
 
     @contextlib.contextmanager
     def pyxis(self, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> Iterator[None]:
-        """Inside the block the cluster has this pyxis; sbatch and salloc know its options where sbatch_support, and no
-        image can be read on `broken_node`.
+        """Give the cluster this pyxis inside the block.
+
+        `sbatch_support`: sbatch and salloc have its options, too. No image can be read on `broken_node`.
         """
         conf = self.folder / "etc/plugstack.conf"
         before = conf.read_text()
@@ -140,24 +141,24 @@ class SlurmCluster:
         finally:
             conf.write_text(before)
 
-    # ---- breaking it -----------------------------------------------------------------------------------------
+    # ---- faults ------------------------------------------------------------------------------------------------
 
     def kill_node(self, name: str) -> None:
-        """The node loses its power: its slurmd and everything that ran on it are gone at once.
+        """Kill slurmd and all processes of the node, as a power failure does.
 
-        slurmctld finds out after SlurmdTimeout, about 30 s later; `start_node` brings the node back.
+        slurmctld notices it after SlurmdTimeout, about 30 s later. `start_node` starts the node again.
         """
         self._node(name).kill()
         end_processes(self._processes_of(name))
 
     def start_node(self, name: str) -> None:
-        """Start the slurmd of a node that was killed, and wait until Slurm uses the node again."""
+        """Start the slurmd of a killed node, and wait until Slurm uses the node again."""
         self._start_nodes([name])
 
     def set_node(self, name: str, state: str, reason: str = "test") -> None:
-        """`scontrol update` the node: drain, down (its jobs end in NODE_FAIL at once), resume, ...
+        """Run `scontrol update` for the node: drain, down (its jobs end in NODE_FAIL at once), resume, ...
 
-        A live node that was set down may come back by itself; resuming it then is no error.
+        A running node that was set down may come back by itself. Resuming it then is no error.
         """
         try:
             self.run("scontrol", "update", f"nodename={name}", f"state={state}", f"reason={reason}")
@@ -166,7 +167,7 @@ class SlurmCluster:
                 raise
 
     def stop_controller(self) -> None:
-        """Stop slurmctld; jobs run on, commands answer "Unable to contact slurm controller" after 9 s."""
+        """Stop slurmctld. Jobs continue; commands fail with "Unable to contact slurm controller" after 9 s."""
         self._controller.stop()
 
     def start_controller(self) -> None:
@@ -176,7 +177,7 @@ class SlurmCluster:
         wait_until(lambda: self._says("UP", "scontrol", "ping"), seconds=30, what="slurmctld answers")
 
     def lose_state(self) -> None:
-        """slurmctld loses its state directory: it forgets every job, and gives their ids out again."""
+        """Remove the state of slurmctld: it forgets every job and reuses the ids."""
         self._controller.stop()
         shutil.rmtree(self.folder / "state")
         (self.folder / "state").mkdir(mode=0o755)
@@ -184,7 +185,7 @@ class SlurmCluster:
         self._start_nodes(self.node_names)
 
     def stop_accounting(self) -> None:
-        """Stop slurmdbd; the queue works on, sacct fails."""
+        """Stop slurmdbd. The queue continues; sacct fails."""
         accounting.slurmdbd(self.folder).stop()
 
     def start_accounting(self) -> None:
@@ -194,9 +195,9 @@ class SlurmCluster:
 
     @contextlib.contextmanager
     def without_controller(self) -> Iterator[None]:
-        """slurmctld is stopped inside the block and answers again after it.
+        """Stop slurmctld inside the block, and start it after the block.
 
-        Clients that take SLURM_CONF from this process give up after 3 s, and not after Slurm's 9.
+        Clients with SLURM_CONF of this process give up after 3 s instead of Slurm's 9 s.
         """
         self.stop_controller()
         impatient = self.conf.with_name("impatient.conf")
@@ -213,7 +214,7 @@ class SlurmCluster:
 
     @contextlib.contextmanager
     def without_accounting(self) -> Iterator[None]:
-        """slurmdbd is stopped inside the block and answers again after it."""
+        """Stop slurmdbd inside the block, and start it after the block."""
         self.stop_accounting()
         try:
             yield
@@ -242,7 +243,7 @@ class SlurmCluster:
         return word in asked.stdout.split()
 
     def _make_folders(self) -> None:
-        """Make the folders, and remember the shape with its ports for whoever comes back to this folder."""
+        """Create the folders, and store shape and ports for later processes."""
         for name in ("", *_FOLDERS):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
             (self.folder / name).chmod(0o755)
@@ -271,7 +272,7 @@ class SlurmCluster:
         wait_until((home / "munge.sock").exists, seconds=10, what="munged starts")
 
     def _write_configuration(self) -> bool:
-        """Write the configuration; whether slurm.conf differs from what was there."""
+        """Write the configuration. Return whether slurm.conf has changed."""
         if self.shape.real_gpus:
             link_devices(self.folder / "dev", self.shape.gpus_per_node)
         else:
@@ -291,7 +292,7 @@ class SlurmCluster:
         return changed
 
     def _start_nodes(self, names: Sequence[str]) -> None:
-        # slurmd looks for slurmstepd where it was compiled for, unless it is told another place.
+        # slurmd looks for slurmstepd at its compiled path by default.
         stepd = ["-d", str(programs_folder(self.folder) / "sbin/slurmstepd")] if self.shape.carried else []
         starting = []
         for name in names:
@@ -304,18 +305,18 @@ class SlurmCluster:
         wait_until(lambda: self._in_use(names), seconds=60, what=f"the nodes {', '.join(names)} are up")
 
     def _in_use(self, names: Sequence[str], good: Sequence[str] = _UP_STATES) -> bool:
-        """Whether all these nodes answer and are in one of these states."""
+        """Return whether all these nodes answer and are in one of these states."""
         rows = self.run("sinfo", "-h", "-N", "-p", "batch", "-n", ",".join(names), "-o", "%N %t").splitlines()
         return len(rows) == len(names) and all(row.split()[1] in good for row in rows)
 
     def _processes_of(self, node: str) -> list[int]:
-        """The processes of the jobs on a node, and the slurmstepd above them."""
+        """Return the processes of the jobs on a node, and their slurmstepd."""
         found = set(processes_with({"SLURMD_NODENAME": node, "SLURM_CONF": str(self.conf)}))
         above = {parent for parent, program in map(parent_of, found) if program == "slurmstepd"}
         return sorted(found | above)
 
     def _end_jobs(self) -> None:
-        """Cancel what runs, so that no job outlives its cluster; a controller that is gone is no obstacle."""
+        """Cancel running jobs, so that none outlives the cluster. Ignore an unreachable controller."""
         if self._controller.pid() is None:
             return
         with contextlib.suppress(ClusterUnavailable, subprocess.TimeoutExpired):
@@ -327,7 +328,7 @@ class SlurmCluster:
 
 
 def remembered_cluster(folder: Path) -> SlurmCluster:
-    """The cluster that was brought up in this folder; raises ClusterUnavailable when there was none."""
+    """Return the cluster of this folder. ClusterUnavailable if there is none."""
     file = folder / _REMEMBERED
     if not file.exists():
         raise ClusterUnavailable(f"no cluster was brought up in {folder}")
@@ -335,7 +336,7 @@ def remembered_cluster(folder: Path) -> SlurmCluster:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`up DIR` and `down DIR`."""
+    """Run `up DIR` or `down DIR`."""
     parser = argparse.ArgumentParser(prog="python -m tests.slurm.cluster", description="A real Slurm on this machine.")
     parser.add_argument("verb", choices=("up", "down"))
     parser.add_argument("folder", type=lambda text: Path(text).resolve(), metavar="DIR")

@@ -1,4 +1,4 @@
-"""The texts of slurm.conf, gres.conf and slurmdbd.conf for nodes that are all one machine; pure."""
+"""Texts of slurm.conf, gres.conf and slurmdbd.conf for nodes that are all one machine. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CLUSTER_NAME = "ci"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the cluster claims to be; the machine below it may be much smaller."""
+    """Shape of the cluster in its configuration. The machine may be much smaller."""
 
     nodes: int = 4
     cpus_per_node: int = 16
@@ -42,12 +42,12 @@ class Shape:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the machine below is too small for daemons that each look through all of its processes."""
+        """Return whether the machine is too small for daemons that each scan all of its processes."""
         return self.nodes > 32
 
     @property
     def is_patient(self) -> bool:
-        """Whether daemons are given minutes to answer: they are many, or beside jobs that take the whole machine."""
+        """Return whether daemons get minutes to answer: there are many, or jobs use the whole machine."""
         return self.is_crowded or self.real_gpus
 
     @property
@@ -68,18 +68,18 @@ class Shape:
 
 
 def programs_folder(folder: Path) -> Path:
-    """Where the programs of a cluster that carries its own lie: bin, lib, slurm (its plug-ins) and share."""
+    """Return the folder of unpacked programs: bin, lib, slurm (plug-ins) and share."""
     return folder / "programs"
 
 
 def slurm_conf(folder: Path, shape: Shape, hostname: str) -> str:
-    """slurm.conf; every path lies inside the folder."""
+    """Return slurm.conf. Every path is inside the folder."""
     parts = (_daemons(folder, shape, hostname), _scheduling(shape), _accounting(folder, shape), _nodes(shape, hostname))
     return "".join(parts)
 
 
 def _daemons(folder: Path, shape: Shape, hostname: str) -> str:
-    # cred_expire: a requeued job waits that long before it runs again; a step launch must finish within it.
+    # cred_expire: a requeued job waits that long before it runs again, and a step launch must finish within it.
     cred_expire_s, silence_s = (120, 300) if shape.is_patient else (15, 20)
     tracking, gathering = ("pgid", "none") if shape.is_crowded else ("linuxproc", "linux")
     return f"""\
@@ -119,7 +119,7 @@ PrivateData={"jobs" if shape.private_jobs else "none"}
 
 
 def _plugins(folder: Path, shape: Shape) -> str:
-    """Programs look for plug-ins where they were compiled for, unless they are told another place."""
+    """Return the paths of plug-ins. By default programs look for them at their compiled path."""
     return f"PluginDir={programs_folder(folder)}/slurm\n" if shape.carried else ""
 
 
@@ -183,7 +183,7 @@ PartitionName=lo Nodes={names} MaxTime=INFINITE PriorityTier=1 PreemptMode=REQUE
 
 
 def gres_conf(folder: Path, shape: Shape) -> str:
-    """gres.conf: each GPU is a file, since without File= a job is given no *_VISIBLE_DEVICES."""
+    """Return gres.conf. Each GPU is a file, because without File= a job gets no *_VISIBLE_DEVICES."""
     files = f"{folder}/dev/nvidia[0-{shape.gpus_per_node - 1}]"
     return f"AutoDetect=off\nNodeName=n[1-{shape.nodes}] Name=gpu Type={shape.gpu_type} File={files}\n"
 
@@ -193,7 +193,7 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 
 
 def slurmdbd_conf(folder: Path, shape: Shape) -> str:
-    """slurmdbd.conf; the database is the cluster's own, on its own port of the loopback interface."""
+    """Return slurmdbd.conf. The database is the cluster's, on its own port of the loopback interface."""
     return f"""\
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/munge.sock

@@ -1,4 +1,4 @@
-"""The cluster of the test run: brought up once, taken down at the end, or one line that says why there is none."""
+"""Cluster of the test run: started once, stopped at the end, or a line with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHY_NOT = pytest.StashKey[str]()
 
 @pytest.fixture(scope="session")
 def slurm_cluster(pytestconfig: pytest.Config) -> Iterator[SlurmCluster]:
-    """A real Slurm of four nodes with accounting, which SLURM_CONF of this process points at."""
+    """Yield a real Slurm of four nodes with accounting. SLURM_CONF of this process names it."""
     kept = os.environ.get(KEPT_FOLDER)
     cluster = SlurmCluster(Path(kept or tempfile.mkdtemp(prefix="repro-slurm-")))
     try:
@@ -47,6 +47,6 @@ def _up(cluster: SlurmCluster, config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line at the end of the run when the tests on a real Slurm could not run."""
+    """Print one line at the end of the run if the tests on a real Slurm could not run."""
     if reason := config.stash.get(_WHY_NOT, None):
         terminalreporter.write_line(f"tests/slurm did not run, no Slurm cluster: {reason}")

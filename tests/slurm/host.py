@@ -1,4 +1,4 @@
-"""What a cluster needs of the machine it stands on: packages, ports, host names, devices, daemons with a pid file."""
+"""Machine of the test cluster: packages, ports, host names, devices, daemons with a pid file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOSTS_FILE = Path("/etc/hosts")
 
 
 class ClusterUnavailable(Exception):
-    """No Slurm cluster can be had on this machine; the message is the reason, one line."""
+    """No Slurm cluster is available on this machine. The message is the reason, in one line."""
 
 
 def run(
@@ -30,7 +30,7 @@ def run(
     cwd: Path | None = None,
     timeout_s: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end; raise ClusterUnavailable with its last words when it fails or hangs."""
+    """Run one command to its end. Raise ClusterUnavailable with its last line if it fails or hangs."""
     try:
         done = subprocess.run(
             [str(word) for word in argv],
@@ -51,7 +51,7 @@ def run(
 
 
 def last_line(text: str) -> str:
-    """The last line that says something, or ""."""
+    """Return the last line that is not empty, or ""."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else ""
 
@@ -60,8 +60,9 @@ _BUSY = 10
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Return once the condition holds. Raise ClusterUnavailable, naming `what`, if it does not in ten times the seconds
-    that an idle machine needs at most.
+    """Return once the condition holds; `what` names it.
+
+    Raise ClusterUnavailable after ten times the seconds that an idle machine needs at most.
     """
     limit_s = _BUSY * seconds
     end = time.monotonic() + limit_s
@@ -75,20 +76,20 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> N
 
 
 def require_root() -> None:
-    """Raise ClusterUnavailable unless daemons can be run as root here."""
+    """Raise ClusterUnavailable unless this process can run daemons as root."""
     if os.geteuid() != 0:
         raise ClusterUnavailable("a Slurm cluster can only be brought up as root")
 
 
 def require_root_on_debian() -> None:
-    """Raise ClusterUnavailable unless packages can be installed and daemons run as root here."""
+    """Raise ClusterUnavailable unless this process can install packages and run daemons as root."""
     require_root()
     if shutil.which("apt-get") is None:
         raise ClusterUnavailable("a Slurm cluster can only be brought up on Debian or Ubuntu (there is no apt-get)")
 
 
 def install_packages(packages: Iterable[str]) -> None:
-    """Install those packages that are missing, from the package lists at hand first, else after an update."""
+    """Install missing packages, from the present package lists first, else after an update."""
     missing = [name for name in packages if not _is_installed(name)]
     if not missing:
         return
@@ -113,7 +114,7 @@ def _is_installed(package: str) -> bool:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free TCP ports in a row, below the range that outgoing connections take theirs from."""
+    """Return the first of `count` consecutive free TCP ports, below the range of outgoing connections."""
     for _ in range(200):
         first = random.randrange(12_000, 32_000 - count)
         with contextlib.ExitStack() as held:
@@ -127,12 +128,12 @@ def free_ports(count: int) -> int:
 
 
 def own_name() -> str:
-    """This machine's name, without a domain."""
+    """Return this machine's name, without a domain."""
     return socket.gethostname().split(".")[0]
 
 
 def nameless(tag: str) -> list[str]:
-    """What of this machine's names, with and without a domain, has no address but by a line with the tag."""
+    """Return this machine's names, with and without a domain, that have no address except by a line with the tag."""
     lines = HOSTS_FILE.read_text(encoding="utf-8").splitlines()
     tagged = {word for line in lines if line.endswith(f"# {tag}") for word in line.split()}
     names = dict.fromkeys((socket.gethostname(), own_name()))
@@ -148,10 +149,10 @@ def _resolves(name: str) -> bool:
 
 
 def needs_ipv6() -> bool:
-    """Whether this machine has no address but 127.0.0.1.
+    """Return whether this machine has no address except 127.0.0.1.
 
-    The C library then knows no IPv4 address of any name, itself included, when it is asked as Slurm asks it; when asked
-    for either kind, it does.
+    The C library then has no IPv4 address for any name, its own included, if asked as Slurm asks it. If asked for
+    either kind, it has one.
     """
     try:
         socket.getaddrinfo("127.0.0.1", 0, socket.AF_INET, socket.SOCK_STREAM, 0, socket.AI_ADDRCONFIG)
@@ -161,10 +162,10 @@ def needs_ipv6() -> bool:
 
 
 def name_hosts(names: Sequence[str], tag: str) -> None:
-    """Make the names resolve to this machine; each line carries the tag, `names=()` removes what has it."""
+    """Make the names resolve to this machine. Each line has the tag; `names=()` removes these lines."""
     if not names and f"# {tag}\n" not in HOSTS_FILE.read_text(encoding="utf-8"):
         return
-    # In place, not by rename: inside a container /etc/hosts is a mount.
+    # In place, not by rename: in a container /etc/hosts is a mount.
     with HOSTS_FILE.open("r+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         lines = [line for line in file.read().splitlines() if not line.endswith(f"# {tag}")]
@@ -179,7 +180,7 @@ def name_hosts(names: Sequence[str], tag: str) -> None:
 
 
 def make_device(path: Path) -> None:
-    """A device like /dev/null; where the machine forbids that, a file, and jobs get no CUDA_VISIBLE_DEVICES."""
+    """Create a device like /dev/null. If that is forbidden, create a file; jobs then get no CUDA_VISIBLE_DEVICES."""
     if path.is_char_device():
         return
     path.unlink(missing_ok=True)
@@ -191,15 +192,15 @@ def make_device(path: Path) -> None:
 
 
 def gpu_devices() -> list[Path]:
-    """The device files of this machine's own GPUs, by their numbers; in a container they need not begin at 0."""
+    """Return the device files of this machine's GPUs by number. In a container the numbers may not start at 0."""
     found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("nvidia")))
 
 
 def link_devices(folder: Path, count: int) -> None:
-    """nvidia0, nvidia1, ... in the folder are this machine's GPUs, numbered as CUDA numbers those it can open.
+    """Link nvidia0, nvidia1, ... in the folder to this machine's GPUs, with CUDA's numbers of those it can open.
 
-    A driver that has fewer device files than GPUs gets made ones for the rest: Slurm takes the numbers from them.
+    If the driver has fewer device files than GPUs, the rest are simulated, because Slurm takes the numbers from them.
     """
     devices = gpu_devices()
     for number in range(count):
@@ -216,13 +217,13 @@ def link_devices(folder: Path, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A daemon known by the pid file it wrote; a pid that now belongs to another program is not it."""
+    """Daemon with a pid file. A pid that now belongs to another program does not count."""
 
     program: str
     pid_file: Path
 
     def pid(self) -> int | None:
-        """The id of the running process, or None."""
+        """Return the id of the running process, or None."""
         try:
             pid = int(self.pid_file.read_text())
             comm = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -231,11 +232,11 @@ class Daemon:
         return pid if comm == self.program[:15] and is_alive(pid) else None
 
     def stop(self, patience_s: float = 15.0) -> None:
-        """Ask it to end, wait, and only then kill it."""
+        """Ask the daemon to end, wait, then kill it."""
         self._end(signal.SIGTERM, patience_s)
 
     def kill(self) -> None:
-        """End it as a power failure would."""
+        """Kill the daemon and its processes, as a power failure does."""
         self._end(signal.SIGKILL, 5.0)
 
     def _end(self, how: signal.Signals, patience_s: float) -> None:
@@ -246,7 +247,7 @@ class Daemon:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and waits for its parent does not."""
+    """Return whether the process runs. A zombie does not."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -256,7 +257,7 @@ def is_alive(pid: int) -> bool:
 
 
 def end_processes(pids: Iterable[int], how: signal.Signals = signal.SIGKILL, patience_s: float = 5.0) -> None:
-    """Signal the processes and wait until they have ended; those that outlive the patience are killed."""
+    """Signal the processes and wait until they have ended. Kill those that do not end in time."""
     left = list(pids)
     for step, patience in ((how, patience_s), (signal.SIGKILL, 5.0)):
         for pid in left:
@@ -270,7 +271,7 @@ def end_processes(pids: Iterable[int], how: signal.Signals = signal.SIGKILL, pat
 
 
 def processes_with(variables: Mapping[str, str]) -> Iterator[int]:
-    """Ids of the processes that were started with all these environment variables."""
+    """Return the ids of processes that were started with all these environment variables."""
     wanted = {f"{name}={value}".encode() for name, value in variables.items()}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -280,7 +281,7 @@ def processes_with(variables: Mapping[str, str]) -> Iterator[int]:
 
 
 def parent_of(pid: int) -> tuple[int, str]:
-    """Id and program name of the parent process; (0, "") when it is gone."""
+    """Return id and program name of the parent process, or (0, "") if it has ended."""
     try:
         parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         return parent, Path(f"/proc/{parent}/comm").read_text().strip()

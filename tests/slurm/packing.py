@@ -1,9 +1,8 @@
-"""Slurm, MUNGE and MariaDB out of this machine's package sources, as one file for machines that have neither.
+"""Slurm, MUNGE and MariaDB from this machine's package sources, as one file for machines without them.
 
-What is carried: the programs, Slurm's plug-ins, what MariaDB reads of /usr/share, and every library that any of these
-needs in turn. What is not: the C library, which the other machine has (as new a one or newer), and all else that the
-packages hold. Each file looks for its libraries beside itself, so neither LD_LIBRARY_PATH nor ldconfig is needed, and
-nothing else on the machine finds them.
+The file has the programs, Slurm's plug-ins, MariaDB's files of /usr/share, and all libraries that these need. It has
+neither the C library, which must be as new on the other machine, nor other files of the packages. Each file finds its
+libraries by a relative path, so LD_LIBRARY_PATH and ldconfig are not needed, and no other program uses them.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ _COMMANDS = (
 )
 _DAEMONS = "slurmctld|slurmd|slurmdbd|slurmstepd|munged|mariadbd"
 
-# Debian's name ends in -wlm, for its alternatives: `slurmctld` is a link that installing the package makes.
+# Debian's name ends in -wlm, for its alternatives: installing the package creates the link `slurmctld`.
 _PLACES: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(rf"usr/bin/({_COMMANDS})"), r"bin/\1"),
     (re.compile(rf"usr/sbin/({_DAEMONS})(?:-wlm)?"), r"sbin/\1"),
-    # PMIx is a library that the plug-in opens by itself, and that is not among the packages.
+    # PMIx is a library that the plug-in opens itself, and that is not among the packages.
     (re.compile(r"usr/lib/[^/]+/slurm-wlm/((?!mpi_pmix)[^/]+\.so)"), r"slurm/\1"),
     (re.compile(r"usr/share/(?:mysql|mariadb)/((?:english|charsets)/.+|[^/]+\.sql)"), r"share/mysql/\1"),
 )
 
-# The libraries of Debian's package libc6. One is of no use without the others and the kernel's loader.
+# The libraries of Debian's package libc6, which only work together and with the kernel's loader.
 _C_LIBRARY = re.compile(
     r"ld-linux.*\.so\..*"
     r"|lib(?:c|m|mvec|pthread|dl|rt|resolv|util|anl|nsl|thread_db|BrokenLocale|c_malloc_debug|nss_[a-z]+)\.so\..*"
 )
 
-# Relative to the file itself: where it finds the libraries and, for libslurmfull.so, Slurm's plug-ins.
+# Relative paths from the file to the libraries and, for libslurmfull.so, to Slurm's plug-ins.
 _LOOKS_IN = {
     "bin": "$ORIGIN/../lib:$ORIGIN/../slurm",
     "sbin": "$ORIGIN/../lib:$ORIGIN/../slurm",
@@ -63,9 +62,9 @@ _LOOKS_IN = {
 
 
 def place(path: str) -> str | None:
-    """Where a file of a package (its path without the first slash) lies in what is carried; None: it is left out.
+    """Return the place of a package's file (path without the first slash) in the archive; None if it is left out.
 
-    Libraries are left out too: those that are needed come by their names, see `needed_libraries`.
+    Libraries are left out here: `needed_libraries` selects them by name.
     """
     for pattern, target in _PLACES:
         if found := pattern.fullmatch(path):
@@ -74,14 +73,14 @@ def place(path: str) -> str | None:
 
 
 def is_of_the_c_library(name: str) -> bool:
-    """Whether a library of this name is the other machine's own."""
+    """Return whether a library of this name comes from the other machine's C library."""
     return _C_LIBRARY.fullmatch(name) is not None
 
 
 def needed_libraries(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """The libraries among `names` and all that these need in turn, sorted, without the C library's.
+    """Return the libraries in `names` and their dependencies, sorted, without the C library's.
 
-    `needs` says of each library at hand what it needs; raises ClusterUnavailable for one that is not at hand.
+    `needs` has the dependencies of each available library. ClusterUnavailable for a library that is not available.
     """
     found: set[str] = set()
     left = set(names)
@@ -97,9 +96,9 @@ def needed_libraries(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -
 
 
 def pack(file: Path) -> None:
-    """Download the packages, and write the file (tar, xz); this machine is left as it is.
+    """Download the packages and write the file (tar, xz), without changing this machine.
 
-    Raises ClusterUnavailable, with the reason in one line, where that cannot be.
+    Raise ClusterUnavailable with a reason of one line if this fails.
     """
     if shutil.which("apt-get") is None:
         raise ClusterUnavailable("packages can only be fetched on Debian or Ubuntu (there is no apt-get)")
@@ -114,14 +113,14 @@ def pack(file: Path) -> None:
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Unpack what `pack` wrote as this folder, whole or not at all; one that is there stays."""
+    """Unpack the file of `pack` as this folder, completely or not at all. An existing folder remains."""
     if folder.is_dir():
         return
     unfinished = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         with tarfile.open(file, "r:*") as archive:
-            archive.extraction_filter = lambda member, _: member  # it is our own; later Pythons distrust it unasked
+            archive.extraction_filter = lambda member, _: member  # our own file
             archive.extractall(unfinished)
     except (OSError, EOFError, lzma.LZMAError, tarfile.TarError) as error:
         raise ClusterUnavailable(f"{file}: {error}") from None
@@ -129,10 +128,10 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def _unpack_packages(downloads: Path, unpacked: Path) -> None:
-    """All packages that ours need on a machine with nothing at all, one over the other."""
+    """Unpack the needed packages and all their dependencies into one tree."""
     for folder in (downloads, unpacked):
         folder.mkdir()
-    # As if nothing were installed: what it would install is then everything.
+    # As if nothing were installed: the packages to install are then all dependencies.
     bare = ("-o", "Dir::State::status=/dev/null", "--no-install-recommends")
     plan = ("apt-get", "-q", *bare, "--simulate", "install", *PACKAGES, _PATCHELF)
     try:
@@ -147,7 +146,7 @@ def _unpack_packages(downloads: Path, unpacked: Path) -> None:
 
 
 def _carry(unpacked: Path, tree: Path) -> None:
-    """Copy what is carried into the tree, and tell each program and library where the libraries are."""
+    """Copy the needed files into the tree, and set the library path of each program and library."""
     for path in sorted(unpacked.rglob("*")):
         target = place(str(path.relative_to(unpacked)))
         if target is not None and path.is_file():
@@ -167,7 +166,7 @@ def _carry(unpacked: Path, tree: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(source, target)  # what a link means, and not the link
+    shutil.copy(source, target)  # the target of a link, not the link
 
 
 def _is_elf(path: Path) -> bool:

@@ -1,15 +1,15 @@
-"""A real Slurm on a machine without a network, without packages to install and without systemd, with its own GPUs.
+"""Real Slurm on a machine without network, packages and systemd, with its own GPUs.
 
-On Debian or Ubuntu with a network, as anybody:
+On Debian or Ubuntu with a network, as any user:
     python -m tests.slurm.portable pack FILE                            # about 14 MB
 
-On the machine, as root, with nothing but Python's standard library and this folder:
+On the machine, as root, with only Python's standard library and this folder:
     eval "$(python3 -m tests.slurm.portable up FILE DIR)"               # SLURM_CONF, and Slurm's commands in PATH
     python3 -m tests.slurm.portable down DIR
 
-It is one node, `n1`, whose CPUs and GPUs are the machine's. `--gpus 2` gives it two made ones instead, for machines
-without. Everything lies in DIR, except lines of /etc/hosts that are marked with it. The C library of the machine must
-be as new as that of the one where it was packed. Seen to work: packed on Debian 12 (Slurm 22.05), run on Ubuntu 24.04.
+The cluster is one node, `n1`, with the machine's CPUs and GPUs. `--gpus 2` simulates two GPUs instead. All files are in
+DIR, except lines of /etc/hosts that are marked with it. The C library of the machine must be as new as that of the
+packing machine. Tested: packed on Debian 12 (Slurm 22.05), run on Ubuntu 24.04.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ REAL = "real"
 
 
 def gpu_type(name: str) -> str:
-    """Slurm's word for a GPU that nvidia-smi calls so: `NVIDIA H200` is h200, `Tesla V100-SXM2-32GB` v100.
+    """Return Slurm's type of a GPU with this name in nvidia-smi: h200 for `NVIDIA H200`, v100 for `Tesla
+    V100-SXM2-32GB`.
 
-    The first word with a letter before a digit; `gpu` where there is none.
+    The type is the first word with a letter before a digit, else `gpu`.
     """
     found = re.search(r"\b[A-Za-z]+\d+[a-z]*\b", name)
     return found.group().lower() if found else "gpu"
 
 
 def memory_mb(meminfo: str) -> int:
-    """MemTotal of /proc/meminfo in MiB."""
+    """Return MemTotal of /proc/meminfo in MiB."""
     found = re.search(r"^MemTotal: *(\d+) kB$", meminfo, re.MULTILINE)
     return int(found.group(1)) // 1024 if found else 1
 
 
 def machine_shape(gpus: str, accounting: bool) -> Shape:
-    """This machine as one node, with its own GPUs or so many made ones; raises ClusterUnavailable if it has none."""
+    """Return this machine as one node, with its own or simulated GPUs. ClusterUnavailable if it has none."""
     names = _gpu_names()
     count = len(names) or len(gpu_devices()) if gpus == REAL else int(gpus)
     if not count:
         raise ClusterUnavailable("this machine has no GPU; --gpus 2 makes two")
     return Shape(
         nodes=1,
-        # Jobs are bound to no core: a machine of few takes longer, and a job of a task for each GPU has a place.
+        # Jobs are not bound to cores, so that a machine with few cores can run a task for each GPU, more slowly.
         cpus_per_node=max(os.cpu_count() or 1, 4 * count),
         gpus_per_node=count,
         gpu_type=gpu_type(names[0]) if names else "gpu",
@@ -66,7 +67,7 @@ def machine_shape(gpus: str, accounting: bool) -> Shape:
 
 
 def up(file: Path, folder: Path, gpus: str, accounting: bool) -> SlurmCluster:
-    """Unpack, configure and start what is not running yet; the cluster is as it was where the folder holds one."""
+    """Unpack, configure and start what does not run yet. An existing cluster in the folder is kept."""
     try:
         cluster = remembered_cluster(folder)
     except ClusterUnavailable:
@@ -78,7 +79,7 @@ def up(file: Path, folder: Path, gpus: str, accounting: bool) -> SlurmCluster:
 
 
 def _gpu_names() -> list[str]:
-    """The GPUs as nvidia-smi names them; none where it does not answer."""
+    """Return the names of the GPUs in nvidia-smi, or none if it does not answer."""
     if shutil.which("nvidia-smi") is None:
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -117,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`pack FILE`, `up FILE DIR` and `down DIR`."""
+    """Run `pack FILE`, `up FILE DIR` or `down DIR`."""
     asked = _parser().parse_args(argv)
     try:
         if asked.verb == "pack":

@@ -1,6 +1,6 @@
-"""The stand-in for pyxis: built into a test cluster's folder, told by plugstack.conf which pyxis it is to be.
+"""Stand-in for pyxis: a plug-in in the test cluster's folder. plugstack.conf sets the version that it simulates.
 
-tests/slurm/spank/pyxis_stand_in.c says what it does and what it does not.
+tests/slurm/spank/pyxis_stand_in.c documents its behaviour.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any
 from tests.slurm.host import install_packages, run
 
 _SOURCE = Path(__file__).with_name("spank") / "pyxis_stand_in.c"
-# gcc without recommended packages comes without the C library's headers.
+# gcc without recommended packages has no headers of the C library.
 _PACKAGES = ("gcc", "libc6-dev", "libslurm-dev")
-# Where Slurm's messages name it, they name pyxis' own file.
+# The file name of pyxis, which appears in Slurm's messages.
 _LIBRARY = "pyxis/spank_pyxis.so"
 _RECORDS = "pyxis/records"
 _ROOT = "pyxis/root"
 
 
 def build_pyxis(folder: Path) -> None:
-    """Build the plug-in into the cluster's folder; ClusterUnavailable where there is no compiler or no spank.h."""
+    """Build the plug-in in the cluster's folder. ClusterUnavailable without a compiler or spank.h."""
     install_packages(_PACKAGES)
     for name in (_RECORDS, _ROOT):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / _RECORDS).chmod(0o777)  # the tasks write it, as whoever they are
+    (folder / _RECORDS).chmod(0o777)  # writable for the users of all tasks
     library = folder / _LIBRARY
     made = library.with_suffix(".new")
     run(["gcc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", made, _SOURCE])
-    # Never written in place: a running slurmd has it mapped.
+    # Never written in place: a running slurmd has mapped it.
     made.replace(library)
 
 
 def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> str:
-    """plugstack.conf for the plug-in as built: which pyxis it is to be, whether sbatch and salloc know it too, and on
-    which node no image can be read.
+    """Return plugstack.conf with the simulated version, support of sbatch and salloc, and the node that cannot read
+    images.
     """
     arguments = {
         "record": folder / _RECORDS,
@@ -49,15 +49,15 @@ def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool 
 
 
 def write_image(path: Path, variables: Mapping[str, str] | None = None) -> Path:
-    """Write an image file with these variables; it contains the files of the host, except /tmp."""
+    """Write an image file with these variables. The image contains the files of the host, except /tmp."""
     path.write_text("".join(f"{name}={value}\n" for name, value in (variables or {}).items()))
     return path
 
 
 def pyxis_records(folder: Path) -> list[dict[str, Any]]:
-    """What the plug-in recorded, ordered by node and time: for each step and node one line.
+    """Return the records of the plug-in, by node and time: one per step and node.
 
-    Keys: job, step, batch, node, and each option's name without the dashes; None or, of a switch, true.
+    Keys: job, step, batch, node, and the name of each option without dashes; the value is None, or true for a switch.
     """
     files = sorted((folder / _RECORDS).glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]

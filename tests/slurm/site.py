@@ -1,4 +1,4 @@
-"""`repro` as a person on the test cluster's login node would type it, with a site profile and a ledger of its own."""
+"""`repro` on the test cluster's login node, with its own site profile and ledger."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ slurm:
 
 @dataclass
 class Site:
-    """A folder that is `repro`'s home: profile, results.db and runs lie in it.
+    """A folder that is the home of `repro`: profile, results.db and runs.
 
-    `repro` runs as `user`, who must be able to write the folder; None: as the user of the tests.
+    `repro` runs as `user`, who must be able to write to the folder; None: as the user of the tests.
     """
 
     folder: Path
@@ -62,7 +62,7 @@ class Site:
         )
 
     def status(self) -> list[dict[str, Any]]:
-        """The rows of `repro status --json`, by the same functions in this process: a look costs no start of Python."""
+        """Return the rows of `repro status --json` by a call in this process, without a start of Python."""
         session = api.Session(self.variables.get("REPRO_DATABASE"))
         with pytest.MonkeyPatch.context() as patch:
             for name, value in {**self.variables, "REPRO_HOME": str(self.folder)}.items():

@@ -1,4 +1,4 @@
-"""A site on the test cluster whose training program is a stand-in, so that a fault costs seconds and not a training."""
+"""Site on the test cluster with a simulated training program, so that a fault takes seconds and not a training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ workloads:
 
 
 class StandInSite(Site):
-    """`behave` says what the program does: well, fail, hang, slow, nan, ... of tests/unit/launch/stand_in.py."""
+    """A site whose `behave` sets the behaviour of tests/unit/launch/stand_in.py: well, fail, hang, slow, nan, ..."""
 
     def prepare(self, more: str = "", gpus: int = 2, account: str = "account: research") -> StandInSite:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,12 +46,12 @@ class StandInSite(Site):
         (self.folder / f"behave{case and '.'}{case}").write_text(how)
 
     def started(self) -> list[str]:
-        """Cases by the processes that began, each as often as it has processes."""
+        """Return the cases of the started processes, one entry per process."""
         file = self.folder / "started"
         return [line.split()[-1] for line in file.read_text().splitlines()] if file.exists() else []
 
     def replace_sbatch(self, body: str) -> None:
-        """Put a script of this name before the real sbatch; `$0.count` counts its calls."""
+        """Put a script of this name before the real sbatch. `$0.count` counts its calls."""
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
         script = folder / "sbatch"
@@ -80,7 +80,7 @@ class StandInSite(Site):
 def ids_in_queue(
     cluster_run: Callable[..., str], folder: Path, states: Sequence[str] = ("PENDING", "RUNNING")
 ) -> list[str]:
-    """Jobs of the queue whose scripts lie in this folder, an element of an array as a job of its own."""
+    """Return the queued jobs whose scripts are in this folder; each element of an array is a job."""
     rows = cluster_run(
         "squeue", "-h", "-r", f"--states={','.join(states)}", "-O", "JobArrayID:40,STDOUT:400"
     ).splitlines()

@@ -1,6 +1,6 @@
-"""`repro clusters new` and `check` on a real Slurm: what is right is green, each classic fault is one plain line.
+"""`repro clusters new` and `check` on a real Slurm: a correct profile passes, each common fault is one plain line.
 
-pyxis is the stand-in (tests/slurm/pyxis.py): an image is a text file of NAME=value lines, the programs are the host's.
+pyxis is simulated (tests/slurm/pyxis.py): an image is a text file of NAME=value lines, the programs are the host's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PYTHON_MOUNTS = [sys.prefix] if sys.prefix.startswith("/tmp/") else []
 
 @pytest.fixture(scope="module")
 def written(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> str:  # noqa: ARG001  needs it up
-    """The profile that `repro clusters new` writes here."""
+    """Return the profile that `repro clusters new` writes here."""
     site = Site(tmp_path_factory.mktemp("new"))
     answer = site.repro("clusters", "new", "mine")
     assert answer.returncode == 0, answer.stderr
@@ -41,7 +41,7 @@ def written(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactor
 
 
 class Checked:
-    """That profile in a site of its own, with an overlay, checked."""
+    """That profile in its own site, with an overlay, checked."""
 
     def __init__(self, folder: Path, profile: str) -> None:
         self.site = Site(folder)
@@ -53,13 +53,13 @@ class Checked:
         self.stderr: list[str] = []
 
     def contained(self, **fields: Any) -> None:
-        """With pyxis and this test's image; python is the host's, which the stand-in shows inside."""
+        """Return a site with pyxis and this test's image. Python is the host's, which the stand-in shows inside."""
         container = {"runtime": "pyxis", "images": {"pretrain": str(self.image)}, "mounts": PYTHON_MOUNTS, **fields}
         self.overlay["container"] = container
         self.overlay["workloads"] = {"pretrain": {"python": sys.executable}}
 
     def write(self, **changed: Any) -> None:
-        """Overlay of the profile; what was set before stays, field by field."""
+        """Add fields to the overlay of the profile. Earlier fields remain."""
         for name, value in changed.items():
             before = self.overlay.get(name)
             both = isinstance(before, dict) and isinstance(value, dict)
@@ -67,7 +67,7 @@ class Checked:
         (self.site.folder / "clusters" / "mine.local.yaml").write_text(yaml.safe_dump(self.overlay))
 
     def check(self, *words: str, **changed: Any) -> int:
-        """The exit code; `findings` and `stderr` are what it said."""
+        """Return the exit code. `findings` and `stderr` have the output."""
         self.write(**changed)
         answer = self.site.repro("clusters", "check", "mine", "--json", *words)
         assert "Traceback" not in answer.stderr and "defect" not in answer.stderr, answer.stderr
@@ -90,12 +90,12 @@ class Checked:
 
     @property
     def faults(self) -> list[str]:
-        """The faults as printed, each without `repro: ` and its file's folder."""
+        """Return the printed faults, without `repro: ` and the folder of the file."""
         return [line.removeprefix("repro: clusters/mine.") for line in self.stderr if line.startswith("repro: ")]
 
     @property
     def compute(self) -> dict[str, str]:
-        """What a node showed, by check; of several the last."""
+        """Return the last finding of a node for each check."""
         return {row["check"]: row["found"] for row in self.findings if row["place"] == "compute"}
 
 
@@ -104,7 +104,7 @@ def mine(tmp_path: Path, written: str) -> Checked:
     return Checked(tmp_path, written)
 
 
-# ---- right ---------------------------------------------------------------------------------------------------
+# ---- correct profiles ----------------------------------------------------------------------------------------
 
 
 def test_a_generated_profile_leaves_open_only_unreported_values(mine: Checked) -> None:
@@ -136,7 +136,7 @@ def test_the_check_job_runs_inside_the_image_despite_shell_variables(
     mine.contained()
     before = slurm_cluster.pyxis_records
     mine.site.variables |= {"PYXIS_CONTAINER_IMAGE": "/nosuch", "SBATCH_PARTITION": "nosuch", "SLURM_NNODES": "3"}
-    assert mine.check("--job", hardware={"gpu": None}) == 0, mine.stderr  # the tests' torch is made for CPUs
+    assert mine.check("--job", hardware={"gpu": None}) == 0, mine.stderr  # the tests' torch has no GPU support
     assert mine.compute["container.images.pretrain"] == "the job ran inside it"
     assert mine.compute["torch"].startswith("torch ")
     (record,) = [record for record in slurm_cluster.pyxis_records if record not in before]
@@ -150,7 +150,7 @@ def test_a_site_without_accounting_passes_the_check(mine: Checked, slurm_cluster
     assert unknown == ["slurm.account", "slurm.qos normal"]
 
 
-# ---- wrong, and seen from the login node ---------------------------------------------------------------------
+# ---- faults that the login node sees -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_container_options_for_sbatch_are_refused_before_slurm_is_asked(mine: Ch
     assert "container options belong to container:" in answer.stderr
 
 
-# ---- wrong, and seen by a job --------------------------------------------------------------------------------
+# ---- faults that a job sees ----------------------------------------------------------------------------------
 
 
 def test_an_image_and_a_mount_missing_on_the_node_are_reported_once_each(mine: Checked) -> None:
@@ -313,7 +313,7 @@ def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
 def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     mine.contained(mounts=[str(mine.site.folder), *PYTHON_MOUNTS])
     bare = mine.site.folder / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without what is installed
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without installed packages
     bare.chmod(0o755)
     assert mine.check("--job", workloads={"pretrain": {"python": str(bare)}}) == 2
     (said,) = mine.faults
@@ -333,7 +333,7 @@ def test_gpus_that_a_task_cannot_see_are_reported(mine: Checked) -> None:
 
 
 def test_a_run_folder_that_nodes_do_not_see_is_reported(mine: Checked) -> None:
-    """Until the job has ended, its folder is somewhere else: on the node it is not there."""
+    """Until the job has ended, its folder has another name, so that it does not exist on the node."""
     mine.replace_sbatch("""\
 script=${@: -1} folder=$(dirname "${@: -1}")
 mv "$folder" "$folder.away"
@@ -348,7 +348,7 @@ echo "$job"
     assert said.endswith(". Hint: set REPRO_HOME to a folder that the nodes see")
 
 
-# ---- waiting, and a Slurm out of reach -----------------------------------------------------------------------
+# ---- pending jobs, and an unreachable Slurm ------------------------------------------------------------------
 
 
 def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked, slurm_cluster: SlurmCluster) -> None:
@@ -361,7 +361,7 @@ def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked,
     assert process.stderr is not None
     job_id = process.stderr.readline().split()[1]
     said = process.stderr.readline().strip()
-    if said == "PENDING":  # Slurm has not looked at it yet
+    if said == "PENDING":  # Slurm has not scheduled it yet
         said = process.stderr.readline().strip()
     assert said == "PENDING (BeginTime)"
     process.send_signal(signal.SIGINT)
@@ -379,7 +379,7 @@ def test_an_unreachable_controller_is_exit_code_3_in_one_line(mine: Checked, slu
     assert (answer.returncode, answer.stdout) == (3, "") and len(answer.stderr.splitlines()) == 1
 
 
-# ---- a figure's job inside an image --------------------------------------------------------------------------
+# ---- a job of a figure inside an image -----------------------------------------------------------------------
 
 
 def test_a_case_trains_inside_the_image_on_every_node_and_is_verified(
@@ -420,7 +420,7 @@ def test_a_case_of_a_user_with_private_files_is_verified_inside_the_image() -> N
 
 
 def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine: Checked) -> None:
-    """Without --container-image pyxis says a warning, ignores its other options and runs the step on the host."""
+    """Without --container-image pyxis prints a warning, ignores its other options and runs the step on the host."""
     mine.contained()
     mine.write(hardware={"gpus_per_node": 2, "nodes": 4})
     mine.replace_sbatch('sed -i \'/^ *--container-image=/d\' "${@: -2:1}"; exec /usr/bin/sbatch "$@"')

@@ -1,4 +1,4 @@
-"""The test cluster itself: what the other tests on Slurm rely on. Its breakages come last and are mended."""
+"""Test cluster itself, on which the other tests on Slurm rely. Tests that break it come last and repair it."""
 
 from __future__ import annotations
 

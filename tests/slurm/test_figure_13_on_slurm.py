@@ -1,4 +1,4 @@
-"""Figure 13 on a real Slurm: megatron-core really trains inside the jobs, over several nodes."""
+"""Figure 13 on a real Slurm: megatron-core trains inside the jobs, on several nodes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> StandInSite:  # noqa: A
 
 @pytest.fixture(scope="module")
 def trained(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Site:  # noqa: ARG001  needs it up
-    """The whole figure, submitted and waited for once."""
+    """Return the site after the whole figure was submitted and has ended."""
     site = Site(tmp_path_factory.mktemp("trained"))
     site.write_profile()
     answer = site.submit("--wait", timeout_s=400)
-    # On cores that other tests use as well the claim about the batch may fail, and the exit code says so.
+    # On cores that other tests use as well the claim about the batch may fail, which changes the exit code.
     assert answer.returncode == int("\nfails " in answer.stdout), answer.stdout + answer.stderr
     return site
 

@@ -1,4 +1,4 @@
-"""Imports as jobs of a real Slurm. enroot is a stand-in that the profile's `setup:` puts first on PATH."""
+"""Imports as jobs of a real Slurm. enroot is simulated; the profile's `setup:` puts the script first in PATH."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a real Slurm does to jobs: each fault has its class, and its policy, and is told from an expected end.
+"""Faults of running jobs on a real Slurm: each has its class and policy, and differs from an expected end.
 
-The faults are made all at once, each to a job on a node of its own choosing, and waited for together.
+All faults are injected at once, each into a job on its own node, and then waited for together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pinned(node: str, *more: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """What the program does, what the profile says, and what ought to come of it."""
+    """Behaviour of the program, settings of the profile, and the expected result."""
 
     behave: str
     profile: str
@@ -54,7 +54,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def faulty(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StandInSite]]:
-    """A site for each fault, its job submitted, running and broken, and everything ended."""
+    """Return a site for each fault, after its job was submitted, ran, got its fault and ended."""
     folder = tmp_path_factory.mktemp("faulty")
     sites = {name: StandInSite(folder / name).prepare(fault.profile, gpus=4) for name, fault in FAULTS.items()}
     for name, site in sites.items():
@@ -167,7 +167,7 @@ def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for
     failed = slurm_cluster.run("sbatch", "--parsable", "-A", "research", "-o", "/dev/null", "--wrap", "false")
     slurm_cluster.run("scontrol", "update", f"jobid={ids[0]}", f"Dependency=afterok:{failed}")
     slurm_cluster.run("scontrol", "release", ids[0])
-    slurm_cluster.run("scontrol", "hold", ids[1])  # by root, which here is the user as well as the administrator
+    slurm_cluster.run("scontrol", "hold", ids[1])  # by root, who is user and administrator here
     rows = site.wait_for(lambda rows: "DependencyNeverSatisfied" in str(rows[0]["why"]))
     assert rows[0]["state"] == "PENDING" and "Held" in str(rows[2]["why"])
     done = site.repro("wait", "figure-13")
@@ -234,7 +234,7 @@ def test_max_parallel_limits_jobs_with_different_options(site: StandInSite, slur
 
 
 def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
-    """The nodes that the newest attempt excludes."""
+    """Return the nodes that the newest attempt excludes."""
     shown = slurm_cluster.run("scontrol", "show", "job", row_of(site)["id"])
     return shown.partition("ExcNodeList=")[2].split()[0]
 
@@ -249,7 +249,7 @@ def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
     assert (row["failure"], row["nodes"]) == ("gpu-fault", "n[1-4]"), row["why"]
     batch = next(site.folder.glob("runs/*/*/batch.txt")).read_text()
     assert len(re.findall(r"error: n[124]: tasks? [0-9]: Terminated", batch)) == 3, batch
-    site.prepare(gpus=2)  # so that the other nodes suffice
+    site.prepare(gpus=2)  # so that the other nodes are enough
     done = site.submit(*CASE)
     assert done.returncode == 0 and "any node" not in done.stderr, done.stderr
     assert nodes_excluded(site, slurm_cluster) == "n3"
@@ -289,7 +289,7 @@ def test_a_missing_mount_source_or_python_is_reported(
     failure: str,
     words: str,
 ) -> None:
-    """With a pyxis that does not look for mount sources itself."""
+    """The test uses a pyxis that does not check mount sources itself."""
     image, mounts = write_image(site.folder / "torch.sqsh"), json.dumps([mount] if mount else [])
     site.prepare(f"tasks: per-gpu\ncontainer: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: {mounts}}}")
     if python is not None:

@@ -1,4 +1,4 @@
-"""The stand-in for pyxis says and does what pyxis 0.24 was seen to say and do, on a real Slurm."""
+"""Stand-in for pyxis on a real Slurm: it prints and does what pyxis 0.24 was observed to print and do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OPTIONS = {
 
 @dataclass
 class Steps:
-    """Runs steps in a folder that holds an image file."""
+    """Runner of steps in a folder that holds an image file."""
 
     folder: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Steps:
         )
 
     def shell(self, command: str, *options: str, **variables: str) -> str:
-        """What the command prints in a step of the image, which must succeed."""
+        """Return the output of a successful command in a step of the image."""
         done = self.srun(self.image, *options, "bash", "-c", command, **variables)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -85,20 +85,20 @@ def steps(tmp_path: Path) -> Steps:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Path]:
-    """A folder that is not in /tmp."""
+    """Return a folder that is not in /tmp."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     yield folder
     shutil.rmtree(folder)
 
 
 def messages_of(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Return the error messages of pyxis on the nodes, in order, with N for the numbers of processes and jobs."""
+    """Return the error messages of pyxis on the nodes, in order, with N for process and job ids."""
     lines = re.findall(r"^slurmstepd(?:-\w+)?: error: pyxis: (.*)$", done.stderr, re.M)
     return [re.sub(r"(?<=child )\d+|(?<=pyxis_)\d+", "N", line) for line in lines]
 
 
 def newer(cluster: SlurmCluster, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records that were not there before."""
+    """Yield the records that are new."""
     return [record for record in cluster.pyxis_records if record not in before]
 
 
@@ -172,13 +172,13 @@ def test_options_without_an_image_are_ignored_and_the_step_runs_on_the_host(
 
 
 def test_the_last_of_two_mount_options_reaches_the_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:
-    # srun refuses neither; that the first is lost is Slurm's doing (22.05), and nobody says so.
+    # srun accepts both. Slurm (22.05) ignores the first without a message.
     before = slurm_cluster.pyxis_records
     steps.shell("true", "--container-mounts=/tmp:/a", "--container-mounts=/tmp:/b")
     assert [record["container-mounts"] for record in newer(slurm_cluster, before)] == ["/tmp:/b"]
 
 
-# ---- what fails on the node ----------------------------------------------------------------------------------
+# ---- failures on the node ------------------------------------------------------------------------------------
 
 
 REMOVAL = "child N failed with error code: 1"
@@ -297,7 +297,7 @@ def test_the_step_has_the_exit_code_of_the_program(steps: Steps) -> None:
     assert steps.srun(steps.image, "bash", "-c", "exit 42").returncode == 42
 
 
-# ---- inside --------------------------------------------------------------------------------------------------
+# ---- inside the container ------------------------------------------------------------------------------------
 
 
 def test_missing_mount_targets_exist_in_the_step_and_not_on_the_host(steps: Steps) -> None:
@@ -403,7 +403,7 @@ def test_an_image_with_pytorch_gives_every_task_its_rank(steps: Steps) -> None:
     assert steps.shell(command, "-n1") == "0: 0:"
 
 
-# ---- records, defaults, and what is none of its business --------------------------------------------------------
+# ---- records, defaults, and steps without pyxis --------------------------------------------------------------
 
 
 def test_each_step_is_recorded_once_per_node(slurm_cluster: SlurmCluster, steps: Steps) -> None:

@@ -1,4 +1,4 @@
-"""query_jobs, find_by_comments and cancel_jobs against a real Slurm."""
+"""query_jobs, find_by_comments and cancel_jobs on a real Slurm."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 def submit(cluster: SlurmCluster, script: str, *options: str) -> str:
-    """Submit a one-line script; its job id."""
+    """Submit a one-line script and return its job id."""
     return cluster.run("sbatch", "--parsable", "--output=/dev/null", "--chdir=/tmp", *options, "--wrap", script)
 
 
 def eventually(ask: Callable[[], JobRecord | None], phase: Phase, seconds: float = 60.0) -> JobRecord:
-    """Ask until the job is in this phase."""
+    """Query until the job is in this phase."""
     last: list[JobRecord | None] = [None]
 
     def reached() -> bool:
@@ -56,13 +56,13 @@ def queued(job_id: str) -> JobRecord | None:
 
 
 def accounted(job_id: str) -> JobRecord | None:
-    """What sacct has written in full: the end and the exit code may come seconds after the state."""
+    """Wait until sacct has the full record: end and exit code may come seconds after the state."""
     record = ask_accounting([job_id]).get(job_id)
     return None if record is None or (record.phase is Phase.ENDED and record.ended_at is None) else record
 
 
 def forgetful(argv: Sequence[str], *, variables: Mapping[str, str] | None = None) -> CommandResult:
-    """The queue forgets after MinJobAge; here it has forgotten everything."""
+    """Wait until the queue has forgotten all ended jobs (MinJobAge)."""
     answer = run_slurm(argv, variables=variables)
     header = answer.stdout.partition("\n")[0] + "\n"
     return dataclasses.replace(answer, stdout=header) if argv[0] == "squeue" else answer
@@ -164,7 +164,7 @@ def test_canceller_of_a_job_is_reported_and_a_refused_cancel_does_not_affect_oth
         assert refused == dict.fromkeys([mine, f"{array}_2"], "Access/permission denied")
         assert cancel_jobs([theirs[0], "99999999"]) == {}, "what has ended or is unknown is no refusal"
     assert cancel_jobs([f"{array}_1", f"{array}_3", mine]) == {}
-    # Tasks that are cancelled by themselves before they start leave no trace.
+    # Single tasks that are cancelled before they start leave no record.
     assert set(query_jobs([array]).records) == {f"{array}_0", f"{array}_2"}
     assert cancel_jobs([array, *(str(70_000_000 + number) for number in range(500))]) == {}
     for job, who in ((mine, ME), (theirs[0], OTHER_USER), (theirs[1], OTHER_USER)):

@@ -1,4 +1,4 @@
-"""Real refusals of a real sbatch, and what the user is told to change."""
+"""Refusals of a real sbatch, and the hints for the user."""
 
 from __future__ import annotations
 

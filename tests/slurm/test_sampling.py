@@ -1,4 +1,4 @@
-"""The sampler beside a job on a real Slurm, with a stand-in for nvidia-smi: no node of the test cluster has a GPU."""
+"""GPU sampler beside a job on a real Slurm, with a simulated nvidia-smi, because the test cluster has no GPU."""
 
 from __future__ import annotations
 

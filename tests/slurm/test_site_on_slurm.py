@@ -1,4 +1,4 @@
-"""read_site against a real Slurm, and the profile that is written from its answer."""
+"""read_site on a real Slurm, and the profile that is generated from its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
 @pytest.fixture
 def picky(slurm_cluster: SlurmCluster) -> Iterator[str]:
-    """A partition with rights and limits of its own, on two nodes of which one has a feature more."""
+    """Yield a partition with its own rights and limits, on two nodes of which one has an additional feature."""
     first, second = slurm_cluster.node_names[-2:]
     rights = ("AllowAccounts=small", "AllowQos=limited", "QOS=limited", "OverSubscribe=EXCLUSIVE")
     slurm_cluster.run("scontrol", "update", f"NodeName={second}", "AvailableFeatures=h100,rack2")
@@ -145,7 +145,7 @@ def test_slurm_accepts_jobs_of_a_generated_profile(
         *(f"--qos={asked.qos}", "--exclusive", "--test-only", "--wrap", "true"),
     )
     assert asked.gpu_request == "gpus-per-node" and asked.exclusive
-    # A controller that was just started does not know its nodes yet, and then says that there are none for any job.
+    # A controller that has just started does not have its nodes yet, and reports that no job has nodes.
     wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), seconds=60, what="nodes are known")
     answer = subprocess.run(["sbatch", *words], capture_output=True, text=True, check=False)
     assert answer.returncode == 0 and f"partition {asked.partition}" in answer.stderr, answer.stderr

@@ -1,4 +1,4 @@
-"""Exactly one submission per attempt, whatever breaks between the ledger, `repro submit` and a real Slurm."""
+"""One submission per attempt, whatever breaks between the ledger, `repro submit` and a real Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.slurm.stand_in import StandInSite, ids_in_queue
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# Submits what it is told and is killed outright where PLACE is called for the NTH time.
+# Submits with these arguments and is killed at the NTH call of PLACE.
 DIES = """
 import os, signal, sys
 import orchestrator.launch.submit, orchestrator.launch.sbatch
@@ -52,7 +52,7 @@ PLACES = {
 
 @pytest.fixture
 def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A cluster that takes jobs and starts none."""
+    """Yield a cluster that accepts jobs and starts none."""
     slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
     try:
         yield slurm_cluster
@@ -84,7 +84,7 @@ def killed_submit(site: StandInSite, place: str, nth: int, *words: str) -> None:
 
 
 def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, cases: int) -> None:
-    """Slurm has each job once, and the ledger knows it as the first attempt under that id."""
+    """Check that Slurm has each job once, and that it is the first attempt in the ledger."""
     rows = site.status()
     queued = ids_in_queue(cluster.run, site.folder)
     assert len(rows) == cases and {row["state"] for row in rows} == {"PENDING"}, rows
@@ -95,7 +95,7 @@ def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, ca
 def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once(
     place: str, site: StandInSite, held: SlurmCluster
 ) -> None:
-    # One job behind the other, in submissions of their own.
+    # Each job in a separate submission.
     words = ("--where", "gbs=4", "--canary") if place in ("between two submissions", "behind the second sbatch") else ()
     killed_submit(site, *PLACES[place], *(words or ("--where", "gbs=4")))
     again = site.submit("--where", "gbs=4", *words[2:])
@@ -128,7 +128,7 @@ def test_three_submits_at_once_submit_each_job_once(site: StandInSite, held: Slu
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that everybody may use, with a ledger for two users."""
+    """Return a folder that all users may write to, with a ledger for two users."""
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
     folder.chmod(0o777)
     yield folder
@@ -136,7 +136,7 @@ def shared() -> Iterator[Path]:
 
 
 def as_other_user(site: StandInSite, *words: str) -> subprocess.CompletedProcess[str]:
-    """`repro` of another user of the cluster, with a home of their own and the same ledger."""
+    """Run `repro` as another user of the cluster, with another home and the same ledger."""
     inherit = {**os.environ, **site.variables, "REPRO_HOME": str(site.folder), "HOME": str(site.folder)}
     command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *words]
     return subprocess.run(
@@ -188,7 +188,7 @@ def assert_each_case_is_queued_once_of_two(mine: StandInSite, shared: Path, clus
 
 
 def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
-    """Clients that wait for the controller for four seconds, not ten."""
+    """Make clients wait for the controller for four seconds instead of ten."""
     conf = cluster.conf.with_name("impatient.conf")
     conf.write_text(cluster.conf.read_text() + "MessageTimeout=4\n")
     site.variables["SLURM_CONF"] = str(conf)
@@ -197,7 +197,7 @@ def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
 def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
     impatient(held, site)
     controller = f"$(cat {held.folder}/pid/slurmctld.pid)"
-    # The request lies in the frozen controller's socket, and is taken as soon as it goes on.
+    # The request is in the frozen controller's socket, and is accepted when the controller continues.
     late = f'kill -STOP {controller}; /usr/bin/sbatch "$@"; code=$?; kill -CONT {controller}; exit $code'
     site.replace_sbatch(f'[ "$SECOND" ] || {{ {late}; }}\nexec /usr/bin/sbatch "$@"')
     done = site.submit("--where", "gbs=4", timeout_s=600)
@@ -209,7 +209,7 @@ def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(site: Stan
 def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     site: StandInSite, held: SlurmCluster
 ) -> None:
-    site.prepare('sbatch: ["--hold"]')  # a controller that is killed forgets that its partition is down
+    site.prepare('sbatch: ["--hold"]')  # a killed controller forgets that its partition is down
     impatient(held, site)
     failed = site.folder / "sbatch-failed"
     kill = f"kill -9 $(cat {held.folder}/pid/slurmctld.pid)"
@@ -262,7 +262,7 @@ def test_without_a_controller_status_shows_the_age_and_no_state_changes(site: St
 def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
-    site.prepare("qos: limited")  # three jobs of a user at most
+    site.prepare("qos: limited")  # three jobs per user at most
     done = site.submit()
     assert done.returncode == 0 and "6 cases: 3 submitted, 3 queued" in done.stderr, done.stderr
     assert "QOSMaxSubmitJobPerUserLimit" in done.stderr and "repro wait figure-13" in done.stderr

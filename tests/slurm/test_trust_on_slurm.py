@@ -1,4 +1,4 @@
-"""A shared ledger on a real Slurm with a real second user, a lost ledger, and a folder that another job has claimed."""
+"""Shared ledger on a real Slurm with a real second user, a lost ledger, and a folder with the claim of another job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = ("--where", "gbs=4")
 
 @pytest.fixture
 def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A cluster that takes jobs and starts none."""
+    """Yield a cluster that accepts jobs and starts none."""
     slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
     try:
         yield slurm_cluster
@@ -31,7 +31,7 @@ def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that everybody may use."""
+    """Return a folder that all users may write to."""
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
     folder.chmod(0o777)
     yield folder
@@ -44,7 +44,7 @@ def by_other_user(*words: str) -> None:
 
 
 def edit(ledger: Path, *statements: str) -> None:
-    """SQL of the other user, who may write to the ledger."""
+    """Run SQL as the other user, who may write to the ledger."""
     by_other_user(sys.executable, "-c", EDIT, str(ledger), ";".join(statements))
 
 
@@ -91,7 +91,7 @@ def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(tmp_path: 
     finally:
         ledger.rename(tmp_path / "results.db")
         assert site.repro("cancel", "figure-13", "--yes").returncode == 0
-    # Slurm says that they have ended: nothing is in the way of new ones.
+    # Slurm reports that they have ended, so that new ones can be submitted.
     site.wait_until_ended()
     (tmp_path / "results.db").unlink()
     again = site.submit(*SMALL)

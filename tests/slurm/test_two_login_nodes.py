@@ -1,7 +1,7 @@
 """Two login nodes with one shared ledger, on a real Slurm.
 
-A login node is a network, a host name and a table of processes of its own (namespaces of this machine). It reaches
-Slurm through an address of its own, and shares the file system.
+A login node has its own network, host name and process table (namespaces of this machine). It reaches Slurm by its own
+address, and shares the file system.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.slurm.host import install_packages, run, wait_until
 from tests.slurm.site import REPRO
 from tests.slurm.stand_in import StandInSite, ids_in_queue
 
-# A name for the host, its slurm.conf in the place of the cluster's, then the command.
+# A host name, its own slurm.conf in place of the cluster's, then the command.
 _ENTER = 'hostname "$1" && mount --bind "$2" "$3" && shift 3 && exec "$@"'
 
 SUBMIT = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
@@ -33,7 +33,7 @@ _NUMBERS = itertools.count()
 
 @dataclass(frozen=True)
 class LoginNode:
-    """A login node; `namespace` is its network, `conf` its slurm.conf."""
+    """A login node. `namespace` is its network, `conf` its slurm.conf."""
 
     name: str
     namespace: str
@@ -42,7 +42,7 @@ class LoginNode:
     cluster: SlurmCluster
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start `repro` with these words on this node."""
+        """Start `repro` with these arguments on this node."""
         spaces = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount")
         enter = ("bash", "-c", _ENTER, "login", self.name, str(self.conf), str(self.cluster.conf))
         return subprocess.Popen(
@@ -55,7 +55,7 @@ class LoginNode:
         )
 
     def repro(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `repro` with these words on this node until it ends."""
+        """Run `repro` with these arguments on this node until it ends."""
         process = self.start(*words)
         stdout, stderr = process.communicate(timeout=600)
         return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
@@ -63,7 +63,7 @@ class LoginNode:
 
 @pytest.fixture
 def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNode, LoginNode]]:
-    """Two login nodes of a cluster that takes jobs and starts none."""
+    """Yield two login nodes of a cluster that accepts jobs and starts none."""
     install_packages(("iproute2",))
     site = StandInSite(tmp_path).prepare()
     made: list[LoginNode] = []
@@ -81,7 +81,7 @@ def nodes(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[tuple[LoginNo
 
 
 def _make_node(number: int, site: StandInSite, cluster: SlurmCluster) -> LoginNode:
-    # The kernel removes a network some time after its namespace: names and addresses are used once.
+    # The kernel removes a network some time after its namespace, so names and addresses are used once.
     once = next(_NUMBERS)
     namespace = f"repro-{os.getpid()}-{once}"
     outside, inside = f"o{os.getpid()}-{once}", f"i{os.getpid()}-{once}"

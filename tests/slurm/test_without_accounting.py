@@ -1,4 +1,4 @@
-"""A Slurm without accounting that forgets jobs after seconds, gives ids out again and hides jobs from other users."""
+"""Slurm without accounting that forgets jobs after seconds, reuses ids and hides jobs from other users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S = 600.0
 """Ends a broken test; a test waits for conditions, however slow the machine is."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-# `repro`, with no time to wait before a job that nobody lists is called lost.
+# `repro` without the waiting time before an unlisted job is lost.
 HASTY = """
 import datetime, sys
 import orchestrator.launch.refresh
@@ -46,7 +46,7 @@ main()
 
 @pytest.fixture(scope="module")
 def forgetful(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: ARG001  says why there is none, once
-    """Two nodes, squeue remembers nothing for longer than some seconds, arrays have four elements at most."""
+    """Yield two nodes. squeue forgets jobs after some seconds, and arrays have at most four elements."""
     shape = Shape(nodes=2, accounting=False, min_job_age_s=2, most_in_array=4, last_job_id=40, private_jobs=True)
     cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="repro-slurm-")), shape)
     cluster.up()
@@ -83,7 +83,7 @@ def wait_for_end_records(site: StandInSite, jobs: int) -> None:
 
 
 def hasty(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The jobs after two looks that need not wait before they call a job lost."""
+    """Return the jobs after two refreshes without the waiting time before a job is lost."""
     monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
     site.status()
     return site.status()
@@ -100,7 +100,7 @@ def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mist
     wait_for_end_records(site, 6)
     wait_until_forgotten(forgetful)
     taken: set[str] = set()
-    while ids[0].partition("_")[0] not in taken:  # until somebody else's job has the id of ours
+    while ids[0].partition("_")[0] not in taken:  # until another user's job has the id of ours
         assert len(taken) < 60
         taken.add(forgetful.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"))
         if len(taken) % 10 == 0:
@@ -117,7 +117,7 @@ def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
     site.behave("hang")
     assert site.submit(*CASE).returncode == 0
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
-    for node in forgetful.node_names:  # both lose their power: no record of the job's end is written
+    for node in forgetful.node_names:  # both lose their power: no end record is written
         forgetful.kill_node(node)
         forgetful.set_node(node, "down")
     wait_until_forgotten(forgetful)
@@ -155,7 +155,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
         home.mkdir()
         home.chmod(0o777)
         inherit = {**os.environ, "REPRO_HOME": str(home), "PYTHONPATH": str(CHECKOUT), **site.variables}
-        subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # a group may read, where it is shared
+        subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # readable for a group
         as_other_user = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups"]
         command = [*as_other_user, sys.executable, "-c", HASTY, "status"]
         for _ in range(2):
