@@ -155,7 +155,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
         home.mkdir()
         home.chmod(0o777)
         inherit = {**os.environ, "REPRO_HOME": str(home), "PYTHONPATH": str(CHECKOUT), **site.variables}
-        subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # readable for a group
+        subprocess.run(["chmod", "-R", "o+rX", str(site.folder)], check=True)  # readable for the other user
         as_other_user = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups"]
         command = [*as_other_user, sys.executable, "-c", HASTY, "status"]
         for _ in range(2):
