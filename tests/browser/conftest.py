@@ -1,4 +1,4 @@
-"""One Chromium for the whole test run, and one report to look at; or one line that says why there is no browser."""
+"""One Chromium and one report for the whole test run, or a line with the reason why there is no browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHY_NOT = pytest.StashKey[str]()
 
 @pytest.fixture(scope="session")
 def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
-    """Headless; it can reach no network, as each page it opens says that it has none."""
+    """Return a headless Chromium without network."""
     try:
         program = installed_chromium()
     except ClusterUnavailable as reason:
@@ -42,7 +42,7 @@ def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three figures: one that came out, one with failures and what waits, and one whose every text is hostile."""
+    """Return the report of three figures: reproduced, with failures and pending jobs, with hostile texts."""
     home = tmp_path_factory.mktemp("report")
     ledger = new_ledger(home)
     hostile_experiment(home)
@@ -58,7 +58,7 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: Browser, report_file: Path) -> Iterator[Page]:
-    """The report, opened from its file; at the end nothing may have been complained of or asked for."""
+    """Yield the report, opened from its file. At the end there must be no console message and no request."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light", offline=True)
     opened = context.new_page()
     opened.set_default_timeout(10_000)  # ms
@@ -79,7 +79,7 @@ def page(browser: Browser, report_file: Path) -> Iterator[Page]:
 
 
 def installed_chromium() -> str:
-    """The program; ClusterUnavailable with the reason where there is none and none can be installed."""
+    """Return the path of Chromium. ClusterUnavailable if it is not there and cannot be installed."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -92,7 +92,7 @@ def installed_chromium() -> str:
 
 
 def sandbox() -> list[str]:
-    """Chromium's own cannot be had by root."""
+    """Chromium's sandbox does not work as root."""
     return ["--no-sandbox"] if os.geteuid() == 0 else []
 
 
@@ -104,6 +104,6 @@ def _give_up(config: pytest.Config, reason: str) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line at the end of the run when no page could be opened."""
+    """Print one line at the end of the run if no page could be opened."""
     if reason := config.stash.get(_WHY_NOT, None):
         terminalreporter.write_line(f"tests/browser did not run, no browser: {reason}")

@@ -1,4 +1,4 @@
-"""What the report of these tests is about: cases that come out, cases that fail, texts that would do something."""
+"""Experiments in the report of these tests: reproduced cases, failed cases, and hostile texts."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ def hostile_experiment(home: Path) -> None:
 
 
 def in_turn(place: int, _case: Case) -> Came:
-    """Ten numbers that are in order neither as the file has them, nor as texts, nor as version numbers."""
+    """Return ten numbers whose order differs in the file, as texts, and as version numbers."""
     return Came({3: 9.5, 4: 9.25, 7: 1000.0}.get(place, 100.0 + 7 * (place % 4) + place))
 
 
 def failing(place: int, case: Case) -> Came:
-    """Every third fails with a hostile line that has a secret, the second waits."""
+    """Return an experiment where every third job fails with a hostile line that has a secret, and the second is
+    pending.
+    """
     line = f"{HOSTILE} {SECRET}"
     if place % 3 == 0:
         return Came(columns=OUT_OF_MEMORY | {"deciding_line": line, "verdict_reason": line, "reason": line})

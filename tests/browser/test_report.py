@@ -1,4 +1,4 @@
-"""The report in a real browser: opened from its file it loads nothing, runs nothing planted, and every tool works."""
+"""Report in a real browser: opened from its file it loads nothing, runs no planted script, and every control works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CASES = "table:has(#figure-13-paper-selene-1-all-cases)"
 
 
 def column(page: Page, number: int, table: str = CASES) -> list[str]:
-    """What the cells of a column say, the first line of each."""
+    """Return the first line of each cell of a column."""
     rows: list[list[str]] = page.locator(table).evaluate(
         "table => [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => cell.innerText.split('\\n')[0]))"
     )
@@ -81,7 +81,7 @@ def test_a_table_sorts_by_the_keyboard(page: Page, key: str) -> None:
     page.keyboard.press("Tab")
     page.keyboard.press(key)
     assert numbers(column(page, 2)) == sorted(numbers(column(page, 2)))
-    assert page.evaluate("document.activeElement.innerText") == "Measured"  # and the focus stays where it was
+    assert page.evaluate("document.activeElement.innerText") == "Measured"  # and the focus does not move
 
 
 def test_cells_without_a_number_are_last_in_both_orders(page: Page) -> None:
@@ -121,7 +121,7 @@ def test_dark_preference_applies_until_light_is_chosen(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
-# Of every piece of text the contrast with what lies behind it, by the formula of WCAG 2.2; the worst of each kind.
+# The contrast of every text with its background, by the formula of WCAG 2.2; the worst of each kind.
 CONTRAST = """() => {
   const channels = colour => colour.match(/[\\d.]+/g).map(Number);
   const linear = c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
@@ -206,7 +206,7 @@ def test_print_cuts_nothing_and_each_figure_starts_a_page(page: Page) -> None:
     assert len(boxes) > 8 and {tuple(box) for box in boxes} == {("visible", "none", False)}
     breaks = page.locator(".figure").evaluate_all("all => all.map(one => getComputedStyle(one).breakBefore)")
     assert breaks == ["page"] * 3 and not page.locator(".bar").is_visible()
-    # Chromium repeats the header on the next page unless there is a button in it.
+    # Chromium repeats the header on the next page unless it contains a button.
     assert page.locator("th > button").first.evaluate("one => getComputedStyle(one).display") == "contents"
     assert page.get_by_text("Who submitted what, when, and from which code.").first.is_visible()
     assert not page.locator("pre").first.is_visible()

@@ -1,1 +1,1 @@
-"""What needs a machine with GPUs; run by hand."""
+"""Tests that need a machine with GPUs, run by hand."""

@@ -1,17 +1,17 @@
-"""Provoke on a machine with GPUs what a person meets there, and compare what `repro` makes of it with what it should.
+"""Provocation of faults on a machine with GPUs, compared with the expected reaction of `repro`.
 
     python tests/gpu/provoke.py [few] [busy] [killed] [launcher] [interface]
 
-Needs one GPU of 80 GB, and two for `interface` and for a rank that is not alone; standard library, the `repro` command
-beside this Python or on the PATH, and for `busy` torch in this Python. Nothing but the jobs and the process that it
-starts itself is ended. Everything is recorded in a folder of its own, which is named at the end; each job takes about
-a minute. Exit code 1 if anything came out otherwise than expected.
+Needs one GPU of 80 GB, and two for `interface` and for a rank that is not alone; the standard library; the `repro`
+command beside this Python or in the PATH; and for `busy` torch in this Python. It ends only jobs and processes that it
+starts. It records everything in a new folder, which it prints at the end. Each job takes about a minute. Exit code 1 if
+a result differs from the expected one.
 
-few        figure 13 on 4 GPUs where fewer can be seen: refused with exit code 2, and nothing recorded
-busy       a process has all but 5 GB of GPU 0: a warning, then gpu-in-use; once it is gone the case is verified
-killed     SIGKILL to the last rank of a running case: killed, no rank is left, and the next case goes on
-launcher   SIGKILL to the process that has forked the ranks: killed, no rank is left, and the next case goes on
-interface  NCCL_SOCKET_IFNAME names no interface, with two ranks: configuration, in NCCL's own words
+few        figure 13 on 4 GPUs with fewer visible: refused with exit code 2, nothing recorded
+busy       a process uses all but 5 GB of GPU 0: a warning, then gpu-in-use; after its end the case is verified
+killed     SIGKILL to the last rank of a running case: killed, no rank remains, and the next case continues
+launcher   SIGKILL to the process that forked the ranks: killed, no rank remains, and the next case continues
+interface  NCCL_SOCKET_IFNAME names no interface, with two ranks: configuration, with NCCL's message
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ time.sleep({PATIENCE_S})
 
 @dataclass(frozen=True)
 class Compared:
-    """What of one provocation was expected, and what was seen."""
+    """Expected and actual result of one provocation."""
 
     what: str
     expected: str
@@ -61,7 +61,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Machine:
-    """`repro` with a home of its own; `gpus` that nvidia-smi lists."""
+    """`repro` with its own home, and the `gpus` that nvidia-smi lists."""
 
     home: Path
     command: str
@@ -86,7 +86,7 @@ class Machine:
         return self.repro("submit", FIGURE, *choice, *words, **variables)
 
     def rows(self, gpus: int) -> list[dict[str, Any]]:
-        """The latest attempt at each job of a case, the first repeat first."""
+        """Return the latest attempt at each job of a case, the first repeat first."""
         found: list[dict[str, Any]] = json.loads(self.repro("status", FIGURE, "--json").stdout)
         return sorted((row for row in found if row["case"] == f"case={CASES[gpus]}"), key=lambda row: row["repeat"])
 
@@ -125,7 +125,7 @@ def launcher(machine: Machine) -> Iterator[Compared]:
 
 
 def kill_one(machine: Machine, choose: Callable[[int, list[int]], int]) -> Iterator[Compared]:
-    """Kill the process that `choose` picks from the launcher's id and those of its ranks."""
+    """Kill the process that `choose` selects from the ids of the launcher and its ranks."""
     gpus = min(machine.gpus, 2)
     machine.submit(gpus, "--repeat", "2", "--rerun")
     row = machine.rows(gpus)[0]
@@ -153,14 +153,17 @@ def interface(machine: Machine) -> Iterator[Compared]:
 
 
 def ended(row: Mapping[str, Any], expected: str) -> Iterator[Compared]:
-    """Verified, or the class of the failure with its reason."""
+    """Return `verified`, or the failure class with its reason."""
     seen = str(row["failure"] or row["verdict"] or row["state"])
     yield Compared(f"{row['case']}, repeat {row['repeat']}", expected, f"{seen}: {row['why']}" if row["why"] else seen)
 
 
 @contextmanager
 def holding() -> Iterator[None]:
-    """A process that has all but 5 GB of GPU 0, whose id is printed: in a container nvidia-smi may tell no such id."""
+    """Run a process that uses all but 5 GB of GPU 0 and prints its id.
+
+    In a container nvidia-smi may not list the id.
+    """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with subprocess.Popen([sys.executable, "-c", HOLDER], env=environment, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -174,7 +177,7 @@ def holding() -> Iterator[None]:
 
 
 def launcher_and_ranks(local_id: str) -> tuple[int, list[int]]:
-    """Return the id of the process that imports torch, and those of the ranks that it has forked, in their order."""
+    """Return the ids of the process that imports torch, and of the ranks that it has forked, in their order."""
     programs = {
         pid: parent for pid, (parent, command) in processes_of(local_id).items() if "orchestrator.pretrain" in command
     }
@@ -183,7 +186,7 @@ def launcher_and_ranks(local_id: str) -> tuple[int, list[int]]:
 
 
 def processes_of(local_id: str) -> dict[int, tuple[int, str]]:
-    """Return parent and command line, by id, of each process of a job of the local queue that still runs."""
+    """Return parent and command line, by id, of each running process of a job of the local queue."""
     processes = {}
     for folder in Path("/proc").iterdir():
         try:

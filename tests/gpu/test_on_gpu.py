@@ -1,6 +1,6 @@
 """Tests that need a GPU, by hand: `python -m pytest tests/gpu` (README.md beside this file).
 
-They compare the kernels of layer norm, loss and activation with torch's own, training with CUDA graphs with training
+They compare the kernels of layer norm, loss and activation with torch's, training with CUDA graphs with training
 without, and iteration times on an idle host with those on a busy one.
 """
 
@@ -27,7 +27,7 @@ from tests.training.launching import Step, plain_environments, read_record, run_
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 DTYPES = [torch.float32, torch.bfloat16]
-# Of the largest value: sums in another order in fp32, one rounding to 8 bits in bf16.
+# Relative to the largest value: another order of sums in fp32, one rounding to 8 bits in bf16.
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 TOKENS, BATCH, VOCABULARY = 512, 3, 51200
 
@@ -40,7 +40,7 @@ def _close(found: Any, expected: Any, dtype: torch.dtype) -> None:
 def _gradients(
     function: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], gradient: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Output of the function, and the gradient of each of its inputs."""
+    """Return the output of the function, and the gradient of each of its inputs."""
     copies = [x.clone().requires_grad_() for x in inputs]
     output = function(*copies)
     return [output.detach(), *torch.autograd.grad(output, copies, gradient.to(output.dtype))]
@@ -97,7 +97,7 @@ def test_the_compiled_activation_equals_torchs(dtype: torch.dtype) -> None:
 
 @pytest.fixture
 def alone() -> Any:
-    """Stands for the process group of one rank."""
+    """Return a simulated process group of one rank."""
     return SimpleNamespace(rank=lambda: 0, size=lambda: 1)
 
 
@@ -113,7 +113,7 @@ def test_the_compiled_loss_equals_torchs_and_does_not_copy_the_logits(dtype: tor
     (expected_gradient,) = torch.autograd.grad(expected, exact, weights.flatten().double())
     exact = None  # type: ignore[assignment]
 
-    for is_compiled in (False, True):  # the first time it is compiled, which may take memory
+    for is_compiled in (False, True):  # the first call compiles, which may allocate memory
         part = whole.clone().requires_grad_()
         logits = part * 1
         torch.cuda.reset_peak_memory_stats()
@@ -138,7 +138,7 @@ LLAMA = (
     "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
     " --untie-embeddings-and-output-weights "
 )
-# By the GPUs that they take: runs with CUDA graphs, each compared with the same run without.
+# Runs with CUDA graphs by number of GPUs, each compared with the same run without.
 GRAPHED = {
     1: {"alone": "", "full": FULL, "ours": OURS, "bf16": "--bf16 "},
     2: {
@@ -162,7 +162,10 @@ TOLERANCE = {"fp32": 1e-5, "bf16": 2e-3}
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
-    """The records of all runs that this machine has the GPUs for; runs of as many GPUs share their processes."""
+    """Return the records of all runs for which this machine has the GPUs.
+
+    Runs with equal numbers of GPUs share processes.
+    """
     folder = tmp_path_factory.mktemp("graphs")
     steps: dict[str, list[Step]] = {}
     for gpus, runs in GRAPHED.items():
@@ -190,7 +193,7 @@ def test_full_recomputation_has_the_losses_of_no_recomputation(records: dict[str
 
 
 def test_forked_ranks_train_as_one_rank_does(records: dict[str, list[Step]], tmp_path: Path) -> None:
-    """They could not use their GPUs if the launcher had initialised CUDA."""
+    """The ranks could not use their GPUs if the launcher had initialised CUDA."""
     ranks, record = min(2, torch.cuda.device_count()), tmp_path / "forked.jsonl"
     command = [
         "-m",
@@ -236,7 +239,7 @@ def test_busy_cores_do_not_slow_an_iteration(gpus: int, tmp_path: Path) -> None:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Keep every core busy with a process of its own."""
+    """Keep every core busy with a process."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -247,7 +250,7 @@ def busy_cores() -> Iterator[None]:
 
 
 def train(runs: dict[str, str], gpus: int, folder: Path) -> dict[str, list[Step]]:
-    """Train all runs in one group of processes, a GPU each; returns their records by name."""
+    """Train all runs in one group of processes, one GPU each, and return their records by name."""
     plan = folder / f"runs_of_{gpus}.json"
     plan.write_text(
         json.dumps({name: {"flags": flags.split(), "fault": None, "graphs": False} for name, flags in runs.items()})

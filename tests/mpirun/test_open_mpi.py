@@ -1,4 +1,4 @@
-"""A cluster without a scheduler: a real Open MPI starts the ranks of figure 13 from a hostfile, on this machine."""
+"""Cluster without a scheduler: a real Open MPI starts the ranks of figure 13 from a hostfile, on this machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Count the FLOPs of one iteration of `pretrain` with torch's own counter: `python counting_flops.py RUNS.json`.
+"""Count the FLOPs of one iteration of `pretrain` with torch's counter: `python counting_flops.py RUNS.json`.
 
-RUNS.json maps a name to the arguments of a run; the counts go to stdout as JSON by the same names.
+RUNS.json maps names to the arguments of runs. The counts go to stdout as JSON with the same names.
 """
 
 from __future__ import annotations

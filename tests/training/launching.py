@@ -1,4 +1,4 @@
-"""Start the training program as launchers do, and read back what it wrote."""
+"""Starts of the training program as launchers do it, and readers of its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 300  # against hangs only: the longest takes some 30 s on two idle cores
+TIMEOUT_S = 300  # A limit for hangs only: the longest run takes 30 s on two idle cores.
 
 # Small enough for milliseconds per iteration, and divisible by every layout of four processes.
 _SMALL = {
@@ -33,7 +33,7 @@ SMALL_MODEL = [word for name, value in _SMALL.items() for word in (f"--{name}", 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a process left behind."""
+    """Output and exit code of a process."""
 
     exit_code: int
     stdout: str
@@ -53,12 +53,12 @@ class Step:
 
 
 def run_alone(*arguments: str) -> Finished:
-    """One process of `python -m orchestrator.pretrain`."""
+    """Run one process of `python -m orchestrator.pretrain`."""
     return run_together([["-m", "orchestrator.pretrain", *arguments]], [{}])[0]
 
 
 def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[Finished]:
-    """Run `python COMMAND` once for each command, all at the same time, each with its environment added to ours."""
+    """Run `python COMMAND` once per command, all at the same time, each with its environment added."""
     processes = [
         subprocess.Popen(
             [sys.executable, *command],
@@ -79,13 +79,13 @@ def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mappi
 
 
 def plain_environments(world_size: int) -> list[dict[str, str]]:
-    """The variables of each rank as a launcher other than torchrun and srun sets them."""
+    """Return the variables of each rank as a launcher other than torchrun and srun sets them."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
     return [meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours, without what a surrounding job may have set."""
+    """Return the environment without variables of a surrounding job."""
     of_launchers = ("SLURM_", "MASTER_", "TORCHELASTIC_")
     ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     kept = {

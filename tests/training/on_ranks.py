@@ -1,8 +1,8 @@
-"""One rank that holds parts of a model against Megatron-Core's or torch's: `python -m tests.training.on_ranks FOLDER`.
+"""Comparison of parts of a model with Megatron-Core's or torch's: `python -m tests.training.on_ranks FOLDER` on each
+rank.
 
-Each part is a function of CHECKS, called on every rank of one or two; what it raises stands in FOLDER/RANK.json under
-its name, None where it raised nothing. All communication of a part comes before what it asserts, so that no rank waits
-for one that has found a fault.
+Each part is a function in CHECKS, called on every rank of one or two. FOLDER/RANK.json has its error under its name, or
+None. A part communicates before its first assertion, so that no rank waits for a rank that has failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 
 
 def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
-    """Each rank has its part of the vocabulary, and every rank the labels that are another's."""
+    """Each rank has a part of the vocabulary, and every rank has labels in the other's part."""
     from orchestrator.pretrain.layers import cross_entropy
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -47,7 +47,7 @@ def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
     (expected_gradient,) = torch.autograd.grad((expected * weights.flatten()).sum(), whole)
 
     part = whole.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
-    logits = part * 1  # as a product puts them out
+    logits = part * 1  # in the layout of a product's result
     place = logits.data_ptr()
     seen: list[int] = []
     logits.register_hook(lambda gradient: seen.append(gradient.data_ptr()))  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
     assert losses.dtype == torch.float32
     torch.testing.assert_close(losses.flatten(), expected)
     torch.testing.assert_close(part.grad, expected_gradient.chunk(ranks, -1)[rank])
-    # The one array of the logits' size that is kept is the logits, and the gradient takes their place.
+    # The only stored array of the logits' size is that of the logits; the gradient overwrites it.
     assert [tensor.data_ptr() for tensor in kept if tensor.numel() >= logits.numel()] == [place]
     assert seen == [place]
 
@@ -105,7 +105,7 @@ def a_product_left_out_changes_no_gradient() -> None:
 def _trained(
     kind: Any, sizes: tuple[int, int], options: dict[str, bool], *, fuses: bool, computes: bool = True
 ) -> dict[str, torch.Tensor]:
-    """Output and gradients of one layer, sequence-parallel where there are two ranks; `fuses`: into an fp32 buffer."""
+    """Return output and gradients of one layer, sequence-parallel on two ranks. `fuses`: into an fp32 buffer."""
     torch.manual_seed(1 + dist.get_rank())
     config = _config("--sequence-parallel")
     config.gradient_accumulation_fusion = fuses
@@ -135,8 +135,8 @@ def _assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
         torch.testing.assert_close(value, expected[name], msg=partial("{}: {}".format, name))
 
 
-# What each way of full recomputation computes again of 4 layers: products of the second feed-forward matrix, and of the
-# attention's output, which comes before it.
+# Products that each kind of full recomputation computes again in 4 layers: those of the second feed-forward matrix, and
+# those of the attention's output.
 RECOMPUTED = {
     "": (0, 0),
     "--recompute-granularity full": (0, 4),
@@ -199,7 +199,7 @@ def _not_a_number(no_product: Any) -> Iterator[None]:
 
 
 def recomputed_layers_keep_no_activations() -> None:
-    """Which layers' wide activations are still there after the forward pass."""
+    """Each kind of recomputation keeps the wide activations of the right layers."""
     alive = {}
     for flags in RECOMPUTED:
         chunk = _chunk(flags)
@@ -222,7 +222,7 @@ def _config(flags: str) -> Any:
 
 
 def _chunk(flags: str) -> Any:
-    """The small model, sequence-parallel where there are two ranks."""
+    """Return the small model, sequence-parallel on two ranks."""
     from orchestrator.pretrain import model
 
     arguments = _arguments(flags + " --sequence-parallel")

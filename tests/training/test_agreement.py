@@ -16,10 +16,10 @@ from tests.training.launching import (
     run_together,
 )
 
-TOLERANCE = 1e-5  # relative; sums in another order differ by some 1e-7
+TOLERANCE = 1e-5  # relative; another order of sums changes 1e-7
 
-# Name -> flags that are added to the small model's. "+untied" in a name is held against the untied reference, and what
-# starts with "llama" against the Llama of one process.
+# Name -> flags that are added to the small model's. Names with "+untied" are compared with the untied reference, names
+# that start with "llama" with the Llama of one process.
 LLAMA = (
     "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --ffn-hidden-size 88"
     " --group-query-attention --num-query-groups 2 --untie-embeddings-and-output-weights "
@@ -103,7 +103,7 @@ FOUR_PROCESSES = {
     "llama_cp4_ours_half": LLAMA + CP4 + OURS + HALF,
     "llama_cp2_pp2_vpp2_selective": LLAMA + CP2 + PP2 + VPP2 + SELECTIVE,
 }
-# What recomputes or offloads, and the same run without.
+# Recomputation or offloading, and the same run without.
 EXACTLY = {
     "recompute_full": "reference",
     "recompute_two": "reference",
@@ -130,7 +130,7 @@ DROPPING = {
     "dropout_tp2_sp_dp2": DROPOUT + TP2 + SP,
     "dropout_tp2_sp_dp2_two": DROPOUT + TP2 + SP + TWO,
 }
-# Pipelines whose chunks' passes are recorded, and the same runs without graphs. "Recorded" on a CPU is a stand-in.
+# Pipelines with recorded passes, and the same runs without graphs. On a CPU recording is simulated.
 GRAPHED = {
     "graphs_pp2_dp2": (PP2, "pp2_dp2"),
     "graphs_pp2_dp2+untied": (PP2 + "--untie-embeddings-and-output-weights", "pp2_dp2+untied"),
@@ -150,7 +150,7 @@ FAULTY = {
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
-    """All runs, by name: one process for the first, one group of four for the rest."""
+    """Return all runs by name: one process for the first, one group of four for the rest."""
     folder = tmp_path_factory.mktemp("agreement")
     _train(ONE_PROCESS, 1, folder)
     of_four = FOUR_PROCESSES | DROPPING | FAULTY | {name: flags for name, (flags, _) in GRAPHED.items()}
@@ -159,7 +159,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
 
 
 def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
-    """Train all runs in one group of processes; each leaves a record of its name in the folder."""
+    """Train all runs in one group of processes. Each leaves a record of its name in the folder."""
     plan = folder / f"runs_of_{world_size}.json"
     entries = {
         name: {
@@ -176,7 +176,7 @@ def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
 
 
 def _differences(steps: list[Step], reference: list[Step]) -> list[float]:
-    """Relative differences of every loss and gradient norm."""
+    """Return the relative differences of every loss and gradient norm."""
     pairs = [
         pair
         for step, expected in zip(steps, reference, strict=True)

@@ -1,4 +1,4 @@
-"""The samples of a run: the same in every layout, overwritten where they stand."""
+"""Samples of a run: equal in every layout, and overwritten in place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.training.launching import SMALL_MODEL
 
 CPU = torch.device("cpu")
 ARGUMENTS = parse_arguments(SMALL_MODEL)
-# The sizes of SMALL_MODEL, for the program that draws its samples by itself.
+# Sizes of SMALL_MODEL, for a program that reads only its samples.
 SIZES = Sizes(
     layers=4,
     hidden=32,
@@ -33,7 +33,7 @@ SIZES = Sizes(
 
 
 def _microbatches(flags: str, world_size: int, rank: int, monkeypatch: pytest.MonkeyPatch) -> list[list[Microbatch]]:
-    """Those of three iterations on one rank of the data-parallel group, or of the context-parallel one."""
+    """Return the microbatches of three iterations on one rank of the data-parallel or context-parallel group."""
     arguments = parse_arguments([*SMALL_MODEL, *flags.split()])
     layout = Layout.of(arguments, world_size)
     data_rank, context_rank = (0, rank) if layout.context_parallel > 1 else (rank, 0)
@@ -78,7 +78,7 @@ def test_context_parallel_ranks_have_shares_of_the_same_sequences(monkeypatch: p
 
 
 def test_the_next_batch_overwrites_the_previous_one_in_place() -> None:
-    """A recorded iteration reads from the same addresses for ever."""
+    """A recorded iteration always reads from the same addresses."""
     batches = Batches(ARGUMENTS, Layout.of(ARGUMENTS, 1), CPU)
     seen = []
     for _ in range(2):

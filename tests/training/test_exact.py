@@ -1,4 +1,4 @@
-"""The planner that runs the real model without data: against measured runs, published formulas and jobs that fail."""
+"""Planner with the real model without data, compared with measured runs, published formulas and jobs that fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEQUENCE = "--sequence-parallel"
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of this model on NVIDIA H200; bytes are torch's max_memory_allocated, the largest over all ranks."""
+    """A measured run on NVIDIA H200. Bytes are torch's max_memory_allocated, the largest over all ranks."""
 
     gpus: int
     layers: int
@@ -48,35 +48,35 @@ class Measured:
 TENSOR, PIPELINE = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 OVERLAP, EAGER = "--overlap-grad-reduce", "--cuda-graph-impl none"
 TENSOR_2 = f"{TENSOR} 2 {SEQUENCE}"
-# 2026-11-22, benchmarks/pretrain_parts.py, which prints GB of 10^9 bytes to one digit.
+# 2026-11-22, benchmarks/pretrain_parts.py, which prints GB of 10^9 bytes with one digit.
 RUNS = [
     Measured(1, 24, 2304, 24, 16, 16, FULL, 37_500_000_000),
     Measured(1, 16, 4096, 32, 4, 16, "", 80_700_000_000),
     Measured(1, 16, 4096, 32, 8, 32, "", 98_900_000_000),
     Measured(2, 16, 4096, 32, 4, 16, TENSOR_2, 40_600_000_000),
     Measured(2, 16, 4096, 32, 4, 32, f"{OVERLAP} --overlap-param-gather", 60_000_000_000),
-    # 2026-11-21, before the loss took less: the most is on the first stage, which has no logits.
+    # 2026-11-21, before the loss needed less: the first stage needs most, without logits.
     Measured(4, 32, 4096, 32, 1, 32, f"{TENSOR} 2 {PIPELINE} 2 {SEQUENCE} {EAGER}", 35600623104),
     Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 4 {EAGER}", 41817790976),
     Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 4 --num-virtual-stages-per-pipeline-rank 2 {EAGER}", 45093033472),
     Measured(4, 32, 4096, 32, 1, 32, f"{PIPELINE} 2 {OVERLAP}", 50175381504),
 ]
 OF_FOUR_STAGES = RUNS[6]
-# Of the same day as the first; 0.3 and 0.14 GB more than planned, and it is not known for what.
+# The same day as the first; 0.3 and 0.14 GB more than planned, for an unknown reason.
 FURTHER_OFF = [
     Measured(1, 16, 4096, 32, 8, 32, FULL, 67_500_000_000),
     Measured(2, 16, 4096, 32, 1, 16, TENSOR_2, 33_700_000_000),
 ]
 
 # 2026-11-22, `repro submit figure-12` and `figure-13` at scale pair: stages with CUDA graphs. The log counts the memory
-# that the graphs hold. It is mapped in pieces of 20 MiB and has gaps, which are not planned.
+# of the graphs. It is mapped in pieces of 20 MiB with gaps, which are not planned.
 GRAPHS = [
     Measured(2, 16, 4096, 32, 1, 16, f"{PIPELINE} 2 {FULL}", 34250172662),
     Measured(2, 16, 4096, 32, 1, 2, f"{PIPELINE} 2 --num-virtual-stages-per-pipeline-rank 4 {FULL}", 35479449764),
     Measured(2, 16, 4096, 32, 1, 6, f"{PIPELINE} 2 --num-virtual-stages-per-pipeline-rank 4 {FULL}", 35788370739),
 ]
 
-# One layer's activations over s b h bytes, Korthikanti et al. (arXiv 2205.05198): equations 2, 4 and 5 and section 5,
+# Activations of one layer over s b h bytes, Korthikanti et al. (arXiv 2205.05198): equations 2, 4 and 5 and section 5,
 # with a heads, s tokens, t-way tensor parallelism.
 HIDDEN, HEADS, TOKENS, MICRO_BATCH, RANKS = 6144, 64, 2048, 4, 8
 SCORES = 5 * HEADS * TOKENS / (HIDDEN * RANKS)
@@ -114,7 +114,7 @@ def plans_of_runs() -> list[ExactMemory]:
 def test_planned_memory_equals_measurements_on_h200(plans_of_runs: list[ExactMemory]) -> None:
     both = zip(plans_of_runs, RUNS + FURTHER_OFF, strict=True)
     faults = [abs(worst(plan).total_bytes / run.max_memory_bytes - 1) for plan, run in both]
-    # What is left is cuBLAS's workspaces, 64 MiB, and up to 48 MiB more with pipeline stages.
+    # The rest is cuBLAS's workspaces, 64 MiB, and up to 48 MiB more with pipeline stages.
     assert mean(faults[: len(RUNS)]) < 0.002
     assert max(faults[: len(RUNS)]) < 0.004
     assert max(faults) < 0.005
@@ -148,7 +148,7 @@ def test_the_stages_of_a_sharded_job_have_the_parameters_of_the_model() -> None:
     layers, hidden, tensor = 8, 1024, 4
     size = f"--num-layers {layers} --hidden-size {hidden} --num-attention-heads 16 --micro-batch-size 1"
     (plan,) = planned([job(f"{size} --global-batch-size 2 --bf16 {TENSOR} {tensor} {PIPELINE} 2", 16)])
-    # SC21 eq. 2's 12 h^2 + 13 h for each layer, of which 6 h (norms and the biases after sums) are on every rank.
+    # SC21 equation 2 has 12 h^2 + 13 h for each layer, of which every rank holds 6 h (norms, and biases after sums).
     layer = 12 * hidden**2 // tensor + 7 * hidden // tensor + 6 * hidden
     embedding = 51200 * hidden // tensor  # on the first stage, and again on the last for the logits
     assert sum(rank.parameters for rank in plan.ranks) == layers * layer + 2 * embedding + 2048 * hidden + 2 * hidden
@@ -189,13 +189,13 @@ def test_an_error_inside_the_model_is_a_reason_of_one_line() -> None:
     size = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --global-batch-size 2"
     # Megatron-LM's own attention refuses context parallelism.
     impossible = job(f"{size} --context-parallel-size 2", 2, "unfused")
-    # Of three jobs the last goes to a process in which one has broken.
+    # The last of three jobs goes to the process in which one has failed.
     broken, _, after = exact_memory([impossible, impossible, job(size, 1)])
     assert isinstance(broken, str) and "ontext parallelism" in broken and "\n" not in broken
     assert isinstance(after, ExactMemory)
 
 
-# Answers each job but those with a world of 13, which end it as the kernel ends a process that has used up the memory.
+# Answers all jobs except those with a world of 13, which end it as the kernel ends a process without memory.
 PLANNER_THAT_DIES = """
 import json, os, signal, sys
 for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Shipped cases planned by the real model: beside the closed form, and in one line where that cannot be."""
+"""Shipped cases planned by the real model, compared with the closed form, or refused in one line."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def test_closed_form_and_real_model_agree_on_memory_of_figures() -> None:
 
 
 def test_real_model_memory_equals_measured_h200_cases() -> None:
-    """On four Llama, interleaved, and what is offloaded, where a second iteration would hold more; on two and on one
-    context parallelism, pipelines, tensor parallelism, and what nearly fills a GPU."""
+    """Four GPUs: Llama, interleaved stages, and offloading, where a second iteration would need more.
+
+    Two and one: context parallelism, pipelines, tensor parallelism, and a case that nearly fills a GPU.
+    """
     of_four = [(find_case(of, name, "quad"), mib * 2**20) for of, name, mib in LLAMA]
     names = ("301", "302", "mbs=8,gbs=32", "recompute=none,gbs=16", "3.6B", "hidden-4096-fits", "hidden-2304-over")
     of_two = [

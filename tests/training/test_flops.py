@@ -1,4 +1,4 @@
-"""The products that `pretrain` computes, as torch counts them, against the formula for them."""
+"""Products of `pretrain` as torch counts them, compared with the formula."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ FLAGS: dict[Recompute, str] = {
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """FLOPs of an iteration by model and recomputation. Unfused attention computes all scores; torch counts them."""
+    """Return the FLOPs of an iteration by model and recomputation.
+
+    Unfused attention computes all scores; torch counts them.
+    """
     runs = {
         f"{model} {recompute}": [*SMALL_MODEL, "--attention-backend", "unfused", *f"{shape} {flags}".split()]
         for model, (_, shape) in MODELS.items()

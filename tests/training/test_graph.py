@@ -1,4 +1,4 @@
-"""Which runs are recorded as CUDA graphs, and what a recorded iteration does, with a stand-in for the graph."""
+"""Selection of runs that are recorded as CUDA graphs, and recorded iterations, with a simulated graph."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_repeated_work_is_recorded(flags: str, device: torch.device, scope:
 
 
 class Gpu:
-    """A stand-in for what a GPU does with kernels: runs them, or while a graph is recorded notes them down only."""
+    """Simulated GPU: runs kernels, or only notes them while a graph is recorded."""
 
     def __init__(self) -> None:
         self.recording: StandInGraph | None = None
@@ -52,7 +52,7 @@ class Gpu:
 
 
 class StandInGraph:
-    """A stand-in for torch.cuda.CUDAGraph."""
+    """Simulated torch.cuda.CUDAGraph."""
 
     made: list[StandInGraph] = []
     gpu: Gpu

@@ -1,4 +1,4 @@
-"""Where Python keeps compiled files of large packages, and who may write there."""
+"""Places and owners of bytecode of large packages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.pretrain import environment
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache folder, which does not exist yet. There is one large package, without compiled files."""
+    """Return the cache folder, which does not exist yet. There is one large package, without bytecode."""
     (tmp_path / "large_package").mkdir()
     (tmp_path / "large_package" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)

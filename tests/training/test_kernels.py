@@ -1,4 +1,4 @@
-"""What is one kernel on a GPU computes on a CPU what torch does; the kernels themselves are for tests/gpu."""
+"""Fused functions on a CPU, compared with torch. tests/gpu has the kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _doubles(*shape: int) -> torch.Tensor:
 
 
 def test_gelu_with_bias_equals_torch_and_its_gradient_equals_autograd() -> None:
-    # From where gelu(x) is 0 to where it is x.
+    # From gelu(x) = 0 to gelu(x) = x.
     x, bias = torch.linspace(-12, 12, 240, dtype=torch.float64).view(10, 3, 8), _doubles(8)
     argument = (x + bias).requires_grad_()
     expected = gelu(argument, approximate="tanh")
@@ -49,7 +49,7 @@ def test_an_unfused_activation_is_the_configured_one(has_bias: bool) -> None:
 
 
 class OnGpu:
-    """A stand-in for a tensor on a GPU: this test has none."""
+    """A tensor that claims to be on a GPU."""
 
     is_cuda = True
 
@@ -94,7 +94,7 @@ def test_layer_norm_on_cpu_equals_torch_exactly(dtype: torch.dtype) -> None:
 
 
 def test_no_kernel_is_loaded_without_a_gpu() -> None:
-    """Triton is in no extra, and torch for CPUs comes without it."""
+    """Triton is in no extra, and torch for CPUs does not include it."""
     program = (
         "import sys; from types import SimpleNamespace; sys.modules['triton'] = None; import torch;"
         "from orchestrator.pretrain.layers import LayerNorm;"

@@ -1,4 +1,4 @@
-"""Real launchers in a real queue: whoever is killed, no rank is left, the next job runs, and the failure is classed."""
+"""Real launchers in a real queue: after a kill no rank remains, the next job runs, and the failure has its class."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def forked(folder: Path) -> str:
 
 
 def launcher_and_ranks(folder: Path) -> tuple[int, list[int]]:
-    """Process ids, once both ranks run."""
+    """Return the process ids once both ranks run."""
     parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

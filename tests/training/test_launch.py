@@ -1,4 +1,4 @@
-"""The launcher that forks the ranks of a node: what it does when a rank fails or a signal arrives."""
+"""Launcher that forks the ranks of a node: failing ranks and signals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAUNCH = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=2"]
 
 
 def test_report_names_the_first_failed_rank_and_the_log_has_its_error() -> None:
-    """The last rank alone writes a record, and cannot; the other then loses its connection."""
+    """Only the last rank writes a record, and cannot. The other then loses its connection."""
     command = [*LAUNCH, *SMALL_MODEL, "--record", "/dev/null/record"]
     (finished,) = run_together([command], [{}])
     assert finished.exit_code == 1
@@ -43,7 +43,7 @@ class Running:
     ranks: list[int]
 
     def wait(self) -> str:
-        """Wait for its end, and return stderr."""
+        """Wait for the end of the launcher, and return stderr."""
         return self.launcher.communicate(timeout=TIMEOUT_S)[1]
 
     def are_gone(self) -> bool:

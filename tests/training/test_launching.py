@@ -1,4 +1,4 @@
-"""The program starts under each launcher and prints the lines that a reader of Megatron-LM's logs looks for."""
+"""The program starts under each launcher and prints the lines that readers of Megatron-LM's logs expect."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_ranks_connect_and_print_their_lines(launcher: str) -> None:
 
 
 def _slurm_environments(tasks: int) -> list[dict[str, str]]:
-    """srun's variables, with the address of the meeting point that only srun gives."""
+    """Return srun's variables, with an address of the first rank that only srun gives."""
     shared = {"SLURM_NTASKS": str(tasks), "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
     shared["MASTER_PORT"] = str(free_port())
     return [shared | {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)} for task in range(tasks)]

@@ -1,4 +1,4 @@
-"""RMSNorm against torch's own, and what it keeps for its backward pass."""
+"""RMSNorm compared with torch's, and the tensors that it saves for its backward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offloaded activations: the right bytes go, they leave the device, and gradients are those of a run without."""
+"""Offloaded activations: the right bytes leave the device, and gradients do not change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.training.launching import SMALL_MODEL, plain_environments, run_togeth
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 WIDTH, BATCH = 16, 64
 
-# Where each pass of two stages of a pipeline runs: forward passes as they come, backward passes by number.
+# Order of the passes of two pipeline stages: forward passes in sequence, backward passes by number.
 IN_ORDER = ["F", "F", "F", "B0", "F", "B1", "B2", "B3"]
 INTERLEAVED = ["F", "F", "F", "F", "B2", "B3", "F", "B0", "B1", "B4"]
 ALTERNATING = ["F", "B0", "F", "B1"]
 
 
 class Block(torch.nn.Module):
-    """Stands for a TransformerBlock: keeps views, one storage twice, its input, and the outputs of two functions."""
+    """Simulated TransformerBlock: keeps views, one storage twice, its input, and the outputs of two functions."""
 
     def __init__(self, input_tensor: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Block(torch.nn.Module):
 
 
 def _train(schedule: list[str], ratio: float | None, device: str) -> list[torch.Tensor]:
-    """Gradients after two iterations of the schedule."""
+    """Return the gradients after two iterations of the schedule."""
     torch.manual_seed(1)
     block = Block().to(device)
     if ratio is not None:
@@ -71,7 +71,7 @@ def test_the_share_of_saved_bytes_is_offloaded_and_parameters_are_not(ratio: flo
     block = Block()
     offload = Offload(block, ratio, Transfers(torch.device("cpu")))
     block(torch.randn(BATCH, WIDTH))
-    # The input 1, the first layer's output 4, the sigmoid's and the product 2 each, in widths of fp32.
+    # The input has 1, the first layer's output 4, the sigmoid and the product 2 each, in widths of fp32.
     assert offload.kept_bytes == 9 * WIDTH * BATCH * 4
     assert offload.offloaded_bytes == ratio * offload.kept_bytes
 
@@ -100,14 +100,14 @@ def test_gpu_memory_decreases_by_the_share_of_all_passes_except_the_last(ratio: 
     def allocated(share: float) -> int:
         block = Block().cuda()
         offload = Offload(block, share, Transfers(torch.device("cuda")))
-        gc.collect()  # block and offload refer to each other: those of the call before are gone only now
+        gc.collect()  # block and offload refer to each other, so earlier ones are freed only now
         before = torch.cuda.memory_allocated()
         outputs = [block(torch.randn(2**16, WIDTH, device="cuda")) for _ in range(4)]
         taken = torch.cuda.memory_allocated() - before
         assert len(outputs) == 4 and offload.offloaded_bytes == share * offload.kept_bytes
         return taken
 
-    allocated(0.0)  # the first product takes cuBLAS's workspace
+    allocated(0.0)  # the first product allocates cuBLAS's workspace
     saved = allocated(0.0) - allocated(ratio)
     assert saved == pytest.approx(ratio * 3 * 9 * WIDTH * 2**16 * 4, rel=0.01)
 
@@ -123,7 +123,7 @@ def test_largest_tensors_are_offloaded_first_up_to_the_exact_share(sizes: list[i
     assert not (staying and going) or max(staying) <= min(going)
 
 
-# A Llama of two layers whose tensors are [256, 1, 256] in fp32: u = 0.25 MB, r = ffn / hidden, k = 1/4.
+# A Llama of two layers with tensors [256, 1, 256] in fp32: u = 0.25 MB, r = ffn / hidden, k = 1/4.
 LAYERS, HIDDEN, HEADS, FFN = 2, 256, 16, 512
 LLAMA = [
     *SMALL_MODEL,
@@ -133,13 +133,13 @@ LLAMA = [
 ]
 
 
-# Tensors of [s, b, h] that a layer keeps, by the flags.
+# Tensors of [s, b, h] that a layer saves, by flags.
 KEPT = {
     # Layer input, q, k, v, attention output, its sum with the residual, both halves of the gated linear unit.
     "--recompute-norm --recompute-activation-func": 4 + 2 / 4 + 2 * FFN / HIDDEN,
     "--recompute-activation-func": 6 + 2 / 4 + 2 * FFN / HIDDEN,
     "--recompute-norm": 4 + 2 / 4 + 4 * FFN / HIDDEN,
-    # Both norms' outputs; SiLU of the gate, and its product with the other half.
+    # Outputs of both norms; SiLU of the gate, and its product with the other half.
     "": 6 + 2 / 4 + 4 * FFN / HIDDEN,
 }
 

@@ -1,4 +1,4 @@
-"""Loss, linear layers and recomputation against Megatron-Core's and torch's own, on one rank and split between two."""
+"""Loss, linear layers and recomputation compared with Megatron-Core's and torch's, on one rank and on two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.on_ranks import CHECKS
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str | None]]]:
-    """What each rank found, by the number of ranks."""
+    """Return the errors of each rank, by number of ranks."""
     folders = {ranks: tmp_path_factory.mktemp("ranks") for ranks in (1, 2)}
     commands = [
         ["-m", "tests.training.on_ranks", str(folder)] for ranks, folder in folders.items() for _ in range(ranks)

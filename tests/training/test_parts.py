@@ -1,4 +1,4 @@
-"""The parts that need no Megatron-Core: flags, place, layout, log lines, the cut of a sequence, weight gradients."""
+"""Parts without Megatron-Core: flags, place, layout, log lines, split of a sequence, weight gradients."""
 
 from __future__ import annotations
 

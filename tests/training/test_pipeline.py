@@ -1,4 +1,4 @@
-"""The memory slots of a pipeline stage's microbatches against the order of Megatron-Core's own schedules."""
+"""Memory slots of a pipeline stage's microbatches in the order of Megatron-Core's schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES = st.integers(2, 6).flatmap(
 
 
 def passes(p: int, v: int, m: int, stage: int) -> Iterator[tuple[str, int]]:
-    """Yield the passes of a stage in their order: `forward` or `backward`, and the chunk."""
+    """Yield the passes of a stage in order: `forward` or `backward`, and the chunk."""
     table = [chunk for _, chunk in get_schedule_table(m, v, p)]
     ahead = p - stage - 1 if v == 1 else min(2 * (p - stage - 1) + (v - 1) * p, len(table))
     for i in range(len(table) + ahead):

@@ -1,4 +1,4 @@
-"""The plain GPT of benchmarks/peers.py trains what `pretrain` trains, else their times could not be compared."""
+"""The plain GPT of benchmarks/peers.py trains the same model as `pretrain`, so that their times can be compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.plain_gpt import Sizes, sequences, train
 from benchmarks.token_files import write_token_files
 from tests.training.launching import SMALL_MODEL, read_record, run_alone
 
-# The sizes of SMALL_MODEL, in microbatches of 2.
+# Sizes of SMALL_MODEL, in microbatches of 2.
 SIZES = Sizes(
     layers=4,
     hidden=32,
@@ -43,7 +43,7 @@ def test_plain_pytorch_has_the_losses_and_gradients_of_pretrain(
         plain = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [one["loss"] for one in plain] == pytest.approx([step.loss for step in steps], rel=1e-5)
         assert [one["grad_norm"] for one in plain] == pytest.approx([step.grad_norm for step in steps], rel=1e-5)
-    assert steps[-1].loss < steps[0].loss - 0.01  # it learns: steps that do nothing would agree, too
+    assert steps[-1].loss < steps[0].loss - 0.01  # the loss falls: steps without effect would agree, too
 
 
 def test_megatron_lm_reads_pretrains_sequences_from_the_token_files(tmp_path: Path) -> None:

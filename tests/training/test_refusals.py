@@ -1,4 +1,4 @@
-"""A run that cannot work is refused before it starts, with every reason."""
+"""Refusal of an invalid run before it starts, with every reason."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One rank that trains one layout after another in the same processes: `python worker.py RUNS.json FOLDER`.
 
-RUNS.json maps a name to {"flags": [...], "fault": name or null, "graphs": bool}; each run leaves FOLDER/NAME.jsonl.
-Faults put back the settings that give wrong gradients, so that a test can see that it would notice them. A run with
-`graphs` records the passes of its pipeline's chunks with a stand-in for CUDA graphs, which calls what it recorded.
+RUNS.json maps names to {"flags": [...], "fault": name or null, "graphs": bool}. Each run writes FOLDER/NAME.jsonl. A
+fault restores settings with wrong gradients, to test that the comparison detects them. A run with `graphs` records the
+passes of its pipeline's chunks with simulated CUDA graphs, which call the recorded functions.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def main(runs_file: str, folder: str) -> None:
 
 @contextmanager
 def _groups_made_once(made: dict[Any, Any]) -> Iterator[None]:
-    """Have a run take the process groups that an earlier one made of the same ranks, each of its own groups another.
+    """Let a run reuse the process groups that an earlier run made of the same ranks, one for each of its own groups.
 
-    A group takes connections between all its ranks, and while it lasts its threads wake up a hundred times a second.
+    A group opens connections between all its ranks, and its threads wake up a hundred times a second.
     """
     from megatron.core import parallel_state
 
@@ -82,7 +82,7 @@ def _fault(name: str | None) -> Iterator[None]:
 
 @contextmanager
 def _graphs(is_on: bool) -> Iterator[None]:
-    """Record what a GPU would record; the graph scope and the graphs themselves are replaced, nothing else."""
+    """Record as on a GPU, with a simulated graph scope and simulated graphs."""
     from orchestrator.pretrain import train
     from orchestrator.pretrain.graph import GraphedPipeline
 

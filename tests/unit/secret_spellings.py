@@ -1,7 +1,7 @@
-"""Ways to write a secret in a log, a script, a configuration file or a command line, and texts that hold none.
+"""Spellings of secrets in logs, scripts, configuration files and command lines, and texts without secrets.
 
 `{p}` is a password that a person chose, `{t}` a token of letters and digits, `{h}` 40 hexadecimal digits, `{b}` a
-base64 text. All values are made up.
+base64 text. All values are invented.
 """
 
 from __future__ import annotations
@@ -238,6 +238,6 @@ def filled(spelling: str) -> str:
 
 
 def secrets_of(spelling: str) -> list[str]:
-    """Return what nobody may read of a spelling: its values, or all of it where it has none."""
+    """Return the secret values of a spelling, or the whole spelling if it has none."""
     values = [value for name, value in VALUES.items() if f"{{{name}}}" in spelling]
     return values or [spelling]

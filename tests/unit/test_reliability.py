@@ -1,4 +1,4 @@
-"""docs/reliability.md says what is so: its tests exist, its faults are counted right, its tables are the code's."""
+"""Checks of docs/reliability.md: its tests exist, its numbers are right, and its tables agree with the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "reliability.md"
 
 NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
-# What is not told by a test's parameters: tests that count their faults themselves, and parameters that are no fault.
+# Faults that the number of parameters does not give: tests that count their own faults, and parameters without a fault.
 IN_EACH = {
     "slurm/test_job_faults.py::test_each_fault_has_its_state_class_and_reason": len(FAULTS),
     "unit/ledger/test_survival.py::test_a_writer_killed_at_any_moment_leaves_whole_transactions": KILLS,
@@ -39,7 +39,7 @@ NO_FAULT = {"slurm/test_job_faults.py::test_a_failed_canary_stops_the_whole_matr
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table that names tests; `faults` is None where it counts none."""
+    """A row of a table that names tests. `faults` is None if it counts none."""
 
     section: str
     faults: int | None
@@ -47,7 +47,7 @@ class Row:
 
 
 def tables_of(section: str, text: str) -> Iterator[tuple[str, list[str]]]:
-    """The cells of each row below a table's head, with the head of the part of the page that it stands in."""
+    """Yield the heading of the section and the cells of each table row."""
     for line in text.splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## ")
@@ -70,7 +70,7 @@ def rows() -> tuple[Row, ...]:
 
 @cache
 def functions(file: str) -> frozenset[str]:
-    """The tests of a file, read and not imported."""
+    """Return the test functions of a file, without importing it."""
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
@@ -97,7 +97,7 @@ def test_a_fault_is_counted_once_and_each_row_that_counts_has_one_test() -> None
 
 
 def test_the_page_counts_the_faults_that_the_tests_inject() -> None:
-    """As pytest itself counts parameters, those of fixtures among them."""
+    """pytest counts the parameters, including those of fixtures."""
     counted = {row.tests[0]: row.faults for row in rows() if row.faults is not None}
     files = sorted({f"tests/{test.partition('::')[0]}" for test in counted})
     words = ["-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q", *files]
