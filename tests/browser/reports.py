@@ -37,8 +37,9 @@ def in_turn(place: int, _case: Case) -> Came:
 
 
 def failing(place: int, case: Case) -> Came:
-    """Return an experiment where every third job fails with a hostile line that has a secret, and the second is
-    pending.
+    """Return an experiment with failed and pending jobs.
+
+    Every third job fails with a hostile line that has a secret, and the second is pending.
     """
     line = f"{HOSTILE} {SECRET}"
     if place % 3 == 0:

@@ -108,8 +108,9 @@ def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
 
 
 def make_accounts(env: dict[str, str]) -> None:
-    """Create accounts research and small, and QOS normal, low, high (preempts) and limited (2 nodes, 3 jobs, then
-    refused).
+    """Create accounts and QOS.
+
+    Accounts research and small; QOS normal, low, high (preempts) and limited (2 nodes, 3 jobs, then refused).
     """
 
     def gpus_are_counted() -> bool:

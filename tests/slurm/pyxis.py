@@ -35,8 +35,9 @@ def build_pyxis(folder: Path) -> None:
 
 
 def plugstack_conf(folder: Path, *, version: str = "0.24", sbatch_support: bool = False, broken_node: str = "") -> str:
-    """Return plugstack.conf with the simulated version, support of sbatch and salloc, and the node that cannot read
-    images.
+    """Return plugstack.conf.
+
+    It has the simulated version, support of sbatch and salloc, and the node that cannot read images.
     """
     arguments = {
         "record": folder / _RECORDS,
