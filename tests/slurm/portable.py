@@ -33,7 +33,8 @@ REAL = "real"
 def gpu_type(name: str) -> str:
     """Return Slurm's type of a GPU with this name in nvidia-smi.
 
-    It is h200 for `NVIDIA H200` and v100 for `Tesla V100-SXM2-32GB`. The type is the first word with a letter before a digit, else `gpu`.
+    It is h200 for `NVIDIA H200` and v100 for `Tesla V100-SXM2-32GB`. The type is the
+    first word with a letter before a digit, else `gpu`.
     """
     found = re.search(r"\b[A-Za-z]+\d+[a-z]*\b", name)
     return found.group().lower() if found else "gpu"

@@ -1,7 +1,8 @@
 """Comparison of parts of a model with Megatron-Core's or torch's.
 
-Run `python -m tests.training.on_ranks FOLDER` on each rank. Each part is a function in CHECKS, called on every rank of one or two. FOLDER/RANK.json has its error under its name, or
-None. A part communicates before its first assertion, so that no rank waits for a rank that has failed.
+Run `python -m tests.training.on_ranks FOLDER` on each rank. Each part is a function in CHECKS, called on every rank
+of one or two. FOLDER/RANK.json has its error under its name, or None. A part communicates before its first assertion,
+so that no rank waits for a rank that has failed.
 """
 
 from __future__ import annotations
