@@ -115,14 +115,14 @@ if TYPE_CHECKING:
     from orchestrator.reading.job_status import running_progress as running_progress
     from orchestrator.results.bundle.archive import require_key as require_key
     from orchestrator.results.cases import Result as Result
+    from orchestrator.results.comparison import CaseDiff as CaseDiff
+    from orchestrator.results.comparison import ReferenceRow as ReferenceRow
+    from orchestrator.results.comparison import equation as equation
     from orchestrator.results.evidence import shown_number as shown_number
     from orchestrator.results.export.formats import csv_line as csv_line
     from orchestrator.results.export.formats import require_parquet as require_parquet
     from orchestrator.results.export.rows import claim_rows as claim_rows
     from orchestrator.results.outcome import FigureOutcome as FigureOutcome
-    from orchestrator.results.reference import ReferenceRow as ReferenceRow
-    from orchestrator.results.reference import equation as equation
-    from orchestrator.results.regression import CaseDiff as CaseDiff
     from orchestrator.workloads import workload_name as workload_name
     from orchestrator.workloads import workloads as workloads
 
@@ -318,12 +318,11 @@ _NAMES = {
     "reading.job_status": "ExperimentStatus JobStatus Tally running_progress",
     "results.bundle.archive": "require_key",
     "results.cases": "Result",
+    "results.comparison": "CaseDiff ReferenceRow equation",
     "results.evidence": "shown_number",
     "results.export.formats": "csv_line require_parquet",
     "results.export.rows": "claim_rows",
     "results.outcome": "FigureOutcome",
-    "results.reference": "ReferenceRow equation",
-    "results.regression": "CaseDiff",
     "workloads": "workload_name workloads",
 }
 """Module -> its exported names. A test compares it with the imports above."""

@@ -19,18 +19,30 @@ from orchestrator.ledger.measurements import metrics_of
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow
 from orchestrator.results.bundle.archive import Signature, check_signature, require_key, sign, signature_of
-from orchestrator.results.bundle.contents import bundle_name
 from orchestrator.results.bundle.verify import Verified, verify
-from orchestrator.results.bundle.write import Bundled, write_bundle
+from orchestrator.results.bundle.write import Bundled, bundle_name, write_bundle
 from orchestrator.results.cases import Result
+from orchestrator.results.comparison import (
+    CaseDiff,
+    ReferenceRow,
+    Side,
+    beside_published,
+    compare_sides,
+    rows_of_side,
+    side_meant,
+)
 from orchestrator.results.export import formats
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, Row
-from orchestrator.results.export.rows import claim_rows, export_rows, iteration_rows, runs_of
+from orchestrator.results.export.rows import (
+    CASE_COLUMNS,
+    ITERATION_COLUMNS,
+    Row,
+    claim_rows,
+    export_rows,
+    iteration_rows,
+)
 from orchestrator.results.outcome import FigureOutcome, read_outcome
 from orchestrator.results.plot.figure import known_format, require_matplotlib
 from orchestrator.results.plot.figure import plot as draw
-from orchestrator.results.reference import ReferenceRow, beside_published
-from orchestrator.results.regression import CaseDiff, Side, compare_sides, rows_of_side, side_meant
 from orchestrator.results.report.page import report as report_page
 from orchestrator.results.report.page import require_folder, write_report
 
@@ -99,8 +111,7 @@ def collect(experiment: str | None = None, *, session: Session = DEFAULT, **sele
     """Read the logs and return the rows and claims of the experiment's latest matching run."""
     ledger = updated_ledger(session, running=True)
     figure, results = _outcome(ledger, session, experiment, **selection)
-    runs = runs_of(ledger, [result.row for result in results if result.row is not None])
-    rows = export_rows(figure.entry, results, runs)
+    rows = export_rows(figure.entry, results, ledger)
     return Collected(figure, rows, claim_rows(figure.claims), results, ledger)
 
 

@@ -18,7 +18,7 @@ from orchestrator.ledger.tables import FAILED
 from orchestrator.paths import Folders
 from orchestrator.results.cases import Result, case_results
 from orchestrator.results.claims import ClaimVerdict, judge_claims
-from orchestrator.results.regression import in_order_of_runs
+from orchestrator.results.comparison import in_order_of_runs
 from orchestrator.workloads import find_workload
 
 
@@ -90,12 +90,19 @@ def read_outcome(
     if not matching:
         options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
         what = " ".join(filter(None, [experiment or "anything", *options]))
-        hint = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
-        raise ReproError(
-            Problem(f"{what} was never submitted", hint=hint + (f" --workload {workload}" * bool(workload)))
-        )
+        command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
+        hint = f"{command} --workload {workload}" if workload else command
+        raise ReproError(Problem(f"{what} was never submitted", hint=hint))
     last = in_order_of_runs(matching, run_summaries(ledger))[-1]
     return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last)
+
+
+def stored_outcome(ledger: Ledger, entry: Entry, scale: str) -> FigureOutcome:
+    """Return the outcome of an experiment at a scale from a ledger that has the rows of a bundle only."""
+    rows = [row for row in job_rows(ledger, experiment=entry.name) if row.scale == scale]
+    if not rows:
+        raise ReproError(Problem(f"no job of {entry.name} at scale {scale}", "ledger/:"))
+    return outcome_of(ledger, entry, rows, in_order_of_runs(rows, run_summaries(ledger))[-1])
 
 
 def outcome_of(ledger: Ledger, entry: Entry, rows: Sequence[JobRow], last: JobRow) -> FigureOutcome:

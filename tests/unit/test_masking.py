@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from orchestrator.masking import MASK, masked, masked_tree, masked_words
 from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import export_rows
+from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret
 from tests.unit.results.making import figure_13, measured
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
@@ -305,7 +305,7 @@ def test_a_reason_out_of_a_log_is_exported_without_its_secret(tmp_path: Path) ->
     reason = "HTTPError: 401 for https://me:hunter22@h/x with HF_TOKEN=abcdefg"
     told = [replace(one, row=replace(one.row, verdict_reason=reason)) if one.row else one for one in found]
     rows = export_rows(figure_13(), told)
-    for text in (as_csv(rows), as_json(rows, [])):
+    for text in (as_csv(rows, CASE_COLUMNS), as_json(rows, [])):
         assert "hunter22" not in text and "abcdefg" not in text
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
 

@@ -6,6 +6,7 @@ import calendar
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -21,7 +22,7 @@ from orchestrator.files import single_name, written_whole
 from orchestrator.reading.logs import decompressed as in_pieces
 
 LEVEL = 3
-"""Of zstd, and its own default; single-threaded, as the number of threads would change the bytes."""
+"""Compression level of zstd, its default. One thread, because the number of threads changes the bytes."""
 
 _IN_MEMORY_BYTES = 1 << 24
 _BLOCK_BYTES = 1 << 20
@@ -30,10 +31,10 @@ _MOST_MEMBERS = 100_000
 _DEEPEST = 16
 _LONGEST_PATH_BYTES = 1024
 _LONGEST_HEADER_BYTES = _LONGEST_PATH_BYTES + 512
-"""The longest path and its fields. Older versions of `tarfile` need time in the square of the digits in a header."""
-_MOST_BEHIND_END_BYTES = 1 << 20
+"""Older versions of `tarfile` need quadratic time for a header of many digits."""
+_MOST_TRAILING_BYTES = 1 << 20
 _SHARE_OF_FREE = 0.9
-"""How much of the free disk an archive may fill."""
+"""Share of the free disk space that an archive may fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def new_archive(file: Path, top: str, at: datetime) -> Iterator[Archive]:
 def unpacked(file: Path) -> Iterator[tuple[Path, list[str]]]:
     """Unpack an archive into a temporary folder; yield the folder and the paths of its files.
 
-    ReproError for a damaged archive, or one with anything but files below one folder.
+    Raises ReproError for a damaged archive, and for an archive with anything but files below one folder.
     """
     with tempfile.TemporaryDirectory(prefix="repro-bundle-") as scratch:
         top, paths = _unpack(file, Path(scratch))
@@ -102,22 +103,22 @@ def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
                 for number, member in enumerate(tar, 1):
                     path = _path_of(file, member)
                     if number > _MOST_MEMBERS:
-                        raise ReproError(Problem(f"{file}: more than {_MOST_MEMBERS:,} files, which no bundle has"))
+                        raise ReproError(Problem(f"more than {_MOST_MEMBERS:,} files, which no bundle has", f"{file}:"))
                     if member.isdir():
                         continue
                     free_bytes -= member.size
                     if free_bytes < 0:
-                        what = f"{file}: unpacks to more than {into.parent} has room for (at {path})"
-                        raise ReproError(Problem(what, hint="set TMPDIR to a folder with more"))
+                        what = f"its files do not fit into {into.parent} (at {path})"
+                        raise ReproError(Problem(what, f"{file}:", "set TMPDIR to a folder with more space"))
                     _write(file, into, path, tar.extractfile(member))
                     paths.append(path)
             _require_end(file, stream)
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ReproError(Problem(f"{file}: damaged, or no bundle ({why})", hint="get it again")) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ReproError(Problem(f"damaged, or not a bundle ({reason})", f"{file}:", "get it again")) from None
     tops = sorted({path.partition("/")[0] for path in paths})
     if len(tops) != 1 or any("/" not in path for path in paths):
-        raise ReproError(Problem(f"{file}: no bundle: its files are not below one folder"))
+        raise ReproError(Problem("not a bundle: its files are not below one folder", f"{file}:"))
     return tops[0], [path.partition("/")[2] for path in paths]
 
 
@@ -127,19 +128,19 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
         """Return the member that a header describes; ReadError for an oversized header."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.size < 0 or found.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError("a sparse file, or none")
-        if not found.isfile() and not found.isdir() and found.size > _LONGEST_HEADER_BYTES:
-            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
-        return found
+        member = super().frombuf(buf, encoding, errors)
+        if member.size < 0 or member.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a sparse file or an invalid size")
+        if not member.isfile() and not member.isdir() and member.size > _LONGEST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {member.size:,} bytes")
+        return member
 
 
 def _path_of(file: Path, member: tarfile.TarInfo) -> str:
     """Return the path of a regular file or folder below the top folder; else raise ReproError."""
     kind = "a link" if member.issym() or member.islnk() else "a device, a pipe or a sparse file"
     if not (member.isreg() or member.isdir()) or member.issparse():
-        raise ReproError(Problem(f"{file}: {member.name!r} in it is {kind}, which no bundle has"))
+        raise ReproError(Problem(f"{member.name!r} is {kind}, which no bundle has", f"{file}:"))
     parts = member.name.split("/")
     try:
         for part in parts:
@@ -147,29 +148,29 @@ def _path_of(file: Path, member: tarfile.TarInfo) -> str:
         if len(parts) > _DEEPEST or len(member.name.encode()) > _LONGEST_PATH_BYTES:
             raise ReproError("too deep")
     except ReproError:
-        raise ReproError(Problem(f"{file}: {member.name[:200]!r} in it is no path of a bundle")) from None
+        raise ReproError(Problem(f"{member.name[:200]!r} is not a path of a bundle", f"{file}:")) from None
     return member.name
 
 
 def _write(file: Path, into: Path, path: str, content: IO[bytes] | None) -> None:
-    assert content is not None  # of a plain file there is one
-    place = into / path
+    assert content is not None  # a regular file has content
+    target = into / path
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except (FileExistsError, NotADirectoryError):
-        raise ReproError(Problem(f"{file}: {path!r} is in it twice")) from None
+        raise ReproError(Problem(f"contains {path!r} twice", f"{file}:")) from None
     with os.fdopen(descriptor, "wb") as out:
         shutil.copyfileobj(content, out, _BLOCK_BYTES)
 
 
 def _require_end(file: Path, stream: _Decompressed) -> None:
-    """Read to the end of the file, where zstd's checksum is; ReproError for data behind the end."""
-    behind_bytes = 0
+    """Read to the end of the file, where zstd's checksum is; ReproError for data after the end of the archive."""
+    trailing_bytes = 0
     while block := stream.read(_BLOCK_BYTES):
-        behind_bytes += len(block)
-        if behind_bytes > _MOST_BEHIND_END_BYTES:
-            raise ReproError(Problem(f"{file}: goes on behind its end"))
+        trailing_bytes += len(block)
+        if trailing_bytes > _MOST_TRAILING_BYTES:
+            raise ReproError(Problem("continues after the end of the archive", f"{file}:"))
 
 
 class _Decompressed:
@@ -182,16 +183,65 @@ class _Decompressed:
         """Return the next bytes."""
         while len(self._ready) < size and (piece := next(self._pieces, None)) is not None:
             self._ready += piece
-        taken = bytes(self._ready[:size])
+        block = bytes(self._ready[:size])
         del self._ready[:size]
-        return taken
+        return block
 
     def _refuse(self, what: str) -> None:
         raise ValueError(what)
 
 
+MANIFEST, SUMS = "MANIFEST", "SHA256SUMS"
+_SUM = re.compile(r"([0-9a-f]{64})  (.+)")
+_LARGEST_TEXT_BYTES = 1 << 26
+
+
+def text_of(folder: Path, name: str) -> str:
+    """Return a text file of the bundle; ValueError if it is too long or not UTF-8."""
+    with (folder / name).open("rb") as file:
+        text = file.read(_LARGEST_TEXT_BYTES + 1)
+    if len(text) > _LARGEST_TEXT_BYTES:
+        raise ValueError(f"{name} is too long")
+    return text.decode()
+
+
+def changed_files(folder: Path, paths: Sequence[str]) -> Iterator[str]:
+    """Yield each file that differs from SHA256SUMS or MANIFEST."""
+    try:
+        lines = text_of(folder, SUMS).splitlines()
+        sums = {match[2]: match[1] for line in lines if (match := _SUM.fullmatch(line))}
+        sizes = dict(_sizes(text_of(folder, MANIFEST))) if MANIFEST in sums else {}
+    except (OSError, ValueError):
+        yield f"{SUMS} or {MANIFEST}: cannot be read"
+        return
+    if len(sums) != len(lines):
+        yield f"{SUMS}: {len(lines) - len(sums)} lines are invalid or repeat a file"
+    yield from (f"{path}: is missing" for path in sorted(sums.keys() - set(paths)))
+    yield from (f"{path}: is not in {SUMS}" for path in sorted(set(paths) - sums.keys() - {SUMS}))
+    for path in sorted(sums.keys() & set(paths)):
+        if _sha256(folder / path) != sums[path]:
+            yield f"{path}: was changed"
+        elif path != MANIFEST and sizes.get(path) != ((folder / path).stat().st_size, sums[path]):
+            yield f"{path}: differs from its entry in {MANIFEST}"
+    yield from (f"{path}: is in {MANIFEST} and not in {SUMS}" for path in sorted(sizes.keys() - sums.keys()))
+
+
+def _sizes(manifest: str) -> Iterator[tuple[str, tuple[int, str]]]:
+    for line in manifest.splitlines():
+        size_bytes, digest, path = line.split("\t")
+        yield path, (int(size_bytes), digest)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 NAMESPACE = "repro-bundle"
-"""What a key signs here. A signature that the same key made for git or for mail does not count for a bundle."""
+"""Namespace of the signatures. A signature that the same key made for git or mail is not valid for a bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +258,17 @@ def signature_of(bundle: Path) -> Path:
 
 
 def require_key(key: Path) -> None:
-    """Raise ReproError where the key cannot be read or ssh-keygen is missing."""
+    """Raise ReproError if the key cannot be read or ssh-keygen is missing."""
     _require_readable("--sign", key, "ssh-keygen -t ed25519 makes a key")
     _ssh_keygen(["-Y", "check-novalidate"], None)
 
 
 def sign(bundle: Path, key: Path) -> Path:
-    """Write a bundle's signature beside it and return its path. ssh-keygen may ask for the key's passphrase."""
+    """Write the signature of a bundle beside it and return its path. ssh-keygen may ask for the key's passphrase."""
     done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], bundle)
     if done.returncode:
-        what = f"--sign {key}: {bundle} is written and not signed ({_reason(done)})"
-        raise ReproError(Problem(what, hint="check the key, then repeat with --force"))
+        what = f"{bundle} was written but not signed ({_reason(done)})"
+        raise ReproError(Problem(what, f"--sign {key}:", "check the key, then repeat with --force"))
     path = signature_of(bundle)
     with written_whole(path) as part:
         part.write_bytes(done.stdout)
@@ -228,20 +278,20 @@ def sign(bundle: Path, key: Path) -> Path:
 def check_signature(bundle: Path, allowed: Path) -> Signature:
     """Check a bundle's signature against a file of allowed signers, as `man ssh-keygen` describes it.
 
-    ReproError where that file cannot be read or ssh-keygen is missing.
+    Raises ReproError if that file cannot be read or ssh-keygen is missing.
     """
-    _require_readable("--allowed-signers", allowed, "a line of it: NAME KEYTYPE KEY")
+    _require_readable("--allowed-signers", allowed, "each line has NAME KEYTYPE KEY")
     signature = signature_of(bundle)
     if not signature.is_file():
-        return Signature(None, f"{signature}: not there: the bundle is not signed")
-    of_it = ["-n", NAMESPACE, "-s", str(signature)]
-    done = _ssh_keygen(["-Y", "check-novalidate", *of_it], bundle)
+        return Signature(None, f"{signature}: no such file: the bundle is not signed")
+    options = ["-n", NAMESPACE, "-s", str(signature)]
+    done = _ssh_keygen(["-Y", "check-novalidate", *options], bundle)
     if done.returncode:
         return Signature(None, f"{signature}: no valid signature of {bundle.name} ({_reason(done)})")
     key = done.stdout.decode(errors="replace").strip().rpartition(" with ")[2]
-    found = _ssh_keygen(["-Y", "find-principals", "-s", str(signature), "-f", str(allowed)], bundle)
-    for name in found.stdout.decode(errors="replace").splitlines() if found.returncode == 0 else []:
-        if not _ssh_keygen(["-Y", "verify", "-f", str(allowed), "-I", name, *of_it], bundle).returncode:
+    principals = _ssh_keygen(["-Y", "find-principals", "-s", str(signature), "-f", str(allowed)], bundle)
+    for name in principals.stdout.decode(errors="replace").splitlines() if principals.returncode == 0 else []:
+        if not _ssh_keygen(["-Y", "verify", "-f", str(allowed), "-I", name, *options], bundle).returncode:
             return Signature(f"{name} ({key})", None)
     return Signature(None, f"{signature}: {allowed} does not allow its {key} to sign for {NAMESPACE}")
 
@@ -249,27 +299,26 @@ def check_signature(bundle: Path, allowed: Path) -> Signature:
 def _require_readable(option: str, file: Path, hint: str) -> None:
     try:
         if not file.is_file():
-            raise ReproError(Problem(f"{option} {file}: no such file", hint=hint))
+            raise ReproError(Problem("no such file", f"{option} {file}:", hint))
         file.open("rb").close()
     except OSError as error:
-        raise ReproError(Problem(f"{option} {file}: cannot be read ({error.strerror})", hint=hint)) from None
+        raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{option} {file}:", hint)) from None
 
 
-def _ssh_keygen(words: Sequence[str], bundle: Path | None) -> subprocess.CompletedProcess[bytes]:
+def _ssh_keygen(argv: Sequence[str], bundle: Path | None) -> subprocess.CompletedProcess[bytes]:
     """Run ssh-keygen with the bundle, or nothing, as its input."""
     try:
         if bundle is None:
-            return subprocess.run(["ssh-keygen", *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            return subprocess.run(["ssh-keygen", *argv], stdin=subprocess.DEVNULL, capture_output=True, check=False)
         with bundle.open("rb") as file:
-            return subprocess.run(["ssh-keygen", *words], stdin=file, capture_output=True, check=False)
+            return subprocess.run(["ssh-keygen", *argv], stdin=file, capture_output=True, check=False)
     except FileNotFoundError as error:
         if error.filename != "ssh-keygen":
-            raise ReproError(Problem(f"{bundle}: no such file")) from None
-        raise ReproError(
-            Problem("ssh-keygen: not found", hint="install OpenSSH's client, or leave the option out")
-        ) from None
+            raise ReproError(Problem("no such file", f"{bundle}:")) from None
+        hint = "install OpenSSH's client, or leave the option out"
+        raise ReproError(Problem("not found", "ssh-keygen:", hint)) from None
     except OSError as error:
-        raise ReproError(Problem(f"{bundle}: cannot be read ({error.strerror})")) from None
+        raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{bundle}:")) from None
 
 
 def _reason(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -11,31 +11,48 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.column_types import JsonObject, JsonTexts
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import Attempt, Event, Iteration, Job, Metric, Run, RunJob, Table, batched, rows_of
+from orchestrator.ledger.reports import run_records
+from orchestrator.ledger.tables import (
+    Attempt,
+    Event,
+    Iteration,
+    Job,
+    Metric,
+    Run,
+    RunJob,
+    Table,
+    batched,
+    field_values,
+    rows_of,
+)
 from orchestrator.masking import masked, masked_tree
+from orchestrator.results.export.rows import Row
+
+T = TypeVar("T")
 
 SOMEBODY = "user"
-"""What stands for a user's name in a path."""
+"""Replacement of a user's name in a path."""
 
-# Lines that a verdict or a number stands on; which of them do is told where they are read.
+# Lines that a verdict or a number may depend on.
 _PROOF = re.compile(
     rb"iteration +[0-9]+/|using world size:|\[after training is done\]|\[exiting program|\(MB\)|number of parameters"
 )
 
 _BLOCK_BYTES = 1 << 22
 _MOST_BYTES = 1 << 26
-"""Where no good place for a cut is found in so much, it is cut all the same."""
+"""A longer text is cut even if the cut may separate the parts of a secret."""
 _BESIDE_CUT_BYTES = 1 << 16
 
 
-def masked_blocks(pieces: Iterable[bytes], known: Collection[str] = ()) -> Iterator[bytes]:
+def masked_blocks(pieces: Iterable[bytes], secrets: Collection[str] = ()) -> Iterator[bytes]:
     """Yield a file of any size without secrets, block by block, so that memory does not grow with the file.
 
     A secret may span several lines (a key in PEM). A block ends only where masking both parts separately gives the same
@@ -48,73 +65,72 @@ def masked_blocks(pieces: Iterable[bytes], known: Collection[str] = ()) -> Itera
         if sum(map(len, kept)) < enough:
             continue
         pending = b"".join(kept)
-        cut = _cut(pending, known)
+        cut = _cut(pending, secrets)
         if cut:
-            yield masked_bytes(pending[:cut], known)
+            yield masked_bytes(pending[:cut], secrets)
         kept = [pending[cut:]]
         enough = len(kept[0]) + _BLOCK_BYTES
     if last := b"".join(kept):
-        yield masked_bytes(last, known)
+        yield masked_bytes(last, secrets)
 
 
-def masked_bytes(text: bytes, known: Collection[str] = ()) -> bytes:
+def masked_bytes(text: bytes, secrets: Collection[str] = ()) -> bytes:
     """Return the bytes without secrets; bytes that are not UTF-8 stay.
 
     A secret name with an unclosed quote hides the lines up to the next quote. If a verdict depends on one of these
     lines, each such line is masked separately.
     """
-    found = _masked(text, known)
-    if found.count(b"\n") == text.count(b"\n") or _proof(found) == _proof(text):
-        return found
+    masked_text = _masked(text, secrets)
+    if masked_text.count(b"\n") == text.count(b"\n") or _proof(masked_text) == _proof(text):
+        return masked_text
     parts: list[bytes] = []
     for is_proof, group in itertools.groupby(text.splitlines(keepends=True), lambda line: bool(_PROOF.search(line))):
         lines = list(group)
-        parts += [_masked(part, known) for part in (lines if is_proof else [b"".join(lines)])]
+        parts += [_masked(part, secrets) for part in (lines if is_proof else [b"".join(lines)])]
     return b"".join(parts)
 
 
-def _masked(text: bytes, known: Collection[str]) -> bytes:
-    return masked(text.decode("utf-8", "surrogateescape"), known).encode("utf-8", "surrogateescape")
+def _masked(text: bytes, secrets: Collection[str]) -> bytes:
+    return masked(text.decode("utf-8", "surrogateescape"), secrets).encode("utf-8", "surrogateescape")
 
 
 def _proof(text: bytes) -> list[bytes]:
     return [line for line in text.splitlines() if _PROOF.search(line)]
 
 
-def _cut(text: bytes, known: Collection[str]) -> int:
+def _cut(text: bytes, secrets: Collection[str]) -> int:
     """Return the length of the part that can be masked separately; 0 if more must be read."""
     cut = text.rfind(b"\n", 0, max(0, len(text) - _BESIDE_CUT_BYTES)) + 1
     if len(text) >= _MOST_BYTES:
         return cut or len(text) - _BESIDE_CUT_BYTES
     before, behind = text[max(0, cut - _BESIDE_CUT_BYTES) : cut], text[cut : cut + _BESIDE_CUT_BYTES]
-    apart = _masked(before, known) + _masked(behind, known)
-    return cut if cut and apart == _masked(before + behind, known) else 0
+    apart = _masked(before, secrets) + _masked(behind, secrets)
+    return cut if cut and apart == _masked(before + behind, secrets) else 0
 
 
-def given_out(value: Any, names: Collection[str], known: Collection[str] = ()) -> Any:
+def anonymized(value: T, users: Collection[str], secrets: Collection[str] = ()) -> T:
     """Return a row, or other JSON, without secrets and without the names of these users in paths."""
-    return _nameless(masked_tree(value, known=known), _paths_of(names))
+    anonymous: T = _without_users(masked_tree(value, known=secrets), _user_pattern(users))
+    return anonymous
 
 
-def _paths_of(names: Collection[str]) -> re.Pattern[str] | None:
+def _user_pattern(users: Collection[str]) -> re.Pattern[str] | None:
     """Return a pattern for user names that are a whole part of a path."""
-    written = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)) if name)
-    return re.compile(rf"(?<=/)(?:{written})(?![\w.@-])") if written else None
+    names = "|".join(re.escape(user) for user in sorted(users, key=lambda user: (-len(user), user)) if user)
+    return re.compile(rf"(?<=/)(?:{names})(?![\w.@-])") if names else None
 
 
-def _nameless(value: Any, pattern: re.Pattern[str] | None) -> Any:
+def _without_users(value: Any, pattern: re.Pattern[str] | None) -> Any:
     if pattern is None:
         return value
     if isinstance(value, str):
         return pattern.sub(SOMEBODY, value)
     if isinstance(value, dict):
-        return {key: _nameless(one, pattern) for key, one in value.items()}
+        return {key: _without_users(item, pattern) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_nameless(one, pattern) for one in value]
+        return [_without_users(item, pattern) for item in value]
     return value
 
-
-Row = dict[str, Any]
 
 TABLES: Mapping[str, type[Table]] = {
     "runs": Run,
@@ -140,7 +156,7 @@ _ADDED: Mapping[str, frozenset[str]] = {
     "attempts": frozenset({"execution", "slurm_cluster"}),
     "iterations": frozenset({"host_wait_ms"}),
 }
-"""Columns that the lines of older bundles lack. They are empty then."""
+"""Columns that older bundles lack; they are read as empty."""
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_NAME = 100
 
@@ -162,8 +178,8 @@ class Extract:
 
     def of(self, table: str) -> list[Row]:
         """Return the rows of a table."""
-        found: list[Row] = getattr(self, table)
-        return found
+        rows: list[Row] = getattr(self, table)
+        return rows
 
     @property
     def users(self) -> set[str]:
@@ -173,86 +189,81 @@ class Extract:
     @property
     def last_run(self) -> Row:
         """Return the latest run that requested jobs of this figure."""
-        asked = {row["run_id"] for row in self.run_jobs}
-        return [run for run in self.runs if run["id"] in asked][-1]
+        run_ids = {row["run_id"] for row in self.run_jobs}
+        return [run for run in self.runs if run["id"] in run_ids][-1]
 
 
 def extract_of(ledger: Ledger, experiment: str, scale: str, cluster: str, workloads: set[str]) -> Extract:
     """Return the ledger's rows about the jobs of a figure that run one of these programs, without scripts."""
-    runs, jobs, asked, attempts, events = (rows_of(table) for table in (Run, Job, RunJob, Attempt, Event))
-    its_own = (runs.c.experiment == experiment, runs.c.scale == scale, runs.c.cluster == cluster)
-    asking = (
-        sa.select(*asked.c)
-        .join(runs, runs.c.id == asked.c.run_id)
-        .join(jobs, jobs.c.id == asked.c.job_id)
-        .where(*its_own, jobs.c.workload.in_(sorted(workloads)))
-        .order_by(runs.c.created_at, runs.c.id, asked.c.position)
+    runs, jobs, requests = (rows_of(table) for table in (Run, Job, RunJob))
+    query = (
+        sa.select(*requests.c)
+        .join(runs, runs.c.id == requests.c.run_id)
+        .join(jobs, jobs.c.id == requests.c.job_id)
+        .where(runs.c.experiment == experiment, runs.c.scale == scale, runs.c.cluster == cluster)
+        .where(jobs.c.workload.in_(sorted(workloads)))
+        .order_by(runs.c.created_at, runs.c.id, requests.c.position)
     )
     with ledger.reading() as session:
-
-        def rows(query: sa.Select[Any]) -> list[Row]:
-            return [dict(row) for row in session.execute(query).mappings()]
-
-        def having(table: sa.TableClause, column: str, values: set[Any]) -> list[Row]:
-            kept = [one for one in table.c if one.name != "script"]
-            return [
-                row
-                for some in batched(sorted(values))
-                for row in rows(sa.select(*kept).where(table.c[column].in_(some)))
-            ]
-
-        run_jobs = rows(asking)
+        run_jobs: list[Row] = [dict(row) for row in session.execute(query).mappings()]
         job_ids, run_ids = {row["job_id"] for row in run_jobs}, {row["run_id"] for row in run_jobs}
-        made = sorted(having(attempts, "job_id", job_ids), key=lambda row: row["id"])
-        ids = {row["id"] for row in made}
-        told = having(events, "attempt_id", ids)
-        told += [row for row in having(events, "run_id", run_ids) if row["attempt_id"] is None]
-        all_runs = having(runs, "id", run_ids | {row["run_id"] for row in made})
-        return Extract(
-            runs=sorted(all_runs, key=lambda row: (row["created_at"], row["id"])),
-            jobs=sorted(having(jobs, "id", job_ids), key=lambda row: str(row["id"])),
-            run_jobs=run_jobs,
-            attempts=made,
-            metrics=sorted(
-                having(rows_of(Metric), "attempt_id", ids), key=lambda row: (row["attempt_id"], row["name"])
-            ),
-            events=sorted(told, key=lambda row: (row["at"], row["id"])),
-        )
+        attempts = _rows(session, Attempt, "job_id", job_ids, order="id")
+        ids = {row["id"] for row in attempts}
+        events = [row for row in _rows(session, Event, "run_id", run_ids, order="id") if row["attempt_id"] is None]
+        events += _rows(session, Event, "attempt_id", ids, order="id")
+        metrics = _rows(session, Metric, "attempt_id", ids, order="attempt_id name")
+        requested = _rows(session, Job, "id", job_ids, order="id")
+    return Extract(
+        runs=[field_values(run) for run in run_records(ledger, run_ids | {row["run_id"] for row in attempts})],
+        jobs=requested,
+        run_jobs=run_jobs,
+        attempts=attempts,
+        metrics=metrics,
+        events=sorted(events, key=lambda row: (row["at"], row["id"])),
+    )
+
+
+def _rows(session: Session, table: type[Table], column: str, values: set[int] | set[str], order: str) -> list[Row]:
+    """Return the rows of a table with one of these values in a column, without scripts, ordered by these columns."""
+    columns = rows_of(table).c
+    query = sa.select(*(part for part in columns if part.name != "script"))
+    rows: list[Row] = []
+    for batch in batched(sorted(values)):
+        rows += (dict(row) for row in session.execute(query.where(columns[column].in_(batch))).mappings())
+    return sorted(rows, key=lambda row: [row[name] for name in order.split()])
 
 
 def iterations_of(ledger: Ledger, attempts: list[Row]) -> Iterator[Row]:
     """Yield the iterations of these attempts, in the order of attempt ids."""
-    table = rows_of(Iteration)
+    columns = rows_of(Iteration).c
+    query = sa.select(*columns).order_by(columns.attempt_id, columns.iteration).execution_options(yield_per=1000)
     with ledger.reading() as session:
         for ids in batched([row["id"] for row in attempts]):
-            query = sa.select(*table.c).where(table.c.attempt_id.in_(ids))
-            found = session.execute(
-                query.order_by(table.c.attempt_id, table.c.iteration).execution_options(yield_per=1000)
-            )
-            yield from (dict(row) for row in found.mappings())
+            rows = session.execute(query.where(columns.attempt_id.in_(ids)))
+            yield from (dict(row) for row in rows.mappings())
 
 
 def attempt_folders(extract: Extract) -> dict[int, str]:
     """Return the folder of each attempt in the bundle: case name, job id and number of the attempt."""
     names: dict[str, str] = {}
-    found: dict[int, str] = {}
+    folders: dict[int, str] = {}
     for row in extract.attempts:
         own = re.sub(r"[^A-Za-z0-9._]+", "-", PurePath(row["folder"]).name)[:_LONGEST_NAME].strip(".-") or "job"
         name = names.setdefault(row["job_id"], f"{own}-{row['job_id']}")
-        found[row["id"]] = f"jobs/{name}/attempt-{row['number']}"
-    return found
+        folders[row["id"]] = f"jobs/{name}/attempt-{row['number']}"
+    return folders
 
 
-def line_of(table: str, row: Row, paths: Row, users: set[str], known: Collection[str] = ()) -> bytes:
-    """Return one line of the table's file, without the secrets in `known`; `paths` stand for files of the bundle."""
-    left_out = _LEFT_OUT.get(table, frozenset())
-    kept = {name: value for name, value in row.items() if name not in left_out and name not in paths}
-    kept |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
-    plain = given_out({name: _plain(value) for name, value in kept.items()}, users, known) | paths
-    return json.dumps({name: plain[name] for name in columns_of(table)}, allow_nan=False).encode() + b"\n"
+def line_of(table: str, row: Row, paths: Row, users: set[str], secrets: Collection[str] = ()) -> bytes:
+    """Return one line of the table's file, without secrets and users; `paths` are its paths within the bundle."""
+    names = columns_of(table)
+    plain = {name: _plain(row[name]) for name in names if name not in paths}
+    plain |= {"profile_file": PurePath(row["profile_file"]).name} if row.get("profile_file") else {}
+    plain = anonymized(plain, users, secrets) | paths
+    return json.dumps({name: plain[name] for name in names}, allow_nan=False).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -266,8 +277,7 @@ def columns_of(table: str) -> list[str]:
 
 def read_extract(folder: Path) -> Extract:
     """Return the rows of an unpacked bundle; ReproError for an invalid line."""
-    read = {name: list(read_rows(folder, name)) for name in TABLES if name != "iterations"}
-    return Extract(**read)
+    return Extract(**{name: list(read_rows(folder, name)) for name in TABLES if name != "iterations"})
 
 
 def read_rows(folder: Path, table: str) -> Iterator[Row]:
@@ -280,32 +290,32 @@ def read_rows(folder: Path, table: str) -> Iterator[Row]:
                 number += 1
                 yield row_of(table, line)
     except FileNotFoundError:
-        raise ReproError(Problem(f"{name}: not there")) from None
+        raise ReproError(Problem("missing", f"{name}:")) from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise ReproError(Problem(f"{name}:{number}: no row of that table ({error})")) from None
+        raise ReproError(Problem(f"no row of that table ({error})", f"{name}:{number}:")) from None
 
 
 def row_of(table: str, line: bytes) -> Row:
-    """Return the row that a line of this table's file holds; ValueError for a line that is none."""
-    columns, paths, added = _kinds_of(table)
-    row, names = json.loads(line, parse_constant=_refused), [column.name for column in columns]
+    """Return the row in a line of this table's file; ValueError for an invalid line."""
+    columns = _columns(table)
+    row, names = json.loads(line, parse_constant=_refuse), [column.name for column in columns]
+    added, paths = _ADDED.get(table, frozenset()), _PATHS.get(table, frozenset())
     if not isinstance(row, dict) or list(row) != [name for name in names if name in row or name not in added]:
         raise ValueError("other columns")
     return {column.name: _checked(row.get(column.name), column, column.name in paths) for column in columns}
 
 
 @lru_cache
-def _kinds_of(table: str) -> tuple[list[Any], frozenset[str], frozenset[str]]:
-    """Return a table's columns, those of them that are paths within the bundle, and those that older bundles lack."""
-    columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]
-    return columns, _PATHS.get(table, frozenset()), _ADDED.get(table, frozenset())
+def _columns(table: str) -> list[sa.Column[Any]]:
+    """Return the table's columns that its lines have."""
+    return [column for column in Table.metadata.tables[table].c if column.name in columns_of(table)]
 
 
-def _refused(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number")
 
 
-def _checked(value: Any, column: Any, is_path: bool) -> Any:
+def _checked(value: Any, column: sa.Column[Any], is_path: bool) -> object:
     """Return the value if its type is the column's; else raise ValueError."""
     if value is None:
         if column.nullable or is_path:
@@ -327,12 +337,13 @@ def memory_ledger(
     extract: Extract,
     iterations: Iterable[Row],
     base: Path,
-    profile_of: Callable[[Row], dict[str, Any]],
+    profile_of: Callable[[Row], dict[str, object]],
     script_of: Callable[[Row], str | None],
 ) -> Ledger:
     """Return a ledger in memory with the rows of a bundle; the folders of attempts are below `base`.
 
-    What a bundle leaves out is empty. `profile_of` returns the profile of a run, `script_of` the script of an attempt.
+    Columns that a bundle leaves out are empty. `profile_of` returns the profile of a run, `script_of` the script of an
+    attempt.
     """
     url = sa.URL.create("sqlite")
     engine = sa.create_engine(url, poolclass=sa.pool.StaticPool)
@@ -355,8 +366,8 @@ def memory_ledger(
     with ledger.writing() as session:
         for table, of_table in rows.items():
             remaining = iter(of_table)
-            while block := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
-                session.connection().execute(sa.insert(rows_of(table)), block)
+            while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+                session.connection().execute(sa.insert(rows_of(table)), batch)
     return ledger
 
 
@@ -369,6 +380,6 @@ def _jobs_of_other_figures(extract: Extract) -> Iterator[Row]:
     """Yield the rows of `run_jobs` that the bundle leaves out, for attempts that a run of another figure made."""
     names = {row["job_id"]: row["case_name"] for row in extract.run_jobs}
     present = {(row["run_id"], row["job_id"]) for row in extract.run_jobs}
-    made = dict.fromkeys((row["run_id"], row["job_id"]) for row in extract.attempts)
-    for number, (run_id, job_id) in enumerate((key for key in made if key not in present), 1):
+    attempted = dict.fromkeys((row["run_id"], row["job_id"]) for row in extract.attempts)
+    for number, (run_id, job_id) in enumerate((key for key in attempted if key not in present), 1):
         yield {"run_id": run_id, "position": -number, "job_id": job_id, "case_name": names[job_id]}

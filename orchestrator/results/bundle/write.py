@@ -1,54 +1,275 @@
-"""Writer of a bundle.
-
-The same ledger and the same files give the same bytes: a bundle contains no time, place or author of its own.
-"""
+"""Writer of a bundle. The same ledger and files give the same bytes."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+import orchestrator
 from orchestrator import __version__
 from orchestrator.errors import Problem, ReproError
-from orchestrator.files import written_whole
+from orchestrator.files import open_job_file, read_job_file, written_whole
 from orchestrator.ledger.database import Ledger
-from orchestrator.ledger.tables import OPEN
-from orchestrator.masking import masked
-from orchestrator.results.bundle.archive import Added, Archive, new_archive
-from orchestrator.results.bundle.contents import (
-    README,
-    REPORT,
-    Contents,
-    MissingFile,
-    add_attempts,
-    bundle_name,
-    code_sha256,
-    readme,
-    stored_outcome,
-)
+from orchestrator.ledger.measurements import file_offsets
+from orchestrator.ledger.reports import script_texts
+from orchestrator.ledger.tables import ENDED, NEVER_SUBMITTED, OPEN, VERIFIED
+from orchestrator.masking import hidden_values, masked
+from orchestrator.reading.logs import decompressed, is_compressed, job_secrets, log_files
+from orchestrator.results.bundle.archive import MANIFEST, SUMS, Added, Archive, new_archive
 from orchestrator.results.bundle.extract import (
     TABLES,
     Extract,
-    Row,
+    anonymized,
+    attempt_folders,
     extract_of,
-    given_out,
     iterations_of,
     line_of,
+    masked_blocks,
+    masked_bytes,
     memory_ledger,
     row_of,
 )
 from orchestrator.results.export.formats import as_csv, as_json
-from orchestrator.results.export.rows import claim_rows, export_rows, runs_of
-from orchestrator.results.outcome import FigureOutcome, needs_losses
+from orchestrator.results.export.rows import CASE_COLUMNS, Row, claim_rows, export_rows
+from orchestrator.results.outcome import FigureOutcome, needs_losses, stored_outcome
 from orchestrator.results.report.page import report
 
 FORMAT = 1
-ABOUT, MANIFEST, SUMS = "bundle.json", "MANIFEST", "SHA256SUMS"
+ABOUT, README, REPORT, SCRIPT = "bundle.json", "README.txt", "report.html", "job.sh"
+_RECORDS = re.compile(r"start|end|cancelled|claimed|sampler\.txt|gpus\.[A-Za-z0-9._-]{1,200}\.csv")
+"""Files of a job folder that a bundle contains besides logs. Other files of a program may contain anything."""
+_PACKED = re.compile(r"\.(?:gz|zst)$")
+"""Ending of a compressed log. The bundle contains the log decompressed, without the ending."""
+_PIECE_BYTES = 1 << 20
+
+
+def bundle_name(outcome: FigureOutcome) -> str:
+    """Return the name of a bundle and of the folder in it: `figure-13-cpu-local`, with the program if not the own."""
+    program = outcome.workloads if outcome.replaced_workload else []
+    name = "-".join([outcome.entry.short_name, outcome.scale, outcome.cluster, *program])
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
+
+
+def submit_command(outcome: FigureOutcome) -> str:
+    """Return the command that runs the experiment again."""
+    argv = ["repro", "submit", outcome.entry.name, "--scale", outcome.scale, "--cluster", outcome.cluster]
+    program = ["--workload", *outcome.workloads] if outcome.replaced_workload else []
+    return shlex.join([*argv, *program, "--wait"])
+
+
+@dataclass(frozen=True, slots=True)
+class MissingFile:
+    """A file of the bundle that is missing; `is_fault` if a verdict depends on it."""
+
+    path: str
+    place: Path
+    why: str
+    is_fault: bool
+
+
+@dataclass(slots=True)
+class Contents:
+    """Files of a bundle by path; each is read, without secrets, when its bytes are requested.
+
+    `sources` are the files that are read from job folders, and whether a verdict depends on them. `secrets` are values
+    that are masked wherever they occur.
+    """
+
+    files: dict[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
+    sources: dict[str, tuple[Path, bool]] = field(default_factory=dict)
+    missing: list[MissingFile] = field(default_factory=list)
+    secrets: frozenset[str] = frozenset()
+
+    def add(self, path: str, text: bytes) -> None:
+        """Add a text without secrets."""
+        self.files[path] = lambda: (text,)
+
+    def add_file(self, path: str, folder: Path, name: str, is_judged: bool) -> None:
+        """Add a file of a job folder; it is read later."""
+        file = folder / name
+        self.files[path] = lambda: _blocks(folder, name, self.secrets, lambda what: self.lacks(path, file, what))
+        self.sources[path] = file, is_judged
+
+    def lacks(self, path: str, place: Path, why: str | ReproError, is_fault: bool = False) -> None:
+        """Record a missing file with the reason, without the path on this machine."""
+        if isinstance(why, ReproError):
+            why = why.problems[0].what.removeprefix(f"{place}: ").replace(str(place.parent), "its folder")
+        self.missing.append(MissingFile(path, place, why, is_fault))
+
+
+def add_attempts(contents: Contents, extract: Extract, ledger: Ledger) -> dict[int, Row]:
+    """Add scripts, logs and records of every attempt; return their paths in the bundle by attempt."""
+    folders = attempt_folders(extract)
+    texts = script_texts(ledger, {row["script_sha256"] for row in extract.attempts})
+    secrets = [job_secrets(Path(row["folder"])) for row in extract.attempts]
+    contents.secrets = contents.secrets.union(*secrets, *map(hidden_values, texts.values()))
+    read = file_offsets(ledger, list(folders))
+    paths: dict[int, Row] = {}
+    run_folders = ledger.run_folders()
+    for recorded in extract.attempts:
+        row = {**recorded, "folder": run_folders.current(recorded["folder"])}
+        row["file"] = run_folders.current(row["file"]) if row["file"] is not None else None
+        folder = folders[row["id"]]
+        script = _add_script(contents, row, f"{folder}/{SCRIPT}", texts.get(row["script_sha256"]))
+        _add_logs(contents, row, folder, read.get(row["id"], {}))
+        paths[row["id"]] = {"folder": folder, "script": script, "file": _add_submission(contents, row, script)}
+    return paths
+
+
+def _add_script(contents: Contents, row: Row, path: str, text: str | None) -> str | None:
+    """Add the script from the ledger, which cannot have been edited, else from the job folder."""
+    if text is not None:
+        contents.add(path, masked(text, contents.secrets).encode())
+        return path
+    return path if _add_text(contents, path, Path(row["folder"]), SCRIPT) else None
+
+
+def _add_submission(contents: Contents, row: Row, script: str | None) -> str | None:
+    """Add the file that the scheduler received: the script, or the script of an array or queue."""
+    if row["file"] is None:
+        return None
+    file = Path(row["file"])
+    if file == Path(row["folder"]) / SCRIPT:
+        return script
+    path = f"runs/{row['run_id']}/submissions/{file.name}"
+    submissions = Path(row["folder"]).parent / "submissions"
+    if file.parent != submissions or not file.name.endswith((".array.sh", ".queue.sh")):
+        contents.lacks(path, file, "does not belong to its run")
+        return None
+    return path if path in contents.files or _add_text(contents, path, file.parent, file.name) else None
+
+
+def _add_text(contents: Contents, path: str, folder: Path, name: str) -> bool:
+    try:
+        text = read_job_file(folder, name)
+    except ReproError as error:
+        contents.lacks(path, folder / name, error)
+        return False
+    if text is None:
+        contents.lacks(path, folder / name, "is gone")
+        return False
+    contents.add(path, masked_bytes(text, contents.secrets))
+    return True
+
+
+def _add_logs(contents: Contents, row: Row, path: str, read: Collection[str]) -> None:
+    """Add the logs and records of an attempt; `read` are the logs that were read when it was judged."""
+    if row["state"] == NEVER_SUBMITTED or (row["phase"] in OPEN and row["started_at"] is None):
+        return
+    folder, is_judged = Path(row["folder"]), row["verdict"] is not None
+    try:
+        logs = [log.name for log in log_files(folder)]
+        records = [path.name for path in folder.iterdir() if _RECORDS.fullmatch(path.name)]
+    except FileNotFoundError:
+        logs, records = [], []
+    except ReproError as error:
+        contents.lacks(path, folder, error, is_judged)
+        return
+    except OSError as error:
+        contents.lacks(path, folder, f"cannot be read ({error.strerror})", is_judged)
+        return
+    for name in [*logs, *records]:
+        contents.add_file(f"{path}/{_PACKED.sub('', name)}", folder, name, is_judged)
+    were_read = {_PACKED.sub("", name) for name in read}
+    for name in sorted(were_read - {_PACKED.sub("", name) for name in logs}):
+        contents.lacks(f"{path}/{name}", folder / name, "is gone", is_judged)
+    if not logs and not were_read and row["phase"] == ENDED:
+        had_log = row["verdict"] == VERIFIED or row["iteration"] is not None
+        contents.lacks(f"{path}/log.txt", folder / "log.txt", "is gone" if had_log else "there is none", had_log)
+
+
+def _blocks(folder: Path, name: str, secrets: Collection[str], complain: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield a file, decompressed and without secrets."""
+    file = open_job_file(folder, name)
+    if file is None:
+        raise ReproError(Problem("is gone", f"{folder / name}:"))
+    with file:
+        try:
+            plain = iter(lambda: file.read(_PIECE_BYTES), b"")
+            yield from masked_blocks(decompressed(file, complain) if is_compressed(file) else plain, secrets)
+        except OSError as error:
+            raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{folder / name}:")) from None
+
+
+def code_sha256(templates: Path) -> str:
+    """Return the digest of this program's code and of the report's templates: equal if they render the same pages."""
+    package = Path(orchestrator.__file__).parent
+    code = (path for path in package.rglob("*.py") if "shipped" not in path.relative_to(package).parts)
+    digest = hashlib.sha256()
+    for root, paths in ((package, code), (templates, templates.glob("report*"))):
+        for path in sorted(paths):
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+_README = """\
+{paper} ({venue})
+{figure}: {title}
+
+Scale {scale} on {cluster}: {attempts} attempts of {jobs} jobs.
+{not_final}
+To check the bundle without a cluster, a ledger or a network:
+
+    repro bundle verify {name}.tar.zst
+    sha256sum --check SHA256SUMS
+
+The first command reads every number from the logs, judges the claims, renders this page and the report, and
+compares the results with the bundle. The second command compares each file in this folder with its checksum.
+Neither proves who made the bundle: a signature does (--allowed-signers).
+
+To run everything again, or one job by hand:
+
+    {submit}
+{by_hand}
+On a cluster other than {cluster}, give another --cluster and change the paths in the script.
+
+Contents:
+
+    results/          a row per case as CSV and JSON, and the verdict of each claim
+    report.html       the results as a page, with their provenance; for any browser
+    experiment/       the figure as a program: cases, axes, published numbers and claims, with their sources
+    jobs/             script, logs, start and end records of each attempt of each job
+    runs/             for each `repro submit`: the cluster profile, and the files that the scheduler received
+    ledger/           the recorded rows: a file per table, a line of JSON per row
+    environment.json  versions, commits, images
+    MANIFEST          bytes, SHA-256 and path of each file
+
+Scripts and logs are as they ran, with *** in place of secrets; script_sha256 is the digest of the script
+before. Times are UTC. The bundle leaves out who submitted; logs may still contain a user's folder.
+{missing}"""
+
+
+def readme(outcome: FigureOutcome, extract: Extract, missing: Mapping[str, str]) -> str:
+    """Return the README as plain text; `missing` are paths that the bundle lacks, each with the reason."""
+    entry, attempts = outcome.entry, extract.attempts
+    under_way = sum(row["phase"] in OPEN for row in attempts)
+    absent = "".join(f"    {path}: {reason}\n" for path, reason in missing.items())
+    by_hand = ""
+    if attempts:
+        start = "sbatch" if attempts[-1]["scheduler"] == "slurm" else "bash"
+        by_hand = f"    {start} {attempts[-1]['folder']}/{SCRIPT} FOLDER   # its log goes there\n"
+    return _README.format(
+        paper=entry.paper.title,
+        venue=entry.paper.venue,
+        figure=entry.experiment.figure,
+        title=entry.experiment.title,
+        scale=outcome.scale,
+        cluster=outcome.cluster,
+        attempts=len(attempts),
+        jobs=len(extract.jobs),
+        not_final=f"Not final: {under_way} attempts were still under way.\n" if under_way else "",
+        name=bundle_name(outcome),
+        submit=submit_command(outcome),
+        by_hand=by_hand,
+        missing=f"\nMissing files:\n\n{absent}" if missing else "",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +286,7 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     """Write the bundle of a figure, whole or not at all; the bundle lists unreadable files as missing."""
     extract = extract_of(ledger, figure.entry.name, figure.scale, figure.cluster, set(figure.workloads))
     contents = Contents()
-    paths = add_attempts(contents, extract, ledger)  # first: with the scripts the secrets in them are known
+    paths = add_attempts(contents, extract, ledger)  # first, because it collects the secrets of the scripts
     _add_inputs(contents, figure, extract)
     lines = _Lines(ledger, extract, paths, contents.secrets)
     for table in TABLES:
@@ -75,57 +296,52 @@ def write_bundle(ledger: Ledger, figure: FigureOutcome, templates: Path, file: P
     shown = stored_outcome(masked_ledger, figure.entry, figure.scale)
     contents.add(REPORT, report(masked_ledger, [shown], templates).encode())
     under_way = sum(row["phase"] in OPEN for row in extract.attempts)
-    at: datetime = extract.last_run["created_at"]
-    with written_whole(file) as part, new_archive(part, bundle_name(figure), at) as archive:
-        added = [one for path in sorted(contents.files) if (one := _added(archive, contents, path))]
-        contents.missing.sort(key=lambda one: one.path)
-        missing = [{"path": one.path, "why": one.why} for one in contents.missing]
-        about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
-        about |= {"code_sha256": code_sha256(templates)}
-        about |= {"cluster": figure.cluster, "workloads": figure.workloads, "under_way": under_way, "missing": missing}
+    about = {"format": FORMAT, "repro": __version__, "experiment": figure.entry.name, "scale": figure.scale}
+    about |= {"code_sha256": code_sha256(templates), "cluster": figure.cluster, "workloads": figure.workloads}
+    with written_whole(file) as part, new_archive(part, bundle_name(figure), extract.last_run["created_at"]) as archive:
+        added = list(_added(archive, contents))
+        contents.missing.sort(key=lambda missing: missing.path)
+        reasons = {missing.path: missing.why for missing in contents.missing}
+        about |= {"under_way": under_way, "missing": [{"path": path, "why": why} for path, why in reasons.items()]}
         added.append(archive.add(ABOUT, [_json(about)]))
-        reasons = {one.path: one.why for one in contents.missing}
         added.append(archive.add(README, [readme(shown, masked_extract, reasons).encode()]))
-        added.append(archive.add(MANIFEST, [_manifest(added)]))
-        archive.add(SUMS, [f"{one.sha256}  {one.path}\n".encode() for one in added])
+        manifest = "".join(f"{file.size_bytes}\t{file.sha256}\t{file.path}\n" for file in added)
+        added.append(archive.add(MANIFEST, [manifest.encode()]))
+        archive.add(SUMS, [f"{file.sha256}  {file.path}\n".encode() for file in added])
     return Bundled(len(added) + 1, len(extract.attempts), under_way, tuple(contents.missing))
 
 
-def _added(archive: Archive, contents: Contents, path: str) -> Added | None:
-    """Add a file to the archive; record it as missing if it cannot be read."""
-    try:
-        return archive.add(path, contents.files[path]())
-    except ReproError as error:
-        place, is_judged = contents.places[path]
-        contents.lacks(path, place, error, is_judged)
-        return None
-
-
-def _manifest(added: Iterable[Added]) -> bytes:
-    """Return a line per file: bytes, SHA-256 and path, separated by tabs."""
-    return "".join(f"{one.size_bytes}\t{one.sha256}\t{one.path}\n" for one in added).encode()
+def _added(archive: Archive, contents: Contents) -> Iterator[Added]:
+    """Add the files to the archive; record a file that cannot be read as missing."""
+    for path in sorted(contents.files):
+        try:
+            yield archive.add(path, contents.files[path]())
+        except ReproError as error:
+            source, is_judged = contents.sources[path]
+            contents.lacks(path, source, error, is_judged)
 
 
 def _add_inputs(contents: Contents, figure: FigureOutcome, extract: Extract) -> None:
     """Add the experiment as it is now, the profiles as recorded, and the environment of the runs."""
-    name = figure.entry.name
-    for path, file in ((name, figure.entry.file), (f"{name.rpartition('/')[0]}/paper", None)):
-        source = file or figure.entry.file.parent / "paper.yaml"
+    name, file = figure.entry.name, figure.entry.file
+    for path, source in ((name, file), (f"{name.rpartition('/')[0]}/paper", file.parent / "paper.yaml")):
         try:
-            contents.add(
-                f"experiment/{path}.yaml", masked(source.read_text(encoding="utf-8"), contents.secrets).encode()
-            )
+            text = source.read_text(encoding="utf-8")
         except OSError as error:
-            raise ReproError(Problem(f"{source}: cannot be read ({error.strerror})")) from None
+            raise ReproError(Problem(f"cannot be read ({error.strerror})", f"{source}:")) from None
+        contents.add(f"experiment/{path}.yaml", masked(text, contents.secrets).encode())
     for run in extract.runs:
-        contents.add(profile_path(run), _json(given_out(run["profile"], extract.users, contents.secrets)))
-    made_with = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
+        contents.add(profile_path(run), _json(anonymized(run["profile"], extract.users, contents.secrets)))
+    runs = [{name: run[name] for name in ("id", "git_commit", "git_dirty", "versions")} for run in extract.runs]
     names = ("workload", "code", "image", "image_digest")
-    ran = {tuple(job[name] for name in names) for job in extract.jobs}
-    programs = [dict(zip(names, values, strict=True)) for values in sorted(ran, key=repr)]
-    gpus = sorted({gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))})
-    environment = {"runs": made_with, "programs": programs, "gpus": gpus}
-    contents.add("environment.json", _json(given_out(environment, extract.users, contents.secrets)))
+    programs = {tuple(job[name] for name in names) for job in extract.jobs}
+    gpus = {gpu for job in extract.jobs if (gpu := job["configuration"].get("gpu"))}
+    environment = {
+        "runs": runs,
+        "programs": [dict(zip(names, values, strict=True)) for values in sorted(programs, key=repr)],
+        "gpus": sorted(gpus),
+    }
+    contents.add("environment.json", _json(anonymized(environment, extract.users, contents.secrets)))
 
 
 def profile_path(run: Row) -> str:
@@ -135,7 +351,7 @@ def profile_path(run: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Lines of the files of all tables; `paths` are the paths in the rows of attempts."""
+    """Lines of the files of all tables; `paths` are the paths of attempts."""
 
     ledger: Ledger
     extract: Extract
@@ -148,7 +364,7 @@ class _Lines:
         return (line_of(table, row, self._paths_of(table, row), self.extract.users, self.secrets) for row in rows)
 
     def read_back(self, table: str) -> Iterator[Row]:
-        """Return the rows that whoever verifies the bundle reads."""
+        """Return the rows that a reader of the bundle gets."""
         return (row_of(table, line) for line in self.of(table))
 
     def _paths_of(self, table: str, row: Row) -> Row:
@@ -158,9 +374,8 @@ class _Lines:
 
 
 def _add_results(contents: Contents, ledger: Ledger, figure: FigureOutcome, extract: Extract) -> None:
-    rows = [result.row for result in figure.results if result.row is not None]
-    cases = given_out(export_rows(figure.entry, figure.results, runs_of(ledger, rows)), extract.users, contents.secrets)
-    contents.add("results/cases.csv", as_csv(cases).encode())
+    cases = anonymized(export_rows(figure.entry, figure.results, ledger), extract.users, contents.secrets)
+    contents.add("results/cases.csv", as_csv(cases, CASE_COLUMNS).encode())
     contents.add("results/results.json", as_json(cases, claim_rows(figure.claims)).encode())
 
 
@@ -170,17 +385,16 @@ def _ledger_of_bundle(contents: Contents, figure: FigureOutcome, lines: _Lines) 
     def text_of(path: str) -> str:
         return b"".join(contents.files[path]()).decode("utf-8", "replace")
 
+    def profile_of(run: Row) -> dict[str, object]:
+        return dict(json.loads(text_of(run["profile"])))
+
+    def script_of(row: Row) -> str | None:
+        return text_of(row["script"]) if row["script"] else None
+
     extract = Extract(**{table: list(lines.read_back(table)) for table in TABLES if table != "iterations"})
     iterations = lines.read_back("iterations") if needs_losses(figure.entry) else ()
-    ledger = memory_ledger(
-        extract,
-        iterations,
-        Path(),
-        profile_of=lambda run: dict(json.loads(text_of(run["profile"]))),
-        script_of=lambda row: text_of(row["script"]) if row["script"] else None,
-    )
-    return ledger, extract
+    return memory_ledger(extract, iterations, Path(), profile_of, script_of), extract
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()

@@ -13,13 +13,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from orchestrator.catalog.library import Entry
 from orchestrator.errors import Problem, ReproError
-from orchestrator.results.export.columns import CASE_COLUMNS, Column, Row
+from orchestrator.results.export.rows import CASE_COLUMNS, Column, Row
 
-_AT_ONCE = 10_000
+_ROWS_AT_ONCE = 10_000
 """Rows per write of a Parquet file; memory does not grow with the number of rows."""
 
 
@@ -28,17 +27,15 @@ def pieces(name: str, columns: Sequence[Column], parts: Mapping[str, Iterable[Ro
     rows = next(iter(parts.values()))
     if name == "parquet":
         yield as_parquet(rows, columns)
-        return
-    text = {
-        "csv": lambda: csv_pieces(rows, columns),
-        "json": lambda: json_pieces({"columns": column_rows(columns), **parts}),
-        "jsonl": lambda: jsonl_pieces(rows),
-    }
-    for piece in text[name]():
-        yield piece.encode()
+    elif name == "csv":
+        yield from map(str.encode, _csv_pieces(rows, columns))
+    elif name == "json":
+        yield from map(str.encode, _json_pieces({"columns": _column_rows(columns), **parts}))
+    else:
+        yield from (json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
 
 
-def csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
+def _csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
     """Yield CSV by RFC 4180: lines end with CR LF, an empty field is a missing value, numbers are exact.
 
     A text that a spreadsheet would read as a formula starts with an apostrophe. Python's csv module does not quote `;`,
@@ -50,21 +47,21 @@ def csv_pieces(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
         yield csv_line(row.get(name) for name in names) + "\r\n"
 
 
-def csv_line(values: Iterable[Any]) -> str:
+def csv_line(values: Iterable[object]) -> str:
     """Return the values as one line of CSV, without its end."""
     return ",".join(map(_cell, values))
 
 
-def as_csv(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> str:
+def as_csv(rows: Iterable[Row], columns: Sequence[Column]) -> str:
     """Return a CSV file."""
-    return "".join(csv_pieces(rows, columns))
+    return "".join(_csv_pieces(rows, columns))
 
 
-# Also what only other separators than ours would need: a spreadsheet of a country that writes 1,5 splits at ;
+# Semicolons too: a spreadsheet of a country with decimal commas splits at them.
 _QUOTED = re.compile(r'[",;\t\r\n]|^\s|\s$')
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -72,7 +69,7 @@ def _cell(value: Any) -> str:
     return _text_cell(value) if isinstance(value, str) else str(value)
 
 
-@functools.lru_cache(maxsize=1000)  # all lines of a log have the texts of their job
+@functools.lru_cache(maxsize=1000)  # the lines of a log repeat the texts of their job
 def _text_cell(value: str) -> str:
     text = f"'{value}" if is_formula(value) else value
     return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
@@ -86,10 +83,10 @@ def is_formula(text: str) -> bool:
 
 def as_json(rows: Iterable[Row], claims: Iterable[Row]) -> str:
     """Return cases, claims and the meaning of each column; one row per line."""
-    return "".join(json_pieces({"columns": column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
+    return "".join(_json_pieces({"columns": _column_rows(CASE_COLUMNS), "cases": rows, "claims": claims}))
 
 
-def json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
+def _json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
     """Yield an object of lists, one element per line; ValueError for NaN, which JSON does not have."""
     yield "{"
     for number, (name, rows) in enumerate(parts.items()):
@@ -100,17 +97,11 @@ def json_pieces(parts: Mapping[str, Iterable[Row]]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def column_rows(columns: Sequence[Column]) -> list[Row]:
+def _column_rows(columns: Sequence[Column]) -> list[Row]:
     """Return name, type, unit and meaning of each column."""
     return [
         {"name": column.name, "type": column.kind, "unit": column.unit, "meaning": column.meaning} for column in columns
     ]
-
-
-def jsonl_pieces(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield one object per line."""
-    for row in rows:
-        yield json.dumps(row, allow_nan=False) + "\n"
 
 
 def require_parquet() -> None:
@@ -119,11 +110,11 @@ def require_parquet() -> None:
         raise ReproError(Problem("parquet needs pyarrow", hint="pip install '.[parquet]'"))
 
 
-def as_parquet(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) -> bytes:
+def as_parquet(rows: Iterable[Row], columns: Sequence[Column]) -> bytes:
     """Return a Parquet file: each column with its own type, its unit and meaning as metadata of the field."""
     require_parquet()
-    pyarrow: Any = importlib.import_module("pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
+    pyarrow = importlib.import_module("pyarrow")
+    parquet = importlib.import_module("pyarrow.parquet")
     types = {
         "text": pyarrow.string(),
         "integer": pyarrow.int64(),
@@ -131,20 +122,19 @@ def as_parquet(rows: Iterable[Row], columns: Sequence[Column] = CASE_COLUMNS) ->
         "boolean": pyarrow.bool_(),
         "time": pyarrow.timestamp("ms", tz="UTC"),
     }
-    schema = pyarrow.schema(
-        [pyarrow.field(column.name, types[column.kind], metadata=_about(column)) for column in columns]
-    )
+    fields = [pyarrow.field(column.name, types[column.kind], metadata=_metadata(column)) for column in columns]
+    schema = pyarrow.schema(fields)
     times = [column.name for column in columns if column.kind == "time"]
     file = io.BytesIO()
     remaining = iter(rows)
     with parquet.ParquetWriter(file, schema) as writer:
-        while some := list(itertools.islice(remaining, _AT_ONCE)):
-            timed = [row | {name: _moment(row[name]) for name in times} for row in some]
-            writer.write_table(pyarrow.Table.from_pylist(timed, schema=schema))
+        while batch := list(itertools.islice(remaining, _ROWS_AT_ONCE)):
+            batch = [row | {name: _moment(row[name]) for name in times} for row in batch]
+            writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
     return file.getvalue()
 
 
-def _about(column: Column) -> dict[str, str]:
+def _metadata(column: Column) -> dict[str, str]:
     return {"meaning": column.meaning} | ({"unit": column.unit} if column.unit else {})
 
 
@@ -184,17 +174,17 @@ def figure_table(entry: Entry, scale: str, cluster: str, rows: Sequence[Row]) ->
     for name, label in shares.items():
         if any(row[name] is not None for row in rows):
             heading.append(label)
-            cells = [[*some, _number(row[name])] for some, row in zip(cells, rows, strict=True)]
+            for line, row in zip(cells, rows, strict=True):
+                line.append(_number(row[name]))
     if any(row["published"] is not None for row in rows):
         heading += ["Published", "Ratio"]
-        cells = [
-            [*some, _beside(row), _number(row["ratio_to_published"])] for some, row in zip(cells, rows, strict=True)
-        ]
-    instead = {(row["workload"], row["published_workload"]) for row in rows if row["published_workload"]}
-    program = f" with {' and '.join(f'{ours} instead of {theirs}' for ours, theirs in sorted(instead))}"
+        for line, row in zip(cells, rows, strict=True):
+            line += [_published(row), _number(row["ratio_to_published"])]
+    replaced = sorted({(row["workload"], row["published_workload"]) for row in rows if row["published_workload"]})
+    programs = " and ".join(f"{program} instead of {own}" for program, own in replaced)
     return FigureTable(
-        caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}{program if instead else ''}; "
-        "± is the spread over the iterations",
+        caption=f"{entry.experiment.figure} ({entry.name}) on {cluster} at scale {scale}"
+        f"{f' with {programs}' if programs else ''}; ± is the spread over the iterations",
         heading=tuple(heading),
         body=tuple(map(tuple, cells)),
         text_columns=2,
@@ -206,8 +196,8 @@ def _verdict(row: Row) -> str:
     if row["verdict"] is None:
         return str(row["state"] or "not submitted").lower()
     marks = {"flag": "flagged", "noise": "noisy", "host_bound": "host-bound"}
-    more = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
-    return f"{row['verdict']}, {more}" if more else str(row["verdict"])
+    detail = row["failure"] or next((mark for name, mark in marks.items() if row[name]), None)
+    return f"{row['verdict']}, {detail}" if detail else str(row["verdict"])
 
 
 def _measured(row: Row, metric: str) -> str:
@@ -215,8 +205,8 @@ def _measured(row: Row, metric: str) -> str:
     return f"{_number(value)} ± {_number(spread)}" if value is not None and spread is not None else _number(value)
 
 
-def _beside(row: Row) -> str:
-    """Return the published number, with the reason why it is not compared: unconfirmed, or of another GPU."""
+def _published(row: Row) -> str:
+    """Return the published number, with the reason if it is not compared: unconfirmed, or of another GPU."""
     if row["published"] is None:
         return _NONE
     notes = [] if row["published_confirmed"] else ["unconfirmed"]
@@ -253,29 +243,27 @@ def markdown_escaped(text: str) -> str:
 def as_latex(table: FigureTable) -> str:
     """Return a floating LaTeX table that needs the package booktabs only."""
     columns = "l" * table.text_columns + "r" * (len(table.heading) - table.text_columns)
-    lines = [" & ".join(map(latex_escaped, line)) + r" \\" for line in (table.heading, *table.body)]
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{latex_escaped(table.caption)}}}",
-            rf"  \label{{tab:{table.label}}}",
-            rf"  \begin{{tabular}}{{{columns}}}",
-            r"    \toprule",
-            f"    {lines[0]}",
-            r"    \midrule",
-            *(f"    {line}" for line in lines[1:]),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    heading, *body = ("    " + " & ".join(map(latex_escaped, line)) + r" \\" for line in (table.heading, *table.body))
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{latex_escaped(table.caption)}}}",
+        rf"  \label{{tab:{table.label}}}",
+        rf"  \begin{{tabular}}{{{columns}}}",
+        r"    \toprule",
+        heading,
+        r"    \midrule",
+        *body,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-# * and [ would be arguments of the \\ that ends the row before; < > | are other signs in TeX's first encoding; two
-# hyphens are a dash, two quotes a third kind, and one that babel may have another use for.
+# After the \\ of the previous row, TeX reads * and [ as arguments. Its default encoding has other signs for < > |.
+# Two hyphens are a dash, and two quotes are another quote. babel may redefine the double quote.
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{sign: f"{{{sign}}}" for sign in "*[]`"},
@@ -294,4 +282,4 @@ _SPECIAL = re.compile(r"-(?=-)|'(?=')|[&%$#_{}*\[\]`~^\\<>|\"±]")
 
 def latex_escaped(text: str) -> str:
     """Return the text so that LaTeX prints it as it is in a cell or a caption."""
-    return _SPECIAL.sub(lambda found: _LATEX[found[0]], " ".join(text.splitlines()))
+    return _SPECIAL.sub(lambda match: _LATEX[match[0]], " ".join(text.splitlines()))

@@ -1,26 +1,156 @@
-"""Content of a picture before it is drawn: panels, lines, points, ticks and axes."""
+"""Content and style of a picture before it is drawn: panels, lines and points; colours, markers and hatches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.catalog.case import shown_value
-from orchestrator.catalog.experiment import Axes, PublishedPoint, YAxis
+from orchestrator.catalog.experiment import PublishedPoint, YAxis
 from orchestrator.catalog.library import Entry
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import NOT_RATES, Result, published_on, results_by_series
-from orchestrator.results.plot import style
-from orchestrator.results.plot.style import LineStyle
+
+SERIES = ("#0a396d", "#e49d00", "#057c5f", "#c46ba1", "#833d3d", "#86c9ef", "#755d00", "#e97c47")
+"""Okabe and Ito's hues, each at a lightness (CIE L*) of its own: 24, 70, 46, 57, 35, 78, 41 and 64."""
+SERIES_ON_DARK = ("#d7eaff", "#b37c00", "#2ccda6", "#dc80b8", "#ecc9a3", "#3377ad", "#c3a846", "#ffcee6")
+"""Colours of the same lines on a dark page."""
+INK = "#151617"
+"""Colour of text, ticks and frames."""
+BACKGROUND = "#fdfefe"
+"""Colour of the inside of open markers."""
+Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
+"""A solid line, or the offset and the lengths of dashes and gaps in points."""
+_MARKERS = ("o", "s", "D", "^", "v", "P", "<", ">")
+_DASHES: tuple[Dashes, ...] = ("-", (0, (5, 1.5)), (0, (3, 1, 1, 1)))
+
+PARAMETERS: Any = {
+    "font.family": ["DejaVu Sans", "sans-serif"],
+    "font.size": 8,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,  # selectable text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "repro",  # the same data gives the same file
+    "text.color": INK,
+    "text.parse_math": False,  # a name may contain a dollar sign
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LineStyle:
+    """Colour, marker and dashes of a line."""
+
+    colour: str
+    marker: str
+    dashes: Dashes
+
+
+def line_style(index: int) -> LineStyle:
+    """Return the style of a line by its number; from the ninth line on, colours repeat with other dashes."""
+    cycle, colour = divmod(index, len(SERIES))
+    return LineStyle(SERIES[colour], _MARKERS[(colour + cycle) % len(_MARKERS)], _DASHES[cycle % len(_DASHES)])
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStyle:
+    """Drawing of a published number by its source: hatch of a bar, inner mark of a marker, tint."""
+
+    hatch: str
+    inner: str | None
+    tinted: bool
+
+
+HOW: dict[str, SourceStyle] = {
+    "printed": SourceStyle("", None, True),
+    "derived": SourceStyle("---", "_", False),
+    "read off the plot": SourceStyle("xxx", "x", False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Inside of a measured marker or bar: filled with the line's colour or open, and the hatch of a bar.
+
+    A half marker is filled on its left side only.
+    """
+
+    filled: bool
+    half: bool = False
+    hatch: str = ""
+
+
+MEASURED: dict[str, Inside] = {
+    "measured": Inside(filled=True),
+    "measured, host-bound": Inside(filled=True, half=True, hatch="///"),
+    "measured, too noisy to compare": Inside(filled=False),
+}
+"""Label of a measured number -> its inside, in the order of the legend."""
+
+CONFIRMED: Dashes = "-"
+UNCONFIRMED: Dashes = (0, (2, 1.2))
+
+
+def outline(point: PublishedPoint) -> Dashes:
+    """Return the outline of a published number."""
+    return CONFIRMED if point.confirmed else UNCONFIRMED
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMark:
+    """Mark at the axis for a case without a number, or published without one; `ring` is its outline."""
+
+    label: str
+    marker: str
+    filled: bool
+    ring: Dashes | None = None
+
+
+OOM_BOTH = "out of memory as published"
+OOM_BOTH_UNCONFIRMED = "out of memory as published, unconfirmed"
+OOM_PUBLISHED = "out of memory (published)"
+OOM_PUBLISHED_UNCONFIRMED = "out of memory (published, unconfirmed)"
+OOM_MEASURED = "out of memory (measured)"
+FLAGGED = "flagged, no number"
+NOT_RUN = "not run"
+UNDER_WAY = "under way"
+FAILED_HERE = "failed"
+NO_NUMBER = "ran, without this number"
+
+AXIS_MARKS: dict[str, AxisMark] = {
+    mark.label: mark
+    for mark in (
+        AxisMark(OOM_BOTH, "X", filled=True, ring=CONFIRMED),
+        AxisMark(OOM_BOTH_UNCONFIRMED, "X", filled=True, ring=UNCONFIRMED),
+        AxisMark(OOM_PUBLISHED, "X", filled=False, ring=CONFIRMED),
+        AxisMark(OOM_PUBLISHED_UNCONFIRMED, "X", filled=False, ring=UNCONFIRMED),
+        AxisMark(OOM_MEASURED, "X", filled=True),
+        AxisMark(FLAGGED, "*", filled=False),
+        AxisMark(FAILED_HERE, "x", filled=True),
+        AxisMark(UNDER_WAY, ">", filled=False),
+        AxisMark(NO_NUMBER, "_", filled=True),
+        AxisMark(NOT_RUN, "|", filled=True),
+    )
+}
+"""Label -> mark, in the order of the legend."""
+OOM = tuple(label for label in AXIS_MARKS if label.startswith("out of memory"))
 
 
 @dataclass(frozen=True, slots=True)
 class CasePoint:
     """A case in a panel: its position, the measured number with its error bar, and the published number.
 
-    `marks` are keys of `style.AXIS_MARKS`: the reasons why it has no number. `kind` is a key of `style.MEASURED`.
+    `marks` are keys of `AXIS_MARKS`: the reasons why it has no number. `kind` is a key of `MEASURED`.
     """
 
     at: float
@@ -52,13 +182,13 @@ class Panel:
     @property
     def points(self) -> Iterator[CasePoint]:
         """Yield the points of all lines."""
-        return (spot for line in self.lines for spot in line.points)
+        return (point for line in self.lines for point in line.points)
 
     @property
     def values(self) -> list[float]:
         """Return all numbers in the panel."""
-        measured = [spot.value for spot in self.points if spot.value is not None]
-        return measured + [spot.published.value for spot in self.points if spot.published]
+        measured = [point.value for point in self.points if point.value is not None]
+        return measured + [point.published.value for point in self.points if point.published]
 
 
 def panels(
@@ -66,12 +196,19 @@ def panels(
 ) -> list[Panel]:
     """Return the panel of the figure's own metric, and further panels that have numbers."""
     axes = entry.experiment.axes
-    named = named_lines(entry, results)
-    every = [
-        Panel(y, tuple(_line(entry, y, i, one, position_of, by_number) for i, one in enumerate(named.items())))
-        for y in (axes.y, *axes.also)
-    ]
-    return [every[0], *(panel for panel in every[1:] if panel.values)]
+    named = named_lines(entry, results).items()
+    drawn: list[Panel] = []
+    for y in (axes.y, *axes.also):
+        lines = []
+        for index, (name, line) in enumerate(named):
+            points = [_case_point(entry, y.metric, result, position_of(result)) for result in line]
+            joined = by_number and axes.marks == "lines" and len({point.at for point in points}) == len(points)
+            points.sort(key=lambda point: point.at)
+            lines.append(SeriesLine(name, line_style(index), tuple(points), joined))
+        panel = Panel(y, tuple(lines))
+        if not drawn or panel.values:
+            drawn.append(panel)
+    return drawn
 
 
 def named_lines(entry: Entry, results: Sequence[Result]) -> dict[str, list[Result]]:
@@ -94,23 +231,6 @@ def published_number(entry: Entry, result: Result, metric: str) -> PublishedPoin
     machine = entry.paper.machine.gpu if entry.paper.machine else None
     nearest = [*published_on(result.case, result.gpu), *published_on(result.case, machine), *result.case.published]
     return next((point for point in nearest if point.metric == metric), None)
-
-
-def _line(
-    entry: Entry,
-    y: YAxis,
-    index: int,
-    named: tuple[str, list[Result]],
-    position_of: Callable[[Result], float],
-    by_number: bool,
-) -> SeriesLine:
-    name, results = named
-    points = sorted(
-        (_case_point(entry, y.metric, result, position_of(result)) for result in results), key=lambda spot: spot.at
-    )
-    once = len({spot.at for spot in points}) == len(points)
-    joined = by_number and once and entry.experiment.axes.marks == "lines"
-    return SeriesLine(name, style.line_style(index), tuple(points), joined)
 
 
 def _case_point(entry: Entry, metric: str, result: Result, at: float) -> CasePoint:
@@ -137,197 +257,19 @@ def _marks(result: Result, has_number: bool) -> Iterator[str]:
     if result.expects_oom:
         confirmed = result.case.expected is not None and result.case.expected.confirmed
         if ran_out:
-            yield style.OOM_BOTH if confirmed else style.OOM_BOTH_UNCONFIRMED
+            yield OOM_BOTH if confirmed else OOM_BOTH_UNCONFIRMED
         else:
-            yield style.OOM_PUBLISHED if confirmed else style.OOM_PUBLISHED_UNCONFIRMED
+            yield OOM_PUBLISHED if confirmed else OOM_PUBLISHED_UNCONFIRMED
     elif ran_out:
-        yield style.OOM_MEASURED
+        yield OOM_MEASURED
     if has_number or ran_out:
         return
     if result.row is None:
         if not result.expects_oom:
-            yield style.NOT_RUN
+            yield NOT_RUN
     elif result.row.verdict is None:
-        yield style.UNDER_WAY
+        yield UNDER_WAY
     elif result.row.verdict == FAILED:
-        yield style.FAILED
+        yield FAILED_HERE
     else:
-        yield style.FLAGGED if result.flag else style.NO_NUMBER
-
-
-WIDTH = 6.6
-"""Inches, of a picture that needs no more."""
-_WIDEST, _WIDEST_TURNED = 9.0, 14.0
-_BESIDE_AXES = 1.0
-_LETTER, _TEXT_LINE = 0.063, 0.14
-"""Inches that a letter of a tick's label takes along the line, and a line of it across."""
-_GAP = 0.05
-_MARGIN = 0.05
-_FEW = 9
-_STEPS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """Labels at positions; `turned` if they would touch side by side. `width` is that of the picture in inches."""
-
-    positions: tuple[float, ...]
-    labels: tuple[str, ...]
-    width: float
-    turned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """Positions of cases on the x axis: the index of the label, or the number on a numeric axis.
-
-    Numbers are sorted, words keep the order of the file; `by_number` tells which. `under` are the values of further
-    axes below each label.
-    """
-
-    of: Sequence[str]
-    scale: str
-    labels: tuple[str, ...]
-    under: Mapping[str, tuple[str, ...]]
-    by_number: bool
-
-    def __call__(self, result: Result) -> float:
-        """Return the position of a case."""
-        if self.scale == "even":
-            return self.labels.index(_label(result, self.of))
-        return result.case.number(self.of[0])
-
-
-def positions_of(axes: Axes, results: Sequence[Result]) -> Positions:
-    """Return the positions of the cases on the x axis."""
-    x = axes.x
-    numbers = all(_is_number(result, axis) for result in results for axis in x.of)
-    ordered = sorted(results, key=lambda result: [result.case.number(axis) for axis in x.of]) if numbers else results
-    numeric = numbers and len(x.of) == 1 and axes.marks != "bars"
-    numeric = numeric and (x.scale != "log2" or all(result.case.number(x.of[0]) > 0 for result in results))
-    labels = tuple(dict.fromkeys(_label(result, x.of) for result in ordered))
-    shown_axes = [axis for axis in x.under if any(axis in result.case.settings for result in results)]
-    under: dict[tuple[str, str], dict[str, None]] = {}
-    for result in ordered:
-        for axis in shown_axes:
-            under.setdefault((_label(result, x.of), axis), {})[_shown(result, axis)] = None
-    return Positions(
-        of=x.of,
-        scale=x.scale if numeric else "even",
-        labels=labels,
-        under={label: tuple("/".join(under[label, axis]) for axis in shown_axes) for label in labels},
-        by_number=numbers,
-    )
-
-
-def ticks(position_of: Positions, results: Sequence[Result]) -> Ticks:
-    """Return a tick per case if they fit; a numeric axis may have fewer, at round numbers."""
-    positions = tuple(sorted({position_of(result) for result in results}))
-    labels = tuple("\n".join((label, *position_of.under[label])) for label in position_of.labels)
-    if position_of.scale != "even" and not any(position_of.under.values()):
-        shown = tuple(f"{at:g}" for at in positions)
-        fits = _width(positions, shown, position_of.scale) <= WIDTH
-        if not fits or len(positions) > 2 * _FEW:
-            positions = _round_numbers(positions[0], positions[-1], position_of.scale)
-            shown = tuple(f"{at:g}" for at in positions)
-        return Ticks(positions, shown, WIDTH, turned=False)
-    width = _width(positions, labels, position_of.scale)
-    if width <= _WIDEST:
-        return Ticks(positions, labels, max(WIDTH, width), turned=False)
-    lines = 1 + max(label.count("\n") for label in labels)
-    turned = _BESIDE_AXES + len(labels) * lines * _TEXT_LINE
-    return Ticks(positions, labels, min(max(WIDTH, turned), _WIDEST_TURNED), turned=True)
-
-
-def set_x(axes: Any, position_of: Positions, shown: Ticks, cases: Sequence[float]) -> None:
-    """Set scale, limits and ticks of the x axis."""
-    if position_of.scale == "log2":
-        axes.set_xscale("log", base=2)
-        axes.minorticks_off()
-        margin = max(cases[-1] / cases[0], 2) ** _MARGIN
-        axes.set_xlim(cases[0] / margin, cases[-1] * margin)
-    elif position_of.scale == "linear":
-        margin = (cases[-1] - cases[0]) * _MARGIN or 0.5
-        axes.set_xlim(cases[0] - margin, cases[-1] + margin)
-    else:
-        axes.set_xlim(-0.5, len(position_of.labels) - 0.5)
-    axes.set_xticks(shown.positions, shown.labels)
-    axes.tick_params(axis="x", labelsize=7, labelrotation=90 if shown.turned else 0)
-
-
-def set_y(axes: Any, panel: Panel, as_published: bool) -> None:
-    """Set label, limits and ticks of the y axis: the paper's range if all numbers are within it, else from 0."""
-    y, values = panel.y, panel.values
-    axes.set_ylabel(y.label)
-    if not values:
-        axes.set_ylim(0, 1)
-        axes.set_yticks([])
-        return
-    if y.scale == "log2" and min(values) > 0:
-        _set_log2(axes, min(values), max(values), y.metric)
-        return
-    low, high = min(values), max([*values, *_bar_ends(panel)])
-    bottom, top = y.range if as_published and y.range else (0.0, 0.0)
-    axes.set_ylim(bottom if bottom <= low else 0.0, top if high <= top else 1.08 * high)
-    if bottom <= low and high <= top:
-        axes.set_yticks([bottom + (top - bottom) * step / _STEPS for step in range(_STEPS + 1)])
-    axes.yaxis.set_major_formatter(lambda value, _: number_text(value, y.metric))
-
-
-def _bar_ends(panel: Panel) -> list[float]:
-    """Return the upper ends of error bars; an interval of two repeats may be very long and is cut off."""
-    return [min(spot.high, 1.5 * spot.value) for spot in panel.points if spot.value is not None]
-
-
-def number_text(value: float, metric: str) -> str:
-    """Return the text of a tick; bytes in GB of 10^9."""
-    if metric.endswith("_bytes"):
-        return f"{value / 1e9:g} GB"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
-
-
-def _set_log2(axes: Any, low: float, high: float, metric: str) -> None:
-    axes.set_yscale("log", base=2)
-    axes.minorticks_off()
-    bottom, top = low / 2**0.5, high * 2**0.5
-    axes.set_ylim(bottom, top)
-    at = _round_numbers(bottom, top, "log2")
-    axes.set_yticks(at, [number_text(value, metric) for value in at])
-
-
-def _round_numbers(low: float, high: float, scale: str) -> tuple[float, ...]:
-    """Return at most nine round numbers: powers of two, else multiples of a power of two, else decimals."""
-    if scale == "log2":
-        powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-        step = -(-len(powers) // _FEW) or 1
-        return tuple(2.0**power for power in powers[::step])
-    whole = float(low).is_integer() and float(high).is_integer()
-    apart = 1.0 if whole else 10.0 ** math.floor(math.log10(high - low) - 1)
-    while (high - low) / apart > _FEW:
-        apart *= 2
-    first = math.ceil(low / apart)
-    return tuple(apart * i for i in range(first, math.floor(high / apart) + 1))
-
-
-def _width(positions: Sequence[float], labels: Sequence[str], scale: str) -> float:
-    """Return the width in inches at which no two labels touch."""
-    at = [math.log2(value) for value in positions] if scale == "log2" else list(positions)
-    span = (at[-1] - at[0]) * (1 + 2 * _MARGIN) if scale != "even" else float(len(labels))
-    inches = [_LETTER * max(map(len, label.split("\n"))) for label in labels]
-    pairs = zip(at, at[1:], inches, inches[1:], strict=False)
-    return _BESIDE_AXES + max([((a + b) / 2 + _GAP) * span / (right - left) for left, right, a, b in pairs], default=0)
-
-
-def _label(result: Result, of: Sequence[str]) -> str:
-    values = ", ".join(_shown(result, axis) for axis in of)
-    return f"({values})" if len(of) > 1 else values
-
-
-def _shown(result: Result, axis: str) -> str:
-    value = result.case.settings.get(axis)
-    return "none" if value is None else shown_value(value)
-
-
-def _is_number(result: Result, axis: str) -> bool:
-    value = result.case.settings.get(axis)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+        yield FLAGGED if result.flag else NO_NUMBER

@@ -13,7 +13,7 @@ from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.reference import NOT_MEASURED, ReferenceRow, beside_published
+from orchestrator.results.comparison import NOT_MEASURED, ReferenceRow, beside_published
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,10 +246,10 @@ SEEN: dict[str, tuple[Change, str]] = {
         ),
         r"README\.txt: was changed",
     ),
-    "a checksum less": (without_line("SHA256SUMS", b"README"), r"README\.txt: SHA256SUMS does not have it"),
+    "a checksum less": (without_line("SHA256SUMS", b"README"), r"README\.txt: is not in SHA256SUMS"),
     "a line of the checksums": (
         replace("SHA256SUMS", b"  README", b" ?README"),
-        "SHA256SUMS: 1 of its lines say nothing",
+        "SHA256SUMS: 1 lines are invalid",
     ),
     "a size": (replace("MANIFEST", b"\t", b"0\t"), "MANIFEST: was changed"),
     "a script": (
@@ -260,9 +260,9 @@ SEEN: dict[str, tuple[Change, str]] = {
     "a file less": (remove(LOG), rf"{LOG}: is missing"),
     "a file more": (
         lambda files: files.update({"jobs/more.txt": b"x"}),
-        r"jobs/more\.txt: SHA256SUMS does not have it",
+        r"jobs/more\.txt: is not in SHA256SUMS",
     ),
-    "a table less": (remove(r"ledger/metrics\.jsonl"), r"ledger/metrics\.jsonl: not there"),
+    "a table less": (remove(r"ledger/metrics\.jsonl"), r"ledger/metrics\.jsonl: missing"),
     "no checksums": (remove("SHA256SUMS"), "SHA256SUMS or MANIFEST: cannot be read"),
 }
 
@@ -511,7 +511,7 @@ def test_without_ssh_keygen_it_is_said_in_one_line(
 def test_a_key_that_cannot_sign_is_an_error_and_the_bundle_is_kept(looking: Caller, keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
     done = looking("bundle", "figure-13", "-o", str(file), "--sign", str(keys / "only-ada"))
-    assert done.returncode == 2 and f"{file} is written and not signed (" in done.stderr
+    assert done.returncode == 2 and f"{file} was written but not signed (" in done.stderr
     assert not file.with_name(f"{file.name}.sig").exists()
 
 
@@ -531,7 +531,7 @@ ODD: dict[str, tuple[Change, str]] = {
                 )
             }
         ),
-        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is no folder of an attempt",
+        r"ledger/attempts\.jsonl: '\.\./\.\./etc' is not a folder of an attempt",
     ),
     "no YAML": (
         replace(r"experiment/sc21/figure-13\.yaml", b"figure:", b"figure: ["),
@@ -559,10 +559,13 @@ def test_a_truncated_or_damaged_bundle_is_one_line(
 
 
 NONE: dict[str, tuple[Change, str]] = {
-    "no word about itself": (remove(r"bundle\.json"), r"no bundle: it has no bundle\.json that could be read"),
-    "no JSON": (replace(r"bundle\.json", b"{", b"("), r"no bundle: it has no bundle\.json that could be read"),
-    "a newer format": (replace(r"bundle\.json", b'"format": 1', b'"format": 2'), "made by another repro"),
-    "an experiment elsewhere": (replace(r"bundle\.json", b"sc21/figure-13", b"../x"), "no bundle"),
+    "no word about itself": (remove(r"bundle\.json"), r"not a bundle: it has no readable bundle\.json"),
+    "no JSON": (replace(r"bundle\.json", b"{", b"("), r"not a bundle: it has no readable bundle\.json"),
+    "a newer format": (
+        replace(r"bundle\.json", b'"format": 1', b'"format": 2'),
+        "its format differs: repro .* made it",
+    ),
+    "an experiment elsewhere": (replace(r"bundle\.json", b"sc21/figure-13", b"../x"), "not a bundle"),
 }
 
 
@@ -631,6 +634,6 @@ def test_an_interrupted_bundle_leaves_no_file(looking: Caller, tmp_path: Path, m
         yield b"so far"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrator.results.bundle.contents.masked_blocks", interrupted)
+    monkeypatch.setattr("orchestrator.results.bundle.write.masked_blocks", interrupted)
     done = looking("bundle", "figure-13", folder=tmp_path)
     assert done.returncode != 0 and list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS
+from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS
 from tests.unit.cli.calling import Caller
 from tests.unit.cli.made_jobs import MadeJobs, iterations
 from tests.unit.launch.stand_in import REPRO, Site

@@ -36,8 +36,8 @@ def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path,
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("-o figure.jpeg", "figure.jpeg: no such picture format. Hint: end it in .png, .svg, .pdf"),
-        ("-o figure", "figure: no such picture format. Hint: end it in .png, .svg, .pdf"),
+        ("-o figure.jpeg", "figure.jpeg: unknown picture format. Hint: end the name in .png, .svg, .pdf"),
+        ("-o figure", "figure: unknown picture format. Hint: end the name in .png, .svg, .pdf"),
         ("-o folder.png", "folder.png: a folder, not a file. Hint: name a file in it"),
         ("-o none/x.png", "none/x.png: there is no folder none. Hint: mkdir -p none"),
         ("-o there.png", "there.png: exists already. Hint: --force replaces it"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.reference import OUR_TOLERANCE, ReferenceRow, beside_published, equation
+from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, beside_published, equation
 from tests.unit.catalog.entries import entry_of, find_case
 from tests.unit.results.making import ROWS, claiming, figure_13, measured
 

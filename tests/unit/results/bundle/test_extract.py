@@ -209,5 +209,5 @@ def test_a_line_that_is_no_row_is_named_with_its_place(ledger: Ledger, tmp_path:
 def test_a_table_that_is_not_there_is_named(ledger: Ledger, tmp_path: Path) -> None:
     folder = written(ledger, extract_of(ledger, *FIGURE_13), tmp_path / "bundle")
     (folder / "ledger" / "jobs.jsonl").unlink()
-    with pytest.raises(ReproError, match=r"^ledger/jobs\.jsonl: not there$"):
+    with pytest.raises(ReproError, match=r"^ledger/jobs\.jsonl: missing$"):
         read_extract(folder)

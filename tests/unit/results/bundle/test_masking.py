@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.masking import masked
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.results.bundle import extract as bundle_masking
-from orchestrator.results.bundle.extract import given_out, masked_blocks, masked_bytes
+from orchestrator.results.bundle.extract import anonymized, masked_blocks, masked_bytes
 from tests.unit.cli.made_jobs import LINE
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
@@ -103,8 +103,8 @@ def test_nobody_is_named_in_a_path_and_words_that_only_look_like_it_stay() -> No
         "n": 3,
         "b": [True, None],
     }
-    assert given_out(row, {"mia", ""}) == expected
+    assert anonymized(row, {"mia", ""}) == expected
     for text in ("mia", "/home/miaou/x", "/data/mia-old", "x/amia", "/mia.txt"):
-        assert given_out(text, {"mia"}) == text
-    assert given_out({"HF_TOKEN": SECRET, "x": "/home/a.b/x"}, {"a.b"}) == {"HF_TOKEN": "***", "x": "/home/user/x"}
-    assert given_out("/home/mia", set()) == "/home/mia"
+        assert anonymized(text, {"mia"}) == text
+    assert anonymized({"HF_TOKEN": SECRET, "x": "/home/a.b/x"}, {"a.b"}) == {"HF_TOKEN": "***", "x": "/home/user/x"}
+    assert anonymized("/home/mia", set()) == "/home/mia"

@@ -1,16 +1,16 @@
-"""docs/export.md says of every column what `results/export/columns.py` says, in its order."""
+"""docs/export.md says of every column what `results/export/rows.py` says, in its order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, OF_JOB, Column
+from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, JOB_COLUMNS, Column
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "export.md"
 
 
-def told(section: str) -> list[str]:
+def documented(section: str) -> list[str]:
     """The rows of the tables of columns below this heading."""
     text = DOCUMENT.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
     return [line for line in text.splitlines() if line.startswith("| `")]
@@ -21,9 +21,11 @@ def written(columns: Sequence[Column]) -> list[str]:
 
 
 def test_the_page_has_every_column_of_a_case_in_its_place() -> None:
-    assert told("One row per case") == written(CASE_COLUMNS)
+    assert documented("One row per case") == written(CASE_COLUMNS)
 
 
 def test_the_page_has_every_column_of_a_line_in_its_place() -> None:
-    assert told("One row per line of the logs") == written([one for one in ITERATION_COLUMNS if one.name not in OF_JOB])
-    assert tuple(one.name for one in ITERATION_COLUMNS[: len(OF_JOB)]) == OF_JOB
+    assert documented("One row per line of the logs") == written(
+        [one for one in ITERATION_COLUMNS if one.name not in JOB_COLUMNS]
+    )
+    assert tuple(one.name for one in ITERATION_COLUMNS[: len(JOB_COLUMNS)]) == JOB_COLUMNS

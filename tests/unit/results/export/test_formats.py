@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.errors import ReproError
-from orchestrator.results.export.columns import CASE_COLUMNS, ITERATION_COLUMNS, Column, Row
 from orchestrator.results.export.formats import as_csv, as_json, as_parquet, is_formula, pieces, require_parquet
+from orchestrator.results.export.rows import CASE_COLUMNS, ITERATION_COLUMNS, Column, Row
 
 pandas: Any = importlib.import_module("pandas")
 parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -131,7 +131,7 @@ def test_duckdb_knows_the_types_and_finds_what_was_written(files: Path, source: 
 
 
 def test_parquet_keeps_types_units_and_meanings_where_nothing_is_in_a_column() -> None:
-    schema = parquet.read_schema(io.BytesIO(as_parquet([row()])))
+    schema = parquet.read_schema(io.BytesIO(as_parquet([row()], CASE_COLUMNS)))
     types = {
         "text": "string",
         "integer": "int64",
@@ -158,12 +158,12 @@ def test_what_is_not_there_is_an_empty_field_and_lines_end_as_rfc_4180_says() ->
 
 
 def test_nothing_exports_to_a_header_and_to_empty_lists() -> None:
-    assert as_csv([]) == ",".join(NAMES) + "\r\n"
+    assert as_csv([], CASE_COLUMNS) == ",".join(NAMES) + "\r\n"
     assert {name: value for name, value in json.loads(as_json([], [])).items() if name != "columns"} == {
         "cases": [],
         "claims": [],
     }
-    assert parquet.read_table(io.BytesIO(as_parquet([]))).num_rows == 0
+    assert parquet.read_table(io.BytesIO(as_parquet([], CASE_COLUMNS))).num_rows == 0
     assert b"".join(pieces("jsonl", ITERATION_COLUMNS, {"iterations": []})) == b""
 
 

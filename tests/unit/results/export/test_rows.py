@@ -20,8 +20,7 @@ from orchestrator.reading.facts import LogFacts
 from orchestrator.reading.gpu_samples import sampled_metrics
 from orchestrator.reading.statistics import metrics
 from orchestrator.results.cases import Result, case_results, published_for
-from orchestrator.results.export.columns import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row
-from orchestrator.results.export.rows import export_rows, ordered, runs_of
+from orchestrator.results.export.rows import AXIS_COLUMNS, CASE_COLUMNS, METRICS, Row, complete_row, export_rows
 from tests.unit.catalog.entries import entry_of
 from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.unit.results.making import ROWS, a_row, figure_13, measured, shipped
@@ -58,14 +57,14 @@ def test_every_case_has_a_row_with_what_ran_and_what_came_out(found: list[Result
     assert (good["figure_metric"], good["figure_value"]) == ("tflops_per_gpu", 12.5)
 
 
-def test_a_number_of_a_job_that_was_not_verified_is_not_given_out(found: list[Result]) -> None:
+def test_a_number_of_a_job_that_was_not_verified_is_left_out(found: list[Result]) -> None:
     bad = row_of(export_rows(figure_13(), found), FAILED)
     assert (bad["verdict"], bad["verdict_reason"]) == ("failed", 'exit 1, "oom"')
     numbers = [*METRICS, *(f"{name}_spread" for name in METRICS), "iterations_used", "repeats", "figure_value"]
     assert {bad[name] for name in numbers} == {None}
 
 
-def test_a_number_that_cannot_be_right_is_not_given_out_and_the_row_says_why(found: list[Result]) -> None:
+def test_a_number_that_cannot_be_right_is_left_out_and_the_row_has_the_reason(found: list[Result]) -> None:
     flagged = [replace(one, flag="faster than its peak", noise="spread 12 %") for one in found]
     row = row_of(export_rows(figure_13(), flagged), VERIFIED)
     assert (row["flag"], row["noise"], row["tflops_per_gpu"]) == ("faster than its peak", "spread 12 %", None)
@@ -96,7 +95,7 @@ def test_every_axis_and_every_metric_has_a_column() -> None:
     assert set(AXIS_COLUMNS) == set(AXES) and set(AXIS_COLUMNS.values()) <= set(NAMES)
     assert set(get_args(Metric)) <= set(METRICS)
     with pytest.raises(KeyError):
-        ordered({"no such column": 1}, NAMES)
+        complete_row({"no such column": 1}, NAMES)
 
 
 def test_every_number_that_is_ever_measured_has_a_column_with_its_unit(tmp_path: Path) -> None:
@@ -168,10 +167,9 @@ def test_the_run_that_made_the_attempt_names_the_commit(tmp_path: Path) -> None:
     record(ledger, "a")
     (row,) = job_rows(ledger)
     record(ledger, "b", run=replace(new_run(), git_commit="beef", git_dirty=True))
-    runs = runs_of(ledger, job_rows(ledger))
-    assert [runs[one.attempt_id].git_commit for one in job_rows(ledger)] == ["c0ffee", "beef"]
-    case = expand(figure_13(), "cpu")[0]
-    (out,) = export_rows(figure_13(), [Result(case, row, {}, None)], runs)
+    results = [Result(expand(figure_13(), "cpu")[0], job, {}, None) for job in job_rows(ledger)]
+    assert [out["git_commit"] for out in export_rows(figure_13(), results, ledger)] == ["c0ffee", "beef"]
+    (out,) = export_rows(figure_13(), [replace(results[0], row=row)], ledger)
     assert (out["git_commit"], out["git_dirty"], out["code"], out["image"]) == ("c0ffee", False, "code", None)
 
 

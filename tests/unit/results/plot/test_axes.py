@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
-from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped
-from orchestrator.results.plot.panels import number_text, positions_of, ticks
+from orchestrator.results.plot.figure import drawn, matplotlib_as_shipped, number_text, positions_of, ticks
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import EXPERIMENTS, LINES, made_up, nothing_ran, texts_of
 from tests.unit.results.making import CHECKOUT, ROWS, measured, shipped
@@ -21,7 +20,8 @@ def test_batches_of_1_2_and_8_stand_as_far_apart_as_the_scale_says(tmp_path: Pat
     entry = entry_of(tmp_path, LINES.replace("log2", scale))
     found = measured(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0})
     with matplotlib_as_shipped():
-        axes = drawn(entry, "paper", "here", found).axes[0]
+        figure: Any = drawn(entry, "paper", "here", found)
+        axes = figure.axes[0]
         to_picture = axes.transData.transform
         at = [to_picture((tick, 0))[0] for tick in axes.get_xticks()]
         labels = [label.get_text() for label in axes.get_xticklabels()]
@@ -139,7 +139,8 @@ def test_a_figure_without_any_number_is_drawn_as_well(tmp_path: Path) -> None:
 def test_a_bar_of_what_was_measured_stands_beside_each_that_is_published(tmp_path: Path) -> None:
     entry = shipped("atc-table-8")
     with matplotlib_as_shipped():
-        own, share = drawn(entry, "paper", "here", made_up(tmp_path, entry, gpu="H800")).axes
+        figure: Any = drawn(entry, "paper", "here", made_up(tmp_path, entry, gpu="H800"))
+        own, share = figure.axes
         bars = [(round(bar.get_x() + bar.get_width() / 2, 2), bar.get_height()) for bar in own.patches]
         published = [bar.get_height() for bar in share.patches][1::2]
     assert [value for _, value in bars][1::2] == [299, 387, 278]  # the table's
@@ -151,6 +152,7 @@ def test_a_line_is_broken_where_a_case_is_missing(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES)
     found = measured(tmp_path, entry, "paper", {"recompute=full,gbs=1": 5.0, "recompute=full,gbs=8": 6.0})
     with matplotlib_as_shipped():
-        axes = drawn(entry, "paper", "here", found).axes[0]
+        figure: Any = drawn(entry, "paper", "here", found)
+        axes = figure.axes[0]
         (line,) = [line for line in axes.get_lines() if line.get_linestyle() == "-" and line.get_ydata()[0] == 5.0]
     assert line.get_ydata()[1] != line.get_ydata()[1] and line.get_ydata()[2] == 6.0  # nan is not itself

@@ -187,7 +187,7 @@ def test_the_same_data_gives_the_same_bytes_in_another_process_at_another_time(
 
 @pytest.mark.parametrize("name", ["figure", "figure.jpeg", "figure.docx", "png"])
 def test_a_format_there_is_not_is_refused(tmp_path: Path, found: list[Result], name: str) -> None:
-    with pytest.raises(ReproError, match=rf"{name}: no such picture format. Hint: end it in \.png, \.svg, \.pdf"):
+    with pytest.raises(ReproError, match=rf"{name}: unknown picture format. Hint: end the name in \.png, \.svg, \.pdf"):
         plot(figure_13(), "cpu", "here", found, tmp_path / name)
     assert not (tmp_path / name).exists()
 

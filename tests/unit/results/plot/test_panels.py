@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.catalog.library import Entry
 from orchestrator.results.cases import CaseMetric, Result
-from orchestrator.results.plot import style
-from orchestrator.results.plot.panels import Panel, named_lines, panels, positions_of, published_number
+from orchestrator.results.plot import panels as content
+from orchestrator.results.plot.figure import positions_of
+from orchestrator.results.plot.panels import Panel, named_lines, panels, published_number
 from tests.unit.catalog.entries import entry_of
 from tests.unit.results.drawing import LINES, made_up, nothing_ran
 from tests.unit.results.making import ROWS, figure_13, measured, shipped
@@ -32,10 +33,10 @@ def marks(entry: Entry, results: Sequence[Result], name: str, at: float) -> tupl
 @pytest.mark.parametrize(
     ("rates", "how", "expected"),
     [
-        ({}, {}, (style.OOM_PUBLISHED,)),
-        ({}, {"out_of_memory": ("recompute=none,gbs=8",)}, (style.OOM_BOTH,)),
-        ({}, {"failed": ("recompute=none,gbs=8",)}, (style.OOM_PUBLISHED, style.FAILED)),
-        ({"recompute=none,gbs=8": 5.0}, {}, (style.OOM_PUBLISHED,)),
+        ({}, {}, (content.OOM_PUBLISHED,)),
+        ({}, {"out_of_memory": ("recompute=none,gbs=8",)}, (content.OOM_BOTH,)),
+        ({}, {"failed": ("recompute=none,gbs=8",)}, (content.OOM_PUBLISHED, content.FAILED_HERE)),
+        ({"recompute=none,gbs=8": 5.0}, {}, (content.OOM_PUBLISHED,)),
     ],
 )
 def test_a_case_that_is_published_to_run_out_of_memory_is_marked_with_what_it_did_here(
@@ -49,9 +50,9 @@ def test_a_case_that_is_published_to_run_out_of_memory_is_marked_with_what_it_di
 def test_what_nobody_confirmed_of_memory_is_told_apart(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, LINES.replace("outcome: oom, confirmed: true", "outcome: oom, confirmed: false"))
     found = measured(tmp_path, entry, "paper", {})
-    assert marks(entry, found, "Recomputation = none", 8) == (style.OOM_PUBLISHED_UNCONFIRMED,)
+    assert marks(entry, found, "Recomputation = none", 8) == (content.OOM_PUBLISHED_UNCONFIRMED,)
     found = measured(tmp_path, entry, "paper", {}, out_of_memory=("recompute=none,gbs=8",))
-    assert marks(entry, found, "Recomputation = none", 8) == (style.OOM_BOTH_UNCONFIRMED,)
+    assert marks(entry, found, "Recomputation = none", 8) == (content.OOM_BOTH_UNCONFIRMED,)
 
 
 def test_a_missing_number_says_why_it_is_missing(tmp_path: Path) -> None:
@@ -62,21 +63,23 @@ def test_a_missing_number_says_why_it_is_missing(tmp_path: Path) -> None:
     assert ran.row is not None
     for result, expected in (
         (ran, ()),
-        (replace(ran, row=None), (style.NOT_RUN,)),
-        (replace(ran, row=replace(ran.row, verdict=None)), (style.UNDER_WAY,)),
-        (replace(ran, row=replace(ran.row, verdict="failed", verdict_reason="exit 1")), (style.FAILED,)),
-        (replace(ran, metrics={}), (style.NO_NUMBER,)),
-        (replace(ran, flag="faster than the GPU's peak"), (style.FLAGGED,)),
+        (replace(ran, row=None), (content.NOT_RUN,)),
+        (replace(ran, row=replace(ran.row, verdict=None)), (content.UNDER_WAY,)),
+        (replace(ran, row=replace(ran.row, verdict="failed", verdict_reason="exit 1")), (content.FAILED_HERE,)),
+        (replace(ran, metrics={}), (content.NO_NUMBER,)),
+        (replace(ran, flag="faster than the GPU's peak"), (content.FLAGGED,)),
     ):
         assert marks(entry, [result if one is ran else one for one in found], "With it", 1) == expected
     found = measured(tmp_path, entry, "paper", {}, out_of_memory=(name,))
-    assert marks(entry, found, "With it", 1) == (style.OOM_MEASURED,)
+    assert marks(entry, found, "With it", 1) == (content.OOM_MEASURED,)
 
 
 def test_every_mark_has_its_place_in_the_legend() -> None:
-    words = [getattr(style, name) for name in dir(style) if name.isupper() and isinstance(getattr(style, name), str)]
-    assert set(style.AXIS_MARKS) == set(words) - {style.INK, style.BACKGROUND, style.CONFIRMED}
-    looks = [(mark.marker, mark.filled, str(mark.ring)) for mark in style.AXIS_MARKS.values()]
+    words = [
+        getattr(content, name) for name in dir(content) if name.isupper() and isinstance(getattr(content, name), str)
+    ]
+    assert set(content.AXIS_MARKS) == set(words) - {content.INK, content.BACKGROUND, content.CONFIRMED}
+    looks = [(mark.marker, mark.filled, str(mark.ring)) for mark in content.AXIS_MARKS.values()]
     assert len(set(looks)) == len(looks)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.results.plot.style import HOW, SERIES, SERIES_ON_DARK, line_style
+from orchestrator.results.plot.panels import HOW, SERIES, SERIES_ON_DARK, line_style
 
 # Machado, Oliveira and Fernandes 2009, table 1 at severity 1.0: what somebody without one kind of cone sees.
 COLOUR_BLIND = {

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from orchestrator.results.plot.figure import picture
-from orchestrator.results.plot.style import BACKGROUND, INK, SERIES
+from orchestrator.results.plot.panels import BACKGROUND, INK, SERIES
 from tests.unit.results.drawing import made_up, nothing_ran, words
 from tests.unit.results.making import figure_13, shipped
 

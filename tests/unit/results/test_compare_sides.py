@@ -17,7 +17,7 @@ from orchestrator.ledger.measurements import MeasuredMetric
 from orchestrator.ledger.reports import run_summaries
 from orchestrator.ledger.rows import JobRow, RunSummary
 from orchestrator.ledger.tables import Attempt, Run
-from orchestrator.results.regression import (
+from orchestrator.results.comparison import (
     LEAST_NOISE,
     CaseDiff,
     Side,
