@@ -1,10 +1,10 @@
-"""The paper's largest machine as a real Slurm on this one: 384 nodes of 8 GPUs, a slurmd for each, nothing behind them.
+"""The largest machine of SC21 as a real Slurm on this host: 384 nodes with 8 GPUs each, without hardware behind them.
 
     python -m benchmarks.at_384_nodes
 
-Every case of SC21 at scale `paper` is shown to `sbatch --test-only`. Then the script of Table 1's largest job, 3,072
-GPUs, is run with another program: each process says who it is. How long that takes is held against a plain srun of as
-many processes. As root on Debian or Ubuntu; takes 3 GB of memory and two or three minutes.
+`sbatch --test-only` checks every case of SC21 at scale `paper`. Then the script of Table 1's largest job, 3,072 GPUs,
+runs a program in which each process prints its rank. Its time is compared with a plain srun of as many processes. Needs
+root on Debian or Ubuntu, 3 GB of memory, and two to three minutes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SHAPE = Shape(nodes=384, gpus_per_node=8, gpu_type="a100", accounting=False)
 RANKS = SHAPE.nodes * SHAPE.gpus_per_node
 ROUNDS = 3
 MOST = 2.5
-"""Our script may take so many times a plain srun: its processes are each a shell that starts another."""
+"""Largest ratio of our script's time to that of a plain srun: each process is a shell that starts another process."""
 
 PROFILE = f"""\
-about: {SHAPE.nodes} nodes that stand on one machine
+about: {SHAPE.nodes} nodes on one machine
 scheduler: slurm
 hardware: {{nodes: {SHAPE.nodes}, gpus_per_node: {SHAPE.gpus_per_node}, gpu: A100-SXM4-80GB, gpu_memory_gb: 80}}
 slurm:
@@ -66,7 +66,7 @@ WHO = 'echo "rank=$RANK of=$WORLD_SIZE on=$SLURMD_NODENAME as=$LOCAL_RANK gpus=$
 
 @dataclass(frozen=True)
 class Tested:
-    """What Slurm said of several jobs."""
+    """Answers of Slurm for several jobs."""
 
     refused: list[str]
     seconds: float
@@ -74,7 +74,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that ran, and what is wrong with what it left."""
+    """A job that ran, and the faults of its files."""
 
     state: str
     seconds: float
@@ -126,7 +126,7 @@ def planned(entry: Entry, cluster: Cluster, folders: Folders) -> list[Plan]:
 
 
 def ask(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> Tested:
-    """Show each job's own script to sbatch."""
+    """Check each job's script with sbatch --test-only."""
     refused: list[str] = []
     seconds = 0.0
     for plan in plans:
@@ -142,7 +142,7 @@ def ask(plans: Sequence[Plan], cluster: Cluster, folders: Folders) -> Tested:
 
 
 def one_node_too_many(plan: Plan, cluster: Cluster, folders: Folders) -> bool:
-    """Whether Slurm would take anything: then its yes to the others says nothing."""
+    """Print whether Slurm refuses a job of more nodes than it has; if not, its other answers prove nothing."""
     more = replace(plan, resources=replace(plan.resources, nodes=SHAPE.nodes + 1))
     refused = ask([more], cluster, folders).refused
     print(f"\nand one of {SHAPE.nodes + 1} nodes: {'refused, as it must be' if refused else 'ACCEPTED'}")
@@ -150,36 +150,36 @@ def one_node_too_many(plan: Plan, cluster: Cluster, folders: Folders) -> bool:
 
 
 def beside_srun(plan: Plan, cluster: Cluster, folders: Folders, slurm: SlurmCluster) -> int:
-    """Our script and a plain srun of as many processes by turns; how many things are wrong with that."""
+    """Run our script and a plain srun of as many processes in turn; return the number of faults."""
     say_who = replace(plan.program, python="bash", target=("-c", WHO), arguments=(), site_values=())
     plan = replace(plan, program=say_who)
     ours: list[Ended] = []
     plain_s: list[float] = []
-    for turn in range(ROUNDS):
+    for number in range(ROUNDS):
         wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
         plain_s.append(by_hand())
         wait_until(lambda: is_idle(slurm), seconds=120, what="all nodes are idle")
-        ours.append(ran(plan, cluster, folders, folders.home / f"job-{turn}"))
+        ours.append(ran(plan, cluster, folders, folders.home / f"job-{number}"))
     print(f"\n{plan.case.experiment} {plan.case.name}, {RANKS} processes on {SHAPE.nodes} nodes")
     print(f"{'round':<8}{'srun true s':>12}{'our script s':>14}{'ratio':>8}  state")
-    for turn, (plain, one) in enumerate(zip(plain_s, ours, strict=True)):
-        print(f"{turn + 1:<8}{plain:>12.1f}{one.seconds:>14.1f}{one.seconds / plain:>8.2f}  {one.state}")
-        for fault in one.faults:
+    for number, (plain, job) in enumerate(zip(plain_s, ours, strict=True)):
+        print(f"{number + 1:<8}{plain:>12.1f}{job.seconds:>14.1f}{job.seconds / plain:>8.2f}  {job.state}")
+        for fault in job.faults:
             print(f"  {fault}")
-    ratio = statistics.median(one.seconds for one in ours) / statistics.median(plain_s)
+    ratio = statistics.median(job.seconds for job in ours) / statistics.median(plain_s)
     print(f"medians: {ratio:.2f} times srun")
-    return sum(len(one.faults) for one in ours) + (ratio > MOST)
+    return sum(len(job.faults) for job in ours) + (ratio > MOST)
 
 
 def by_hand() -> float:
     start = time.perf_counter()
-    words = [f"--nodes={SHAPE.nodes}", f"--ntasks-per-node={SHAPE.gpus_per_node}", "--exclusive", "true"]
-    subprocess.run(["srun", *words], check=True, capture_output=True)
+    arguments = [f"--nodes={SHAPE.nodes}", f"--ntasks-per-node={SHAPE.gpus_per_node}", "--exclusive", "true"]
+    subprocess.run(["srun", *arguments], check=True, capture_output=True)
     return time.perf_counter() - start
 
 
 def ran(plan: Plan, cluster: Cluster, folders: Folders, folder: Path) -> Ended:
-    """Submit the rendered script as a person would, and see what became of it."""
+    """Submit the rendered script and return the ended job."""
     folder.mkdir()
     script = folder / "job.sh"
     script.write_text(render_job(plan, cluster, folder, folders.templates))
@@ -202,12 +202,15 @@ def faults(state: str, folder: Path) -> list[str]:
     """Return the differences between the job's files and those of a good job."""
     end, log = read_record(folder / "end"), folder / "log.txt"
     pattern = r"rank=(\d+) of=(\d+) on=(\S+) as=(\d+) gpus=([\d,]+) at=(\S+)$"
-    said = re.findall(pattern, log.read_text(), re.MULTILINE) if log.exists() else []
-    ranks, worlds, nodes, local, gpus, masters = map(set, zip(*said, strict=True)) if said else [set[str]()] * 6
+    processes = re.findall(pattern, log.read_text(), re.MULTILINE) if log.exists() else []
+    ranks, worlds, nodes, local, gpus, masters = (
+        map(set, zip(*processes, strict=True)) if processes else [set[str]()] * 6
+    )
     checks = {
         f"{state}, not COMPLETED": state == "COMPLETED",
         f"its end record is {end}": end is not None and end.exit_code == 0,
-        f"{len(said)} processes, {len(ranks)} ranks": len(said) == RANKS and ranks == set(map(str, range(RANKS))),
+        f"{len(processes)} processes, {len(ranks)} ranks": len(processes) == RANKS
+        and ranks == set(map(str, range(RANKS))),
         f"world sizes {worlds}": worlds == {str(RANKS)},
         f"{len(nodes)} nodes": nodes == set(SHAPE.node_names),
         f"local ranks {local}": local == set(map(str, range(SHAPE.gpus_per_node))),

@@ -1,9 +1,9 @@
-"""Cold start of the commands, as whole processes, beside what they cannot beat and beside a peer, in one run.
+"""Cold start of the commands as whole processes, compared with their lower limits and with a peer.
 
     python benchmarks/cli.py [--rounds 15]
 
-Rounds are interleaved, so that a busy moment of the machine hits everything alike; each figure is a median. The
-ledger of `repro status` has 10,000 ended jobs. ReFrame is measured where it is installed (pip install reframe-hpc).
+Rounds are interleaved, so that other load on the machine affects all commands alike. Each number is a median. The
+ledger of `repro status` has 10,000 ended jobs. ReFrame is measured if it is installed (pip install reframe-hpc).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.ledger.tables import ENDED, VERIFIED, Attempt
 
 JOBS = 10_000
 REACH = (("repro --help", "import submitit", 1.5), ("repro status", "import sqlalchemy.orm", 2.5))
-"""Command, what it is held against, and the ratio it should stay within."""
+"""Command, the command that it is compared with, and the limit of the ratio."""
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
 
 def commands() -> dict[str, list[str]]:
     python, repro = sys.executable, str(Path(sys.executable).with_name("repro"))
-    found = {
+    commands = {
         "python -c pass": [python, "-c", "pass"],
         "import submitit": [python, "-c", "import submitit"],
         "import sqlalchemy.orm": [python, "-c", "import sqlalchemy.orm"],
@@ -62,11 +62,11 @@ def commands() -> dict[str, list[str]]:
         "repro status": [repro, "status"],
     }
     reframe = shutil.which("reframe")
-    return found | ({"reframe --help": [reframe, "--help"]} if reframe else {})
+    return commands | ({"reframe --help": [reframe, "--help"]} if reframe else {})
 
 
 def measure(named: Mapping[str, Sequence[str]], rounds: int, environment: Mapping[str, str]) -> dict[str, float]:
-    """Median wall time in ms of each command; a first, unmeasured round warms the caches."""
+    """Return the median wall time in ms of each command; a first, unmeasured round fills the caches."""
     times: dict[str, list[float]] = {name: [] for name in named}
     for turn in range(rounds + 1):
         for name, command in named.items():
@@ -78,7 +78,7 @@ def measure(named: Mapping[str, Sequence[str]], rounds: int, environment: Mappin
 
 
 def fill(database: Path) -> None:
-    """Return a ledger in which a campaign of 10,000 jobs has ended."""
+    """Return a ledger in which 10,000 jobs have ended."""
     ledger = open_ledger(ledger_url(str(database), database.parent))
     assert ledger is not None
     run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})

@@ -1,10 +1,10 @@
-"""What `repro collect` takes for finished jobs beside a bare reading of their logs, and that memory does not grow.
+"""Time of `repro collect` for finished jobs, compared with only reading their logs, and its memory by number of jobs.
 
     python -m benchmarks.collecting [--jobs 1000 10000]
 
-So many jobs of 200 interval lines each, as a scheduler left them, are read, judged and stored in one run, each number
-of jobs in a process of its own. Beside it the same files are only read, and looked at a second time, when nothing is
-new. 10,000 logs take 600 MB of disk; takes some minutes.
+Jobs of 200 interval lines each are read, judged and stored in one run, each number of jobs in a process of its own. For
+comparison the same files are only read, and collected a second time when nothing is new. 10,000 logs take 600 MB of
+disk and some minutes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 LINES = 200
 ALLOWED_GROWTH = 1.15
-"""Of the most memory, from a thousand jobs to ten thousand."""
+"""Largest ratio of the peak memory of ten thousand jobs to that of a thousand."""
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
 LINE = (
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def measured(number: int) -> dict[str, float]:
-    """Made in a child of this process, so that its memory does not count; collected in this one."""
+    """Create the jobs in a child process, whose memory does not count, and collect them in this one."""
     with tempfile.TemporaryDirectory(prefix="repro-collecting-") as folder:
         home = Path(folder)
         subprocess.run([sys.executable, "-c", MAKE, str(home), str(number)], check=True)
@@ -93,7 +93,7 @@ make(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def make(home: Path, number: int) -> None:
-    """So many jobs that have ended, and were not read yet."""
+    """Create jobs that have ended and were not read yet."""
     ledger = new_ledger(home)
     record(ledger, "first", scheduler="slurm")
     for job in range(number):
@@ -111,7 +111,7 @@ def log(job: int) -> str:
 
 
 def add_ended(ledger: Ledger, home: Path, number: int) -> None:
-    """Copy the first job to ended jobs, each with its own folder, and remove the first one."""
+    """Copy the first job to ended jobs, each with its own folder, and remove the first job."""
     with ledger.writing() as session:
         job, asked_for, attempt = (
             values(session.scalars(sa.select(kind).limit(1)).one()) for kind in (Job, RunJob, Attempt)
@@ -121,11 +121,11 @@ def add_ended(ledger: Ledger, home: Path, number: int) -> None:
         configuration = CONFIGURATION | {"device": "gpu", "peak_tflops": 312.0}
         new: dict[type[Table], list[dict[str, Any]]] = {Job: [], RunJob: [], Attempt: []}
         ended = {"phase": ENDED, "state": "COMPLETED", "exit_code": 0, "started_at": now(), "ended_at": now()}
-        for one in range(number):
-            name = f"{one:012x}"
+        for index in range(number):
+            name = f"{index:012x}"
             new[Job].append({**job, "id": name, "iterations": LINES, "configuration": configuration})
-            new[RunJob].append({**asked_for, "job_id": name, "position": one, "case_name": f"case={one}"})
-            new[Attempt].append({**attempt, **ended, "id": one + 1, "job_id": name, "folder": str(home / f"{one}")})
+            new[RunJob].append({**asked_for, "job_id": name, "position": index, "case_name": f"case={index}"})
+            new[Attempt].append({**attempt, **ended, "id": index + 1, "job_id": name, "folder": str(home / f"{index}")})
         for kind, rows in new.items():
             session.execute(sa.insert(rows_of(kind)), rows)
 

@@ -1,16 +1,16 @@
-"""The planner's time model against the two papers that print how fast each of many layouts ran, and against `pretrain`.
+"""The time model compared with published times of SC21 and ATC'24, and with measured times of `pretrain`.
 
     python -m benchmarks.duration
 
 Every set of times has a fixed order: that of its files by name, then that of the rows in each file. Rows 1, 3, 5, ...
-of a set are fitted, the others judged. Five constants of `orchestrator/planning/time_constants.py` are fitted to SC21
-table 1 and ATC'24 figure 9, and with these four more to `pretrain` on one and two H200 and on four. Times of one H100
-are judged and never fitted, and so are times that were measured after the constants were fixed. Host-bound times,
-which are those of the host and not of the GPUs, are only shown.
+of a set are fitted, the others are judged. Five constants of `orchestrator/planning/time_constants.py` are fitted to
+SC21 table 1 and ATC'24 figure 9. With them, four more are fitted to `pretrain` on one and two H200 and on four. Times
+of one H100, and times measured after the constants were fixed, are judged and never fitted. Host-bound times depend on
+the host and not on the GPUs, so they are only shown.
 
-Prints a line per set and exits with 1 where a goal is missed: a mean error of at most 8 % of the judged rows, at least
-90 % of them inside the uncertainty that `repro plan` prints, no row of any set off by more than 15 %, and a fit that
-gives the shipped constants again.
+Prints a line per set. The exit code is 1 if a goal is missed: a mean error of at most 8 % of the judged rows, at least
+90 % of them inside the uncertainty that `repro plan` prints, no error above 15 %, and a fit that gives the shipped
+constants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def fit(sets: dict[str, list[Row]]) -> Constants:
 
 
 def _fit(sets: Sequence[Sequence[Row]], names: Sequence[str], start: Constants) -> Constants:
-    """Least squares of the fitted rows' relative errors, every set weighing the same; other constants stay."""
+    """Return the least squares of the fitted rows' relative errors. Every set has the same weight."""
     scale = [getattr(start, name) for name in names]
     halves = [[row for row in rows if row.fitted] for rows in sets]
 
@@ -59,36 +59,36 @@ def _fit(sets: Sequence[Sequence[Row]], names: Sequence[str], start: Constants) 
 def nelder_mead(loss: Callable[[Sequence[float]], float], start: list[float], steps: int = 600) -> list[float]:
     """Minimize by the simplex search of Nelder and Mead (1965)."""
     corners = [start] + [[x * (1.1 if i == j else 1) for j, x in enumerate(start)] for i in range(len(start))]
-    found = sorted((loss(corner), corner) for corner in corners)
+    points = sorted((loss(corner), corner) for corner in corners)
     for _ in range(steps):
-        worst_loss, worst = found[-1]
-        middle = [statistics.fmean(axis) for axis in zip(*(corner for _, corner in found[:-1]), strict=True)]
+        worst_loss, worst = points[-1]
+        middle = [statistics.fmean(axis) for axis in zip(*(corner for _, corner in points[:-1]), strict=True)]
 
         away = [m - w for m, w in zip(middle, worst, strict=True)]
         reflected, expanded, contracted = (
             [m + share * a for m, a in zip(middle, away, strict=True)] for share in (1, 2, -0.5)
         )
         new = (loss(reflected), reflected)
-        if new[0] < found[0][0]:
+        if new[0] < points[0][0]:
             new = min(new, (loss(expanded), expanded))
-        elif new[0] >= found[-2][0]:
+        elif new[0] >= points[-2][0]:
             new = min(new, (loss(contracted), contracted))
         if new[0] < worst_loss:
-            found[-1] = new
+            points[-1] = new
         else:
-            best = found[0][1]
-            shrunk = [[(x + b) / 2 for x, b in zip(corner, best, strict=True)] for _, corner in found[1:]]
-            found = [found[0], *((loss(corner), corner) for corner in shrunk)]
-        found.sort()
-    return found[0][1]
+            best = points[0][1]
+            shrunk = [[(x + b) / 2 for x, b in zip(corner, best, strict=True)] for _, corner in points[1:]]
+            points = [points[0], *((loss(corner), corner) for corner in shrunk)]
+        points.sort()
+    return points[0][1]
 
 
 def main() -> int:
     sets = rows()
-    for title, found in sets.items():
-        _print_rows(title, found)
+    for title, set_rows in sets.items():
+        _print_rows(title, set_rows)
     print(f"{'':<30}{'':<8}{'rows':>5}{'mean error':>12}{'largest':>9}{'inside the printed uncertainty':>32}")
-    missed = sum([_judge(title, found) for title, found in sets.items()])
+    missed = sum([_judge(title, set_rows) for title, set_rows in sets.items()])
     again = fit(sets)
     print(f"{'constant':<26}{'shipped':>14}{'fitted again':>14}")
     for field in dataclasses.fields(Constants):
@@ -101,9 +101,9 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def _print_rows(title: str, found: Sequence[Row]) -> None:
+def _print_rows(title: str, set_rows: Sequence[Row]) -> None:
     print(f"{title:<46}{'actual ms':>12}{'predicted ms':>14}{'+-':>6}{'error %':>9}")
-    for row in found:
+    for row in set_rows:
         predicted, error = row.predicted(FITTED), 100 * row.error(FITTED)
         mark = "shown" if title == HOST_BOUND else "fitted" if row.fitted else "judged"
         uncertainty = f"{100 * predicted.uncertainty:.0f} %"
@@ -111,12 +111,12 @@ def _print_rows(title: str, found: Sequence[Row]) -> None:
         print(f"  {row.name:<36}{mark:<8}{times}")
 
 
-def _judge(title: str, found: Sequence[Row]) -> int:
-    """Print a line for the fitted and one for the judged rows of a set; return how many goals it misses."""
+def _judge(title: str, set_rows: Sequence[Row]) -> int:
+    """Print a line for the fitted and one for the judged rows of a set; return the number of missed goals."""
     missed = 0
     for kind, part in (
-        ("fitted", [row for row in found if row.fitted]),
-        ("judged", [r for r in found if not r.fitted]),
+        ("fitted", [row for row in set_rows if row.fitted]),
+        ("judged", [r for r in set_rows if not r.fitted]),
     ):
         if not part:
             continue

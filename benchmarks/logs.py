@@ -1,17 +1,17 @@
-"""Reading a log of 100 MB, beside what nothing can be quicker than, and beside two peers; in one run, as ratios.
+"""Time to read a log of 100 MB, compared with lower limits and with two peers, in one run.
 
     python -m benchmarks.logs [--mb 100] [--rounds 7]
 
-`dense` is a log of nothing but iteration lines, `sparse` one whose every hundredth line is one, among NCCL's and the
-timers' lines. Both are read as `repro collect` reads them: block by block from the file, into columns of all numbers
-and the facts. The limits: 1.5 times a bare loop over the same pattern's matches in the dense log in memory, which makes
-no number of them; and 3 times `grep -c` of a few words in the sparse file.
+The `dense` log has only iteration lines. In the `sparse` log one line of a hundred is an iteration line, among lines of
+NCCL and of timers. Both are read as `repro collect` reads them: block by block, into columns of all numbers and into
+facts. The limits are 1.5 times a loop over the same pattern's matches in the dense log in memory, without converting
+numbers, and 3 times `grep -c` of a few words in the sparse file.
 
-The peers read two numbers of a line, TFLOP/s and milliseconds. ReFrame's is its own `sn.extractall`, once for each, if
-`reframe-hpc` can be imported, else 4.10's restated: a pattern over the whole text, decoded. CloudAI is not on PyPI, and
-restated from its source of 2026-08: each line against one pattern for both numbers, once for its report and once for
-each of its two metrics.
-Each figure is the quickest of the rounds, all taken in turns: what else the machine does makes one only slower.
+The peers read two numbers of a line, TFLOP/s and milliseconds. ReFrame uses its own `sn.extractall`, once per number,
+if `reframe-hpc` is installed. Otherwise the code of its version 4.10 is repeated here: a pattern over the whole decoded
+text. CloudAI is not on PyPI. Its source of 2026-08 is repeated here: a pattern for both numbers on each line, once for
+its report and once for each of its two metrics. Each time is the fastest of the rounds, which are interleaved: other
+load only slows a reader down.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from orchestrator.reading.parse import effective_of, read_part
 DENSE_LIMIT, SPARSE_LIMIT = 1.5, 3.0
 HOLE_BYTES = 5 * 10**9
 FEW_MB = 20
-"""More than the hole is bigger than the smallest log, its reading may not take."""
+"""Largest additional memory in MB for a log of `HOLE_BYTES`."""
 
 LINE = (
     " [2026-01-16 15:22:22.{micro:06d}] iteration {number:8d}/  500000 | consumed samples: {samples:12d} |"
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def in_turns(dense: Path, sparse: Path, rounds: int) -> int:
-    """Measure all of it, print the table, and count what is beyond its limit."""
+    """Measure all readers, print the table, and return the number of exceeded limits."""
     data = dense.read_bytes()
     extract = reframes_extractall()
     counts = " and ".join(f"{len(lines_of(log.parent)):,}" for log in (dense, sparse))
@@ -98,19 +98,19 @@ def in_turns(dense: Path, sparse: Path, rounds: int) -> int:
         f"sparse: ReFrame{extract[0]}": lambda: [extract[1](pattern, sparse) for pattern in PATTERNS],
         "sparse: CloudAI (restated)": lambda: cloudais_report(sparse),
     }
-    taken = dict.fromkeys(todo, float("inf"))
+    seconds = dict.fromkeys(todo, float("inf"))
     for _ in range(rounds):
         for name, do in todo.items():
             start = time.perf_counter()
             do()
-            taken[name] = min(taken[name], time.perf_counter() - start)
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
     missed = 0
     for kind, limit in (("dense", DENSE_LIMIT), ("sparse", SPARSE_LIMIT)):
-        (_, least), (_, ours), *peers = ((name, taken[name]) for name in todo if name.startswith(kind))
+        (_, least), (_, ours), *peers = ((name, seconds[name]) for name in todo if name.startswith(kind))
         missed += (ours > limit * least) + sum(ours > theirs for _, theirs in peers)
         for name in todo:
             if name.startswith(kind):
-                print(f"{name:<46}{taken[name]:>8.3f} s{taken[name] / least:>8.2f}")
+                print(f"{name:<46}{seconds[name]:>8.3f} s{seconds[name] / least:>8.2f}")
     return missed
 
 
@@ -142,7 +142,7 @@ def write(folder: Path, texts: Iterator[str], size: int) -> Path:
 
 
 def lines_of(folder: Path) -> IterationLines:
-    """All that is read of a job."""
+    """Read everything of a job."""
     parts, facts = [], LogFacts()
     for file in log_files(folder):
         for block in file.blocks():
@@ -157,12 +157,12 @@ def bare_loop(data: bytes) -> None:
 
 
 def grep(log: Path) -> None:
-    """Not into /dev/null, for which GNU's stops at the first line."""
+    """Run grep. Its output is not /dev/null, for which GNU grep stops at the first match."""
     subprocess.run(["grep", "-c", "elapsed time per iteration", log], check=True, capture_output=True)
 
 
 def reframes_extractall() -> tuple[str, Callable[[str, Path], object]]:
-    """ReFrame's, or the same restated."""
+    """Return ReFrame's extractall, or the same code repeated here."""
     try:
         from reframe.utility.sanity import extractall  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -171,7 +171,7 @@ def reframes_extractall() -> tuple[str, Callable[[str, Path], object]]:
 
 
 def all_of_the_text(pattern: str, log: Path) -> list[float]:
-    """Each value is made as it is asked for, and goes through a call that would evaluate a deferred one."""
+    """Return the values one after another, each through the call that evaluates deferred expressions."""
 
     def values(text: str) -> Iterator[float]:
         for match in re.finditer(pattern, text, re.MULTILINE):
@@ -191,8 +191,8 @@ def cloudais_report(log: Path) -> None:
 
 def both_of_each_line(log: Path) -> list[tuple[float, float]]:
     with log.open(encoding="utf-8", errors="ignore") as file:
-        found = (BOTH.search(line) for line in file)
-        return [(float(match[1]), float(match[2])) for match in found if match]
+        matches = (BOTH.search(line) for line in file)
+        return [(float(match[1]), float(match[2])) for match in matches if match]
 
 
 def memory(folder: Path, dense: Path) -> int:
@@ -219,7 +219,7 @@ def read_once(folder: Path) -> int:
 
 
 def packed(folder: Path, sparse: Path) -> None:
-    """How long the same takes from an archive; for comparison, without a limit."""
+    """Print the time of reading the same log from an archive. There is no limit for it."""
     data = sparse.read_bytes()
     for name, pack in (("gz", gzip.compress), ("zst", zstandard.ZstdCompressor().compress)):
         (folder / name).mkdir()

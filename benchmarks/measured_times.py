@@ -37,7 +37,7 @@ TIMES = CHECKOUT / "benchmarks"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published or measured time. Rows 1, 3, 5, ... of a set are `fitted`; of some sets none is (see `rows`)."""
+    """A published or measured time. Rows 1, 3, 5, ... of a set are `fitted`, in some sets none (see `rows`)."""
 
     name: str
     fitted: bool
@@ -54,12 +54,12 @@ class Row:
         return duration
 
     def error(self, constants: Constants) -> float:
-        """Relative and signed."""
+        """Return the signed relative error."""
         return self.predicted(constants).iteration_ms / self.actual_ms - 1
 
     @property
     def is_inside(self) -> bool:
-        """Return whether the time lies inside the uncertainty that `repro plan` prints around its prediction."""
+        """Return whether the time is within the uncertainty that `repro plan` prints around its prediction."""
         predicted = self.predicted(FITTED)
         return abs(self.actual_ms - predicted.iteration_ms) <= predicted.uncertainty * predicted.iteration_ms
 
@@ -80,21 +80,21 @@ def rows() -> dict[str, list[Row]]:
 def table_1() -> list[Row]:
     """Return the rows of Table 1: times of the paper's FLOPs (vocabulary of 51,200) at the printed aggregate rate."""
     entry = find_experiment(find_folders(), "sc21/table-1")
-    found = []
+    times = []
     for i, case in enumerate(expand(entry)):
         flops = flops_per_iteration(case.model, case.layout.global_batch_size, recompute_all=True)
         actual_ms = flops / (_published(case, "aggregate_pflops") * 1e15) * 1e3
-        found.append(_row(i, entry, case, 50257, actual_ms))
-    return found
+        times.append(_row(i, entry, case, 50257, actual_ms))
+    return times
 
 
 def figure_9() -> list[Row]:
     entry = find_experiment(find_folders(), "atc24/atc-figure-9")
-    found = []
+    times = []
     for i, case in enumerate(expand(entry)):
         tokens = case.layout.global_batch_size * case.model.seq
-        found.append(_row(i, entry, case, 32005, tokens / _published(case, "tokens_per_s") * 1e3))
-    return found
+        times.append(_row(i, entry, case, 32005, tokens / _published(case, "tokens_per_s") * 1e3))
+    return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,30 +128,30 @@ def pretrain_on_h200(*, quad: bool) -> list[Row]:
     They stand in the tables of experiments/results/h200, repeats counting once, and in the files of times here. A case
     of a table replaces the same case of a file of times, which an older version of the program ran.
     """
-    tables = [one for one in _of_tables(quad) if one.file not in LATER_TABLES]
-    known = {one.name for one in tables}
+    tables = [time for time in _of_tables(quad) if time.file not in LATER_TABLES]
+    names = {time.name for time in tables}
     typed = _of_times("h200_quad_times.yaml", "gpu_bound", "quad") if quad else _typed()
-    found = [*tables, *(one for one in typed if one.name not in known)]
+    times = [*tables, *(time for time in typed if time.name not in names)]
     machine = _machine("NVIDIA H200", 4 if quad else 2)
-    in_order = sorted(found, key=lambda one: (one.file, one.place))
-    return [one.row(machine, fitted=index % 2 == 0) for index, one in enumerate(in_order)]
+    in_order = sorted(times, key=lambda time: (time.file, time.place))
+    return [time.row(machine, fitted=index % 2 == 0) for index, time in enumerate(in_order)]
 
 
 def predicted_first() -> list[Row]:
     """Return the times of two H200 that were measured after the constants were fixed."""
     machine = _machine("NVIDIA H200", 2)
-    later = sorted((one for one in _of_tables(quad=False) if one.file in LATER_TABLES), key=lambda one: one.place)
-    return [one.row(machine, fitted=False) for one in sorted(later, key=lambda one: one.file)]
+    later = sorted((time for time in _of_tables(quad=False) if time.file in LATER_TABLES), key=lambda time: time.place)
+    return [time.row(machine, fitted=False) for time in sorted(later, key=lambda time: time.file)]
 
 
 def pretrain_on_h100() -> list[Row]:
     machine = _machine("NVIDIA H100 80GB HBM3", 1)
-    return [one.row(machine, fitted=False) for one in _of_times("h100_times.yaml", "judged", "single")]
+    return [time.row(machine, fitted=False) for time in _of_times("h100_times.yaml", "judged", "single")]
 
 
 def host_bound() -> list[Row]:
     machine = _machine("NVIDIA H200", 4)
-    return [one.row(machine, fitted=False) for one in _of_times("h200_quad_times.yaml", "host_bound", "quad")]
+    return [time.row(machine, fitted=False) for time in _of_times("h200_quad_times.yaml", "host_bound", "quad")]
 
 
 def _machine(gpu: str, gpus: int) -> Hardware:
@@ -208,7 +208,7 @@ def _typed() -> Iterator[Measured]:
         training = Training("bf16", recompute=row["recompute"], dropout=0.0)
         yield Measured(file, place, f"pretrain_parts {name}", model, layout, training, row["ms"])
     yield from (
-        replace(one, place=len(document["pretrain_parts"]) + one.place) for one in _of_times(file, "pair", "pair")
+        replace(time, place=len(document["pretrain_parts"]) + time.place) for time in _of_times(file, "pair", "pair")
     )
 
 

@@ -1,13 +1,13 @@
-"""`pretrain` beside its peers on this machine: the same GPT by plain PyTorch and, where given, by Megatron-LM itself.
+"""`pretrain` compared with its peers on this machine: the same GPT in plain PyTorch and, optionally, in Megatron-LM.
 
     python -m benchmarks.peers [--megatron CHECKOUT] [--rounds 2] [--iterations 50]
 
-By default SC21's 1.7 billion parameters on one GPU, batch 16, everything recomputed. Rounds are interleaved, so that a
-warm machine is warm for all. `pretrain` and Megatron-LM are submitted by `repro`, as anybody would run them. Without a
-GPU only what fits CPU cores should be asked for, in fp32; Megatron-LM is then left out, as it needs one.
+The default is SC21's model of 1.7 billion parameters on one GPU, batch 16, with full recomputation. Rounds are
+interleaved, so that the temperature of the machine affects all programs alike. `repro` submits `pretrain` and
+Megatron-LM. Without a GPU, choose a model that fits CPU cores, in fp32. Megatron-LM needs a GPU.
 
-`pretrain` and plain PyTorch begin with the same weights and see the same tokens; Megatron-LM draws its own weights,
-warms its learning rate up and takes the same sequences in its own order, so its losses are alike and never equal.
+`pretrain` and plain PyTorch start with the same weights and read the same tokens. Megatron-LM draws its own weights,
+warms up its learning rate and reads the same sequences in its own order, so its losses are similar but never equal.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from orchestrator.workloads.megatron_2026 import SCRIPTED_ITERATIONS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 4
-"""First iterations of each run that are not timed: kernels are chosen, compiled and loaded in them."""
+"""Number of first iterations that are not timed: kernels are selected, compiled and loaded in them."""
 LATER = 16
-"""Iterations of the rounds after the first, which only time."""
+"""Iterations of the rounds after the first one. Only their times count."""
 MEAN_OF = 5
-"""Losses are shown as means over so many iterations."""
+"""Number of iterations of a printed mean loss."""
 TRAIN_SHARE = 0.969
-"""Of the documents Megatron-LM trains on so many: --split of SC21's scripts."""
+"""Share of the documents for training in Megatron-LM: --split of SC21's scripts."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What all of them train; lengths in tokens, batch sizes in sequences."""
+    """Model and training of all programs; lengths in tokens, batch sizes in sequences."""
 
     layers: int
     hidden: int
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """Of one iteration, SC21 eq. 3."""
+        """Return the FLOPs of one iteration by SC21 eq. 3."""
         shape = ModelShape(self.layers, self.hidden, self.heads, self.seq, self.vocab)
         return flops_per_iteration(shape, self.global_batch_size, self.recompute)
 
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass
 class Measured:
-    """`times_ms` of all rounds without their warm-up; the losses of the first round, which is the longest."""
+    """Results of a program: `times_ms` of all rounds without the warm-up, losses of the first round, the longest."""
 
     times_ms: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Measured:
 
 
 Program = Callable[[int], list[Step]]
-"""Trains so many iterations."""
+"""Function that trains a number of iterations."""
 
 
 def main() -> int:
@@ -92,7 +92,7 @@ def main() -> int:
         home.mkdir(parents=True, exist_ok=True)
         measured = measure(programs(case, home, options.megatron), options.rounds, options.iterations)
     print(f"\n{case}\n{times(case, measured)}\n\n{losses(measured)}")
-    return 0 if all(one.times_ms for one in measured.values()) else 1
+    return 0 if all(program.times_ms for program in measured.values()) else 1
 
 
 def parsed() -> argparse.Namespace:
@@ -113,7 +113,7 @@ def parsed() -> argparse.Namespace:
 
 
 def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program]:
-    found: dict[str, Program] = {
+    programs: dict[str, Program] = {
         "pretrain": lambda iterations: submitted(case, home, "pretrain", iterations, {}, ()),
         "plain PyTorch": lambda iterations: plain(case, iterations),
     }
@@ -121,10 +121,10 @@ def programs(case: Case, home: Path, megatron: Path | None) -> dict[str, Program
         print("Megatron-LM needs a GPU and this machine has none: left out")
     elif megatron is not None:
         # Without GPT-2's files there is no tokenizer of its kind; what is read are numbers already.
-        words = ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(case.vocab - 1))
+        arguments = ("--tokenizer-type", "NullTokenizer", "--vocab-size", str(case.vocab - 1))
         site = megatron_site(case, home, megatron.absolute())
-        found["Megatron-LM"] = lambda iterations: submitted(case, home, "megatron-2026", iterations, site, words)
-    return found
+        programs["Megatron-LM"] = lambda iterations: submitted(case, home, "megatron-2026", iterations, site, arguments)
+    return programs
 
 
 def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
@@ -144,7 +144,7 @@ def megatron_site(case: Case, home: Path, checkout: Path) -> dict[str, object]:
 
 
 def measure(named: Mapping[str, Program], rounds: int, iterations: int) -> dict[str, Measured]:
-    """One after another, so many times; of one that fails nothing more is asked."""
+    """Run all programs in turn for a number of rounds. A program that fails does not run again."""
     measured = {name: Measured() for name in named}
     failed: set[str] = set()
     for turn in range(rounds):
@@ -163,23 +163,23 @@ def measure(named: Mapping[str, Program], rounds: int, iterations: int) -> dict[
 
 
 def plain(case: Case, iterations: int) -> list[Step]:
-    words = [f"--{name}={getattr(case, name)}" for name in ("layers", "hidden", "heads", "seq", "vocab", "dtype")]
-    words += [f"--micro-batch-size={case.micro_batch_size}", f"--global-batch-size={case.global_batch_size}"]
-    words += ["--recompute"] if case.recompute else []
-    words += ["--no-compile"] if case.device == "cpu" else []  # minutes of compiling for models of seconds
-    output = run_python("-m", "benchmarks.plain_gpt", f"--iterations={iterations}", *words)
-    said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    return [Step(one["elapsed_ms"], one["loss"]) for one in said if "elapsed_ms" in one]
+    arguments = [f"--{name}={getattr(case, name)}" for name in ("layers", "hidden", "heads", "seq", "vocab", "dtype")]
+    arguments += [f"--micro-batch-size={case.micro_batch_size}", f"--global-batch-size={case.global_batch_size}"]
+    arguments += ["--recompute"] if case.recompute else []
+    arguments += ["--no-compile"] if case.device == "cpu" else []  # minutes of compiling for models of seconds
+    output = run_python("-m", "benchmarks.plain_gpt", f"--iterations={iterations}", *arguments)
+    steps = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [Step(step["elapsed_ms"], step["loss"]) for step in steps if "elapsed_ms" in step]
 
 
 def submitted(
-    case: Case, home: Path, workload: str, iterations: int, site: Mapping[str, object], words: Sequence[str]
+    case: Case, home: Path, workload: str, iterations: int, site: Mapping[str, object], arguments: Sequence[str]
 ) -> list[Step]:
     """Run an experiment with this one case by `repro submit`."""
     experiment, cluster = f"peer-{workload}", home / "clusters" / f"{workload}.yaml"
     for file, content in {
         home / "experiments" / "peers" / "paper.yaml": {"title": "Peers of pretrain", "venue": "this machine"},
-        home / "experiments" / "peers" / f"{experiment}.yaml": experiment_of(case, workload, iterations, words),
+        home / "experiments" / "peers" / f"{experiment}.yaml": experiment_of(case, workload, iterations, arguments),
         cluster: {"about": "this machine", "scheduler": "local", "workloads": {workload: site}},
     }.items():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ def submitted(
     return [Step(line.elapsed_ms, line.loss or float("nan")) for line in read_log(log.read_bytes()).iterations]
 
 
-def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[str]) -> dict[str, object]:
+def experiment_of(case: Case, workload: str, iterations: int, arguments: Sequence[str]) -> dict[str, object]:
     names = ("layers", "hidden", "heads", "seq", "vocab")
     row = {"case": "peer", "tp": 1, "pp": 1, "mbs": case.micro_batch_size, "gbs": case.global_batch_size, "gpus": 1}
     training = {"dtype": case.dtype, "recompute": "full" if case.recompute else "none", "dropout": 0.0}
@@ -209,7 +209,7 @@ def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[st
         "time_limit": "0:30:00",
         "model": {name: getattr(case, name) for name in names},
         "cases": [row],
-        "arguments": list(words),
+        "arguments": list(arguments),
         "training": {**training, **counts},
         "axes": {
             "x": {"label": "Case", "of": ["case"]},
@@ -218,7 +218,7 @@ def experiment_of(case: Case, workload: str, iterations: int, words: Sequence[st
     }
 
 
-def run_python(*words: str, home: Path | None = None) -> str:
+def run_python(*arguments: str, home: Path | None = None) -> str:
     """Return stdout and stderr of a Python program of this checkout. Raise CalledProcessError if it fails.
 
     Megatron-LM's jobs start `python`, which is this interpreter.
@@ -230,7 +230,7 @@ def run_python(*words: str, home: Path | None = None) -> str:
         **({"REPRO_HOME": str(home), "REPRO_DATABASE": str(home / "results.db")} if home else {}),
     }
     done = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         env=environment,
         cwd=home or REPOSITORY,
         stdout=subprocess.PIPE,
@@ -242,9 +242,9 @@ def run_python(*words: str, home: Path | None = None) -> str:
 
 
 def times(case: Case, measured: Mapping[str, Measured]) -> str:
-    """Medians; `pretrain` is so many times as fast as the other."""
+    """Print the medians and their ratios to `pretrain`."""
     lines = [f"{'program':<16}{'ms':>10}{'fastest':>10}{'slowest':>10}{'TFLOP/s':>10}{'pretrain is':>14}"]
-    medians = {name: statistics.median(one.times_ms) for name, one in measured.items() if one.times_ms}
+    medians = {name: statistics.median(program.times_ms) for name, program in measured.items() if program.times_ms}
     for name, median in medians.items():
         rate = tflops_per_gpu(case.flops, median, 1)
         ratio = f"{median / medians['pretrain']:>12.2f} x" if "pretrain" in medians else ""
@@ -255,11 +255,11 @@ def times(case: Case, measured: Mapping[str, Measured]) -> str:
 
 
 def losses(measured: Mapping[str, Measured]) -> str:
-    """Means over a few iterations each, beside one another, and how far plain PyTorch is from `pretrain`."""
-    ran = {name: one.losses for name, one in measured.items() if one.losses}
+    """Return a table of mean losses, and the largest difference of plain PyTorch from `pretrain`."""
+    ran = {name: program.losses for name, program in measured.items() if program.losses}
     lines = [f"{'loss of':<16}" + "".join(f"{name:>16}" for name in ran)]
     for begin in range(0, max(map(len, ran.values()), default=0), MEAN_OF):
-        parts = [one[begin : begin + MEAN_OF] for one in ran.values()]
+        parts = [program[begin : begin + MEAN_OF] for program in ran.values()]
         end = begin + max(map(len, parts))
         lines.append(f"{f'{begin + 1}-{end}':<16}" + "".join(f"{statistics.fmean(part):>16.5f}" for part in parts))
     if "pretrain" in ran and "plain PyTorch" in ran:

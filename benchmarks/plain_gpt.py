@@ -1,10 +1,10 @@
-"""The GPT of `orchestrator.pretrain` as a good user of PyTorch writes it, with nothing of Megatron's: a peer to time.
+"""The GPT of `orchestrator.pretrain` in plain PyTorch, without Megatron-Core: a peer for time measurements.
 
     python -m benchmarks.plain_gpt --layers 24 --hidden 2304 --heads 24 --seq 2048 --vocab 51200 --recompute
 
 Weights and Adam in fp32 and autocast to bf16, scaled_dot_product_attention, torch.compile of a layer and of the loss,
-torch's own checkpoint and its fused AdamW. Initial weights and tokens are those of `pretrain`, drawn anew here, so that
-the losses can be compared. Prints one JSON line per iteration.
+torch's own checkpoint and its fused AdamW. Initial weights and tokens are those of `pretrain`, generated independently,
+so that the losses can be compared. Prints one JSON line per iteration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Sizes:
-    """One run; lengths in tokens, batch sizes in sequences. Everything has its own default of `pretrain`."""
+    """Settings of a run; lengths in tokens, batch sizes in sequences. Other settings are the defaults of `pretrain`."""
 
     layers: int
     hidden: int
@@ -43,7 +43,7 @@ class Sizes:
 
 
 class Layer(nn.Module):
-    """Norm, attention, norm, feed-forward, each pair added to what came in. Takes and gives [batch, seq, hidden]."""
+    """Layer of norm, attention, norm and feed-forward with residual additions, from and to [batch, seq, hidden]."""
 
     def __init__(self, sizes: Sizes, gelu: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """The final norm and the mean loss, over the embedding's own matrix."""
+    """Final norm and mean loss, with the matrix of the embedding."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Head(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """Learned positions, layers, one matrix for words in and out; `forward` gives the mean loss of [batch, seq]."""
+    """GPT with learned positions and a shared matrix of embedding and output; `forward` returns the mean loss."""
 
     def __init__(self, sizes: Sizes, gelu: str) -> None:
         super().__init__()
@@ -123,12 +123,12 @@ _NAMES = {
     "up.weight": "mlp.linear_fc1.weight",
     "down.weight": "mlp.linear_fc2.weight",
 }
-"""The end of a parameter's name here, and in Megatron-Core, by which `pretrain` draws it."""
+"""End of a parameter's name here -> in Megatron-Core, from which `pretrain` derives its initial weights."""
 
 
 @torch.no_grad()
 def draw_weights(model: PlainGPT, sizes: Sizes) -> None:
-    """Each matrix from its name in Megatron-Core, as orchestrator/pretrain/model.py has it; biases zero."""
+    """Fill each matrix from its name in Megatron-Core, as orchestrator/pretrain/model.py does; biases are zero."""
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
@@ -144,7 +144,7 @@ def draw_weights(model: PlainGPT, sizes: Sizes) -> None:
 
 
 def sequences(sizes: Sizes, iteration: int) -> torch.Tensor:
-    """Tokens [global batch, seq + 1] of an iteration, counted from 0, as orchestrator/pretrain/data.py makes them."""
+    """Return the tokens [global batch, seq + 1] of an iteration (from 0), as orchestrator/pretrain/data.py does."""
     generator = torch.Generator().manual_seed(sizes.seed * 1_000_003 + iteration)
     column = (sizes.global_batch_size, 1)
     start = torch.randint(0, sizes.vocab, column, generator=generator)
@@ -153,7 +153,7 @@ def sequences(sizes: Sizes, iteration: int) -> torch.Tensor:
 
 
 def train(sizes: Sizes, device: torch.device) -> None:
-    """Train and print time in ms, mean loss and gradient norm of each iteration."""
+    """Train, and print time in ms, mean loss and gradient norm of each iteration."""
     torch.manual_seed(sizes.seed)
     model = build(sizes, device)
     # `pretrain` has no schedule, and without one Megatron-Core's weight decay of 0.01 is that of all parameters.

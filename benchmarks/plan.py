@@ -1,9 +1,9 @@
-"""What planning takes, as whole processes: wall time and peak memory against their limits, in one run.
+"""Wall time and peak memory of planning as whole processes, compared with their limits.
 
     python benchmarks/plan.py [--exact]
 
-The campaigns are the shipped ones; the 10,000 cases are a matrix written for the purpose. With --exact also SC21's
-Table 1 by the real megatron-core, which needs torch.
+Plans the shipped papers and a generated experiment of 10,000 cases. With --exact also SC21's Table 1 with the real
+megatron-core, which needs torch.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ axes:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Usage:
     seconds: float
     peak_mb: float
     cases: int
@@ -78,23 +78,25 @@ def main() -> int:
             ("plan ten-thousand", 10.0),
             *([("plan table-1 --cluster selene --exact", 60.0)] if exact else []),
         ]
-        for words, limit_s in commands:
-            taken = run(words.split(), Path(folder))
-            share = taken.seconds / limit_s
+        for arguments, limit_s in commands:
+            usage = run(arguments.split(), Path(folder))
+            share = usage.seconds / limit_s
             missed += share > 1
-            print(f"{words:<40}{taken.cases:>8}{taken.seconds:>8.2f}{limit_s:>9.0f}{share:>8.2f}{taken.peak_mb:>9.0f}")
+            print(
+                f"{arguments:<40}{usage.cases:>8}{usage.seconds:>8.2f}{limit_s:>9.0f}{share:>8.2f}{usage.peak_mb:>9.0f}"
+            )
     cases, milliseconds = closed_form()
     print(f"memory of all {cases} cases of the catalogue, by the closed form: {milliseconds:.1f} ms")
     print(f"within every limit: {'no' if missed else 'yes'}")
     return 1 if missed else 0
 
 
-def run(words: list[str], home: Path) -> Taken:
-    """One command as a person starts it; its children's memory counts with it."""
+def run(arguments: list[str], home: Path) -> Usage:
+    """Run a command as a user does, and return its usage with that of its children."""
     start = time.perf_counter()
     with (home / "out").open("w") as out:
         process = subprocess.Popen(
-            [str(REPRO), *words],
+            [str(REPRO), *arguments],
             cwd=home,
             stdout=out,
             stderr=subprocess.DEVNULL,
@@ -103,12 +105,12 @@ def run(words: list[str], home: Path) -> Taken:
         _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"repro {' '.join(words)}: exit code {os.waitstatus_to_exitcode(status)}")
-    return Taken(seconds, usage.ru_maxrss / 1024, len((home / "out").read_text().splitlines()) - 1)
+        raise SystemExit(f"repro {' '.join(arguments)}: exit code {os.waitstatus_to_exitcode(status)}")
+    return Usage(seconds, usage.ru_maxrss / 1024, len((home / "out").read_text().splitlines()) - 1)
 
 
 def closed_form() -> tuple[int, float]:
-    """How long the memory of every published case takes, once they are read."""
+    """Print the time to compute the memory of every published case, after reading them."""
     folders = find_folders()
     entries = [entry for paper in papers(experiment_names(folders)) for entry in find_entries(folders, paper)]
     cases = [case for entry in entries if not entry.experiment.reference_only for case in expand(entry)]

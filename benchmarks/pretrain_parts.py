@@ -1,11 +1,12 @@
-"""What each part of `pretrain` that replaces one of Megatron-Core's is worth, on the GPUs at hand, in one run.
+"""Gain of each part of `pretrain` that replaces a part of Megatron-Core, on the GPUs of this machine.
 
     python benchmarks/pretrain_parts.py 1.7B hidden-4096
     torchrun --nproc-per-node 2 benchmarks/pretrain_parts.py tp pp dp
 
-Each case runs as it ships, then with one part at a time put back, then with all of them; the same tokens and initial
-weights throughout. A line says the time of an iteration (median), what putting the part back costs, and by how much
-the losses differ from those of the first run, which is made again at the end: what differs between the two is noise.
+Each case runs as shipped, then with one part at a time replaced by Megatron-Core's own, then with all of them. Tokens
+and initial weights are always the same. A line has the median time of an iteration, its ratio to the shipped program,
+and the largest difference of a loss. The shipped program runs again at the end: a difference from its first run is
+noise.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: median time of an iteration, each iteration's loss (NaN but on the last stage), bytes at their peak."""
+    """Result of a run: median time of an iteration, losses (NaN except on the last stage), peak memory."""
 
     iteration_ms: float
     losses: tuple[float, ...]
@@ -86,31 +87,31 @@ def _compare(case: str, only: list[str] | None, iterations: int, device: Any) ->
     parts = [name for name in _parts() if only is None or name in only]
     variants = [[], *([part] for part in parts), parts] if len(parts) > 1 else [[], *([part] for part in parts)]
     shipped = _run(arguments, [], iterations, device)  # compiles everything, so that no variant pays for it
-    _say(case, "as it ships", shipped, shipped, arguments)
+    _print(case, "as it ships", shipped, shipped, arguments)
     for without in variants[1:]:
-        found = _run(arguments, without, iterations, device)
+        measured = _run(arguments, without, iterations, device)
         name = "all put back" if len(without) > 1 else f"put back: {without[0]}"
-        _say(case, name, found, shipped, arguments)
-    _say(case, "as it ships, again", _run(arguments, [], iterations, device), shipped, arguments)
+        _print(case, name, measured, shipped, arguments)
+    _print(case, "as it ships, again", _run(arguments, [], iterations, device), shipped, arguments)
 
 
-def _say(case: str, name: str, found: Measured, shipped: Measured, arguments: TrainingArguments) -> None:
+def _print(case: str, name: str, measured: Measured, shipped: Measured, arguments: TrainingArguments) -> None:
     import torch.distributed as dist
 
     if dist.get_rank() != dist.get_world_size() - 1:
         return
-    rate = tflops_per_gpu(_flops(arguments), found.iteration_ms, dist.get_world_size())
-    apart = max(abs(a - b) / abs(b) for a, b in zip(found.losses, shipped.losses, strict=True))
+    rate = tflops_per_gpu(_flops(arguments), measured.iteration_ms, dist.get_world_size())
+    apart = max(abs(a - b) / abs(b) for a, b in zip(measured.losses, shipped.losses, strict=True))
     print(
-        f"{case:18} {name:34} {found.iteration_ms:8.1f} ms {rate:6.1f} TFLOP/s {rate / H200_PEAK_TFLOPS:6.1%}"
-        f"  x {found.iteration_ms / shipped.iteration_ms:.3f}  {found.max_allocated_gb:6.1f} GB"
+        f"{case:18} {name:34} {measured.iteration_ms:8.1f} ms {rate:6.1f} TFLOP/s {rate / H200_PEAK_TFLOPS:6.1%}"
+        f"  x {measured.iteration_ms / shipped.iteration_ms:.3f}  {measured.max_allocated_gb:6.1f} GB"
         f"  losses within {apart:.1e}",
         flush=True,
     )
 
 
 def _flops(arguments: TrainingArguments) -> float:
-    """SC21 eq. 3 for one iteration."""
+    """Return the FLOPs of one iteration by SC21 eq. 3."""
     model = ModelShape(
         arguments.num_layers,
         arguments.hidden_size,
@@ -161,7 +162,7 @@ def _run(arguments: TrainingArguments, without: list[str], iterations: int, devi
 
 
 def _parts() -> dict[str, Callable[[], Any]]:
-    """Each part by its name, with a context in which Megatron-Core's or torch's own stands in its place."""
+    """Return each part by name, with a context that replaces it by Megatron-Core's or torch's own."""
     import torch
     from megatron.core.fusions.fused_cross_entropy import fused_vocab_parallel_cross_entropy
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear

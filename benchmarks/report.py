@@ -1,10 +1,10 @@
-"""A report of 1,000 jobs: what making it takes, and how long a browser takes to open it, from its file.
+"""Time to make a report of 1,000 jobs, and time in which a browser opens the file.
 
     python -m benchmarks.report [--jobs 1000] [--rounds 5]
 
-The limit is 2 s from the address to the second frame, everything loaded; of each the quickest round counts, as what
-else the machine does makes it only slower. An empty page beside it shows what of that is the browser's own. The jobs
-are made up, a tenth of them failed, each with a script of its own of the length that a job on Selene has.
+The limit is 2 s from the address to the second frame with everything loaded. The fastest round counts, because other
+load only slows it down. An empty page shows the browser's own share. The jobs are generated: a tenth of them failed,
+and each has a script as long as that of a job on Selene.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EMPTY = "<!doctype html><title>empty</title><p>empty"
 
 @dataclass(frozen=True)
 class Opened:
-    """Seconds until everything was there and drawn, until a table was sorted, and until the rows were filtered."""
+    """Seconds until the page was loaded and drawn, a table sorted, and its rows filtered."""
 
     open_s: float
     sort_s: float
@@ -59,16 +59,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    words = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        file = make(Path(folder), words.jobs)
+        file = make(Path(folder), options.jobs)
         empty = Path(folder) / "empty.html"
         empty.write_text(EMPTY, encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=installed_chromium(), args=sandbox())
-        nothing = min(seconds_to(browser, empty) for _ in range(words.rounds))
-        rounds = [opened(browser, file) for _ in range(words.rounds)]
+        nothing = min(seconds_to(browser, empty) for _ in range(options.rounds))
+        rounds = [opened(browser, file) for _ in range(options.rounds)]
         browser.close()
-    best = Opened(*(min(getattr(one, name) for one in rounds) for name in Opened.__dataclass_fields__))
+    best = Opened(*(min(getattr(times, name) for times in rounds) for name in Opened.__dataclass_fields__))
     print(f"opened in {best.open_s:.2f} s (an empty page {nothing:.2f}), {best.open_s / nothing:.1f} times as long")
     print(f"sorted in {best.sort_s:.2f} s, filtered in {best.filter_s:.2f} s")
     print(f"at most {LIMIT_S:.0f} s to open: {'yes' if best.open_s <= LIMIT_S else 'no'}")
@@ -98,9 +98,9 @@ def seconds_to(browser: Browser, file: Path) -> float:
     start = time.perf_counter()
     page.goto(file.as_uri())
     page.evaluate(FRAMES)
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     page.close()
-    return taken
+    return seconds
 
 
 def opened(browser: Browser, file: Path) -> Opened:
@@ -115,9 +115,9 @@ def opened(browser: Browser, file: Path) -> Opened:
         "{ const f = document.getElementById('filter'); f.value = 'gbs=77'; f.dispatchEvent(new Event('input')) }"
     )
     page.evaluate(FRAMES)
-    taken = Opened(open_s, sorted_at - start, time.perf_counter() - sorted_at)
+    seconds = Opened(open_s, sorted_at - start, time.perf_counter() - sorted_at)
     page.close()
-    return taken
+    return seconds
 
 
 if __name__ == "__main__":

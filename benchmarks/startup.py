@@ -1,4 +1,4 @@
-"""Start-up of a training job: ranks forked by one process that has imported torch, against one import for each rank.
+"""Start-up of a training job: ranks forked by a process that has imported torch, compared with an import per rank.
 
     python benchmarks/startup.py --ranks 4
     python benchmarks/startup.py --ranks 4 --against ../older-checkout
@@ -77,19 +77,19 @@ def main() -> int:
         "forked": (["orchestrator.pretrain.launch", processes], CHECKOUT),
         "torchrun": (torchrun, options.against.resolve()),
     }
-    found: dict[str, list[StartUp]] = {name: [] for name in launchers}
+    start_ups: dict[str, list[StartUp]] = {name: [] for name in launchers}
     for round_ in range(1, options.rounds + 1):
-        for name, (words, checkout) in launchers.items():
-            found[name].append(_start([sys.executable, "-u", "-m", *words, *arguments], checkout, on_gpu))
-            print(f"round {round_}, {name:8}: {found[name][-1]}", flush=True)
-    medians = {name: statistics.median(start_up.seconds for start_up in runs) for name, runs in found.items()}
+        for name, (command, checkout) in launchers.items():
+            start_ups[name].append(_start([sys.executable, "-u", "-m", *command, *arguments], checkout, on_gpu))
+            print(f"round {round_}, {name:8}: {start_ups[name][-1]}", flush=True)
+    medians = {name: statistics.median(start_up.seconds for start_up in runs) for name, runs in start_ups.items()}
     ratio = medians["torchrun"] / medians["forked"]
     print(f"median: forked {medians['forked']:.1f} s, torchrun {medians['torchrun']:.1f} s, ratio {ratio:.2f}")
     return 0
 
 
 def _describe_machine() -> bool:
-    """Print what start-up depends on; return whether there are GPUs."""
+    """Print the versions and hardware that affect the start-up; return whether there are GPUs."""
     done = subprocess.run([sys.executable, "-c", DESCRIBE], check=True, stdout=subprocess.PIPE, text=True)
     gpus, machine = done.stdout.splitlines()
     print(machine, flush=True)

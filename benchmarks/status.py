@@ -1,11 +1,10 @@
-"""`repro status` of 10,000 jobs, 1,000 of them held in a real Slurm: what it asks, and what it takes beside asking.
+"""`repro status` of 10,000 jobs, 1,000 of them held in a real Slurm: its Slurm calls and its own time.
 
     python -m benchmarks.status [--rounds 5]
 
-The limit is what the same squeue and sacct take by themselves, and one second; of each the quickest round counts, as
-what else the machine does makes it only slower. Naming an experiment prints a line for each of its jobs: shown, without
-a limit. Then five terminals watch at once: they may ask no oftener than every
-15 s together. As root on Debian or Ubuntu; takes two minutes.
+The limit is the time of the same squeue and sacct alone, plus one second. The fastest round counts, because other load
+only slows it down. `status EXPERIMENT` prints a line for each job and has no limit here. Then five terminals watch at
+the same time: together they may query Slurm at most every 15 s. Needs root on Debian or Ubuntu, and two minutes.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ CANCELLED = 100
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A command, what it used of a core, the Slurm commands that it called, and what these take by themselves."""
+class Usage:
+    """Wall and CPU time of a command, the Slurm commands that it called, and their time alone."""
 
     seconds: float
     core_s: float
@@ -51,7 +50,7 @@ class Taken:
     alone_s: float
 
     def of(self, command: str) -> int:
-        return sum(Path(words[0]).name == command for words in self.calls)
+        return sum(Path(arguments[0]).name == command for arguments in self.calls)
 
 
 def main() -> int:
@@ -63,42 +62,46 @@ def main() -> int:
         print(f"{VERIFIED_JOBS + JOBS:,} jobs, {JOBS:,} of them held in Slurm")
         print(f"{'command':<28}{'s':>7}{'of a core':>10}{'squeue':>8}{'sacct':>7}{'these alone s':>15}{'more s':>8}")
         missed = 0
-        for words in (["status"], ["status", "--json"]):
-            missed += row(words, [asked(home, log, words) for _ in range(rounds)])
-        for words in (["status", "figure-13"], ["status", "figure-13", "--where", "pp=1"]):
+        for arguments in (["status"], ["status", "--json"]):
+            missed += row(arguments, [asked(home, log, arguments) for _ in range(rounds)])
+        for arguments in (["status", "figure-13"], ["status", "figure-13", "--where", "pp=1"]):
             row(
-                words, [asked(home, log, words) for _ in range(rounds)], f" a line for each of {VERIFIED_JOBS + JOBS:,}"
+                arguments,
+                [asked(home, log, arguments) for _ in range(rounds)],
+                f" a line for each of {VERIFIED_JOBS + JOBS:,}",
             )
         cancel(slurm, ids)
         missed += row(["status"], [asked(home, log, ["status"])], f" after {CANCELLED} were cancelled")
         missed += watched(home, log)
-    print(f"one squeue, at most one sacct, {MORE_S:.0f} s more, no watching too often: {'no' if missed else 'yes'}")
+    print(f"one squeue, at most one sacct, {MORE_S:.0f} s more, no query too often: {'no' if missed else 'yes'}")
     return 1 if missed else 0
 
 
-def row(words: Sequence[str], taken: Sequence[Taken], note: str = "") -> bool:
-    """Print the quickest round; whether it, or any call too many, is beyond the limit."""
+def row(arguments: Sequence[str], usages: Sequence[Usage], note: str = "") -> bool:
+    """Print the fastest round; return whether its time or its number of calls exceeds a limit."""
     seconds, core_s, alone = (
-        min(some) for some in zip(*((t.seconds, t.core_s, t.alone_s) for t in taken), strict=True)
+        min(some) for some in zip(*((t.seconds, t.core_s, t.alone_s) for t in usages), strict=True)
     )
-    squeue, sacct = (max(one.of(command) for one in taken) for command in ("squeue", "sacct"))
+    squeue, sacct = (max(entry.of(command) for entry in usages) for command in ("squeue", "sacct"))
     more = seconds - alone
-    print(f"{' '.join(words):<28}{seconds:>7.2f}{core_s:>10.2f}{squeue:>8}{sacct:>7}{alone:>15.2f}{more:>8.2f}{note}")
+    print(
+        f"{' '.join(arguments):<28}{seconds:>7.2f}{core_s:>10.2f}{squeue:>8}{sacct:>7}{alone:>15.2f}{more:>8.2f}{note}"
+    )
     return more > MORE_S or squeue != 1 or sacct > 1
 
 
-def asked(home: Path, log: Path, words: Sequence[str]) -> Taken:
-    """Time the command as a person types it, then its scheduler calls alone."""
+def asked(home: Path, log: Path, arguments: Sequence[str]) -> Usage:
+    """Measure the command, then its scheduler calls alone."""
     log.write_text("")
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([REPRO, *words], env=environment(home), cwd=home, capture_output=True, check=True)
+    subprocess.run([REPRO, *arguments], env=environment(home), cwd=home, capture_output=True, check=True)
     seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     core_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     calls = called(log)
     start = time.perf_counter()
     for call in calls:
         subprocess.run(call, env=environment(home), capture_output=True, check=True)
-    return Taken(seconds, core_s, calls, time.perf_counter() - start)
+    return Usage(seconds, core_s, calls, time.perf_counter() - start)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -107,7 +110,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def cancel(slurm: SlurmCluster, ids: Sequence[str]) -> None:
     """Cancel some jobs, so that squeue forgets them and only accounting has them."""
-    gone = [f"{one}_{index}" for one in ids for index in range(CANCELLED)]
+    gone = [f"{entry}_{index}" for entry in ids for index in range(CANCELLED)]
     slurm.run("scancel", *gone)
     left = JOBS - len(gone)
     wait_until(lambda: queued(slurm) == left, seconds=120, what=f"squeue knows {left} jobs")
@@ -118,35 +121,35 @@ def queued(slurm: SlurmCluster) -> int:
 
 
 def watched(home: Path, log: Path) -> bool:
-    """Whether several terminals that watch together ask too often."""
+    """Return whether several watching terminals query Slurm too often."""
     log.write_text("")
     with contextlib.ExitStack() as open_ones:
         start = time.perf_counter()
         terminals = []
         for number in range(TERMINALS):
             out = open_ones.enter_context((home / f"watch-{number}").open("w"))
-            words = [REPRO, "status", "--watch"]
-            terminals.append(subprocess.Popen(words, env=environment(home), cwd=home, stdout=out, stderr=out))
+            arguments = [REPRO, "status", "--watch"]
+            terminals.append(subprocess.Popen(arguments, env=environment(home), cwd=home, stdout=out, stderr=out))
         time.sleep(WATCH_S)
-        ended = [one.returncode for one in terminals if one.poll() is not None]
-        used = [cpu_seconds(one, start) for one in terminals]
-    counts = Counter(Path(words[0]).name for words in called(log))
+        ended = [entry.returncode for entry in terminals if entry.poll() is not None]
+        used = [cpu_seconds(entry, start) for entry in terminals]
+    counts = Counter(Path(arguments[0]).name for arguments in called(log))
     most = WATCH_S // ASK_EVERY_S + 1
-    said = f"{counts['squeue']} squeue (at most {most}), {counts['sacct']} sacct"
-    print(f"{TERMINALS} terminals watch for {WATCH_S} s: {said}")
+    queries = f"{counts['squeue']} squeue (at most {most}), {counts['sacct']} sacct"
+    print(f"{TERMINALS} terminals watch for {WATCH_S} s: {queries}")
     print(f"  each uses {statistics.median(used):.0%} of a core; ended by themselves: {ended or 'none'}")
     return counts["squeue"] > most or counts["sacct"] > most or bool(ended)
 
 
 def cpu_seconds(terminal: subprocess.Popen[bytes], start: float) -> float:
-    """End it; what it used of a core, its calls of Slurm included."""
+    """End a process and return its share of a core, with its Slurm commands."""
     terminal.send_signal(signal.SIGINT)
     _, _, usage = os.wait4(terminal.pid, 0)
     return (usage.ru_utime + usage.ru_stime) / (time.perf_counter() - start)
 
 
 def fill(home: Path) -> list[str]:
-    """1,000 held jobs, submitted as `repro submit` does it, and 9,000 like them that were verified; Slurm's ids."""
+    """Create 1,000 held jobs as `repro submit` does, and 9,000 verified jobs like them; return Slurm's ids."""
     plans, cluster = thousand_plans(home)
     ledger = ledger_at(home)
     ids = submit(plans, cluster, ledger, folders_at(home), ["repro", "submit"]).sent.ids

@@ -1,10 +1,10 @@
-"""Submitting 1,000 equal jobs to a real Slurm, held there: ours beside submitit's two ways, by turns in one run.
+"""Submission of 1,000 equal jobs to a real Slurm that holds them: `repro` and two ways of submitit in turn.
 
     python -m benchmarks.submitting [--rounds 3]
 
-submitit's `submit` is measured on 30 jobs and reckoned up to 1,000, with the 0.2 s that it waits before each and
-without. Ours counts everything: the scripts, their files, what is written in the ledger, which is there already. As
-root on Debian or Ubuntu.
+submitit's `submit` is measured on 30 jobs and extrapolated to 1,000, with and without the 0.2 s that it waits before
+each job. The time of `repro` includes the scripts, their files and the rows of an existing ledger. Needs root on Debian
+or Ubuntu.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.slurm.configuration import Shape
 
 JOBS = 1000
 SAMPLE = 30
-"""Jobs that are submitted one by one; the others would take as long each."""
+"""Number of jobs that are submitted singly; the others would take the same time each."""
 LEAST_GAIN = 20
 MOST_OF_ARRAY = 1.5
 END_OF_WORD = "\x1e"
@@ -54,8 +54,8 @@ slurm:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What 1,000 jobs take, and how often sbatch was called for those that were measured."""
+class Measurement:
+    """Seconds for 1,000 jobs, and the number of sbatch calls for the measured ones."""
 
     seconds: float
     calls: int
@@ -73,22 +73,22 @@ def main() -> int:
             "submitit map_array": in_array,
             "repro submit": lambda folder: ours(folder, plans, cluster),
         }
-        taken: dict[str, list[Taken]] = {name: [] for name in ways}
+        measurements: dict[str, list[Measurement]] = {name: [] for name in ways}
         for turn in range(rounds):
             for number, (name, way) in enumerate(ways.items()):
                 folder = home / f"{turn}-{number}"
                 folder.mkdir()
-                taken[name].append(measured(way, folder, log, slurm))
-    return 1 if report(taken) else 0
+                measurements[name].append(measured(way, folder, log, slurm))
+    return 1 if report(measurements) else 0
 
 
-def report(taken: dict[str, list[Taken]]) -> int:
-    medians = {name: statistics.median(one.seconds for one in some) for name, some in taken.items()}
+def report(measurements: dict[str, list[Measurement]]) -> int:
+    medians = {name: statistics.median(way.seconds for way in some) for name, some in measurements.items()}
     mine = medians["repro submit"]
     print(f"{JOBS:,} held jobs{'':<16}{'s':>9}{'x ours':>9}{'sbatch calls':>14}")
     for name, seconds in medians.items():
-        reckoned = f" ({SAMPLE} jobs, reckoned up)" if taken[name][0].calls == SAMPLE else ""
-        print(f"{name:<27}{seconds:>9.3f}{seconds / mine:>9.2f}{taken[name][0].calls:>14}{reckoned}")
+        extrapolated = f" ({SAMPLE} jobs, extrapolated)" if measurements[name][0].calls == SAMPLE else ""
+        print(f"{name:<27}{seconds:>9.3f}{seconds / mine:>9.2f}{measurements[name][0].calls:>14}{extrapolated}")
     gain, share = medians["submitit submit"] / mine, mine / medians["submitit map_array"]
     missed = (gain < LEAST_GAIN) + (share > MOST_OF_ARRAY)
     print(f"{gain:.0f} times faster than one by one, {share:.2f} times map_array")
@@ -96,8 +96,8 @@ def report(taken: dict[str, list[Taken]]) -> int:
     return missed
 
 
-def measured(way: Callable[[Path], int], folder: Path, log: Path, slurm: SlurmCluster) -> Taken:
-    """One way, which says how many jobs it submitted; then they are taken out of the queue."""
+def measured(way: Callable[[Path], int], folder: Path, log: Path, slurm: SlurmCluster) -> Measurement:
+    """Measure one way of submission, then cancel its jobs."""
     ledger_at(folder)
     log.write_text("")
     start = time.perf_counter()
@@ -108,7 +108,7 @@ def measured(way: Callable[[Path], int], folder: Path, log: Path, slurm: SlurmCl
         raise SystemExit(f"{queued} jobs are in the queue, not {jobs}")
     slurm.run("scancel", "--user=root")
     shutil.rmtree(folder)
-    return Taken(seconds, len(called(log)))
+    return Measurement(seconds, len(called(log)))
 
 
 def one_by_one(folder: Path, pause: bool) -> int:
@@ -142,7 +142,7 @@ def ledger_at(home: Path) -> Ledger:
 
 
 def thousand_plans(home: Path) -> tuple[list[Plan], Cluster]:
-    """One case of a figure, so many times."""
+    """Return the plans of a case repeated 1,000 times."""
     (home / "site.yaml").write_text(PROFILE)
     folders = folders_at(home)
     cluster = find_cluster(folders, str(home / "site.yaml"))
@@ -170,13 +170,13 @@ def held_slurm(*, accounting: bool = False, min_job_age_s: int = 300) -> Iterato
 
 @contextlib.contextmanager
 def counted_calls(home: Path, commands: Sequence[str]) -> Iterator[Path]:
-    """Inside the block each call of these commands is a line in the file given: its words, each with END_OF_WORD."""
+    """Record each call of these commands as a line in the log: its words, each followed by END_OF_WORD."""
     folder, log = home / "bin", home / "calls"
     folder.mkdir()
     log.write_text("")
     for command in commands:
-        say = f"""printf '%s{END_OF_WORD}' {shutil.which(command)} "$@" >>{log}; echo >>{log}"""
-        (folder / command).write_text(f'#!/bin/sh\n{say}\nexec {shutil.which(command)} "$@"\n')
+        record = f"""printf '%s{END_OF_WORD}' {shutil.which(command)} "$@" >>{log}; echo >>{log}"""
+        (folder / command).write_text(f'#!/bin/sh\n{record}\nexec {shutil.which(command)} "$@"\n')
         (folder / command).chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(folder), prepend=os.pathsep)

@@ -1,8 +1,8 @@
-"""`pretrain`'s tokens as Megatron-LM's indexed data set (PREFIX.bin, PREFIX.idx), for `--data-path PREFIX`.
+"""Tokens of `pretrain` as an indexed data set of Megatron-LM (PREFIX.bin, PREFIX.idx), for `--data-path PREFIX`.
 
-Each sequence is a document of `seq` tokens. Megatron-LM joins its documents in an order that it draws from its seed
-and cuts a sample every `seq` tokens, so each sample is one of `pretrain`'s sequences, though not in `pretrain`'s order;
-only its last label is another: the first token of the document that comes next.
+Each sequence is a document of `seq` tokens. Megatron-LM joins the documents in a random order and takes a sample every
+`seq` tokens. So each sample is one of `pretrain`'s sequences, in another order. Only its last label differs: it is the
+first token of the next document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INT32 = 4
 
 
 def write_token_files(prefix: Path, sizes: Sizes, documents: int) -> None:
-    """So many of `pretrain`'s sequences, those of its first iteration first."""
+    """Write the first sequences of `pretrain` in their order."""
     lengths = array("i", [sizes.seq]) * documents
     pointers = array("q", range(0, 4 * sizes.seq * documents, 4 * sizes.seq))
     ends = array("q", range(documents + 1))
