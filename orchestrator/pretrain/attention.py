@@ -2,8 +2,8 @@
 
 It replaces Megatron-Core's unfused attention, which refuses context parallelism and keeps the score matrices.
 
-Context parallelism of c ranks cuts a sequence into 2c pieces; rank r holds pieces r and 2c-1-r. A causal query of an
-early piece attends to few keys and one of a late piece to many, so every rank has equal work.
+Context parallelism of c ranks cuts a sequence into 2c pieces; rank r holds pieces r and 2c-1-r. Causal queries of
+an early piece attend to few keys, those of a late piece to many, so every rank has equal work.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class CausalAttention(torch.nn.Module):
 
     Query [s, b, n, d], key and value [s, b, n_kv, d], all local to the rank: s the sequence length over the
     context-parallel size, n the heads over the tensor-parallel size, n_kv a divisor of n. Returns [s, b, n * d].
-    `copies_value` is for rotary positions: then only the value still uses the memory of all three projections, and a
-    copy of it frees that memory.
+    `copies_value` is for rotary positions: there only the value still uses the memory of all three projections. A copy
+    of the value frees that memory.
     """
 
     def __init__(

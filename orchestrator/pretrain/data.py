@@ -53,7 +53,7 @@ class Batches:
         self._iteration += 1
 
     def microbatches(self) -> Iterator[Microbatch]:
-        """Yield the microbatches of the current global batch, again and again."""
+        """Yield the microbatches of the current global batch in an endless loop."""
         size, count = self._arguments.micro_batch_size, self._layout.num_microbatches
         first = int(parallel_state.get_data_parallel_rank()) * size * count
         while True:

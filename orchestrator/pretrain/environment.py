@@ -51,7 +51,7 @@ def find_place(environ: Mapping[str, str]) -> Place:
 
 
 def missing_gpu_reason(place: Place, visible_gpus: int, named_gpus: str = "") -> str | None:
-    """Return the reason why this process has no GPU of its own, or None. `named_gpus` is CUDA_VISIBLE_DEVICES.
+    """Return the reason why this process has no GPU of its own, if any. `named_gpus` is CUDA_VISIBLE_DEVICES.
 
     A task bound to one GPU sees only that GPU, whatever its local rank. If GPUs are named and none is visible, the run
     would train on CPU cores for days.
@@ -102,8 +102,8 @@ _LARGE_PACKAGES = ("torch", "megatron.core")
 def quick_imports() -> Iterator[None]:
     """Import without the garbage collector, and keep compiled files if the installation has none.
 
-    Imported modules contain no garbage. `freeze` excludes them from all later collections: those of the training loop,
-    those of a forked process, which would copy the memory, and the one at exit.
+    Imported modules contain no garbage. `freeze` excludes them from all later collections: in the training loop, in a
+    forked process, where a collection would copy the memory, and at exit.
     """
     _keep_bytecode()
     gc.disable()

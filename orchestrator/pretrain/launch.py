@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-_MOMENT_S = 0.5
-"""Seconds between the failure of a rank and SIGTERM to the others."""
-_PATIENCE_S = 30.0
+_GRACE_S = 0.5
+"""Seconds from the first failure of a rank to SIGTERM to the others, which print their own errors in that time."""
+_TERMINATION_S = 30.0
 """Seconds between SIGTERM and SIGKILL, as in torchrun."""
 
 
@@ -57,18 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # torch must query NVML, not CUDA: after a CUDA query, forked processes cannot use the GPUs.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     with quick_imports():
-        from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, sees_gpu, train_rank
+        import torch
+
+        from orchestrator.pretrain.rank import EXIT_REFUSED, import_megatron, is_refused, train_rank
 
         if is_refused(arguments, places[-1], prints=options.node_rank == 0):
             return EXIT_REFUSED
         import_megatron()
-    store = _meet(options.master_addr, options.master_port)
+    store = _start_store(options.master_addr, options.master_port)
 
     def pretrain(local_rank: int) -> None:
         place = places[local_rank]
         set_environment(os.environ, place)
-        if not sees_gpu() and hasattr(os, "sched_setaffinity"):
-            # The threads of a rank wake each other often, which takes twice as long across cores.
+        if not torch.cuda.is_available() and hasattr(os, "sched_setaffinity"):
+            # The threads of a rank wake each other often. Across cores that takes twice as long.
             os.sched_setaffinity(0, cores_of(local_rank, ranks, sorted(os.sched_getaffinity(0))))
         train_rank(arguments, place, None if store is None else store.port)
 
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Signalled as signalled:
         return 128 + signalled.number
     if failed:
-        _report({places[local_rank].rank: (local_rank, process) for local_rank, process in failed.items()})
+        _print_report({places[local_rank].rank: (local_rank, process) for local_rank, process in failed.items()})
     return 1 if failed else 0
 
 
@@ -91,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meet(address: str | None, port: str | None) -> TCPStore | None:
-    """Set the address that rank 0 serves for the rendezvous. Without an address, return a store in this process."""
+def _start_store(address: str | None, port: str | None) -> TCPStore | None:
+    """Set the address of the rendezvous in the environment. Without an address, start a store in this process."""
     if address is not None and port is not None:
         os.environ.update(MASTER_ADDR=address, MASTER_PORT=port)
         return None
@@ -110,7 +112,7 @@ def _fork(train: Callable[[int], None], ranks: int) -> dict[int, BaseProcess]:
     from torch.multiprocessing.spawn import start_processes
 
     def run(local_rank: int) -> None:
-        for number in _SIGNALS:  # the launcher's handlers would not end a rank that waits for a GPU
+        for number in _SIGNALS:  # the launcher's handlers do not end a rank that waits for a GPU
             signal.signal(number, signal.SIG_DFL)
         try:
             train(local_rank)
@@ -141,23 +143,23 @@ def _signals_raised() -> Iterator[None]:
 
 
 def _failures_of(processes: Sequence[BaseProcess]) -> dict[int, BaseProcess]:
-    """Wait until a process fails or all have ended. Return the failed processes by local rank, in order of failure.
+    """Wait deadline a process fails or all have ended. Return the failed processes by local rank, in order of failure.
 
-    The other ranks get a moment to print their own errors. Of processes found failed at the same time, one that a
-    signal ended comes first: the others fail because they lost it.
+    The other ranks get time to print their own errors. Of processes that failed at the same time, one that a signal
+    ended comes first: the others fail because they lost it.
     """
     running = {process.sentinel: rank for rank, process in enumerate(processes)}
     failed: dict[int, BaseProcess] = {}
-    until = None
-    while running and (ended := wait(running, None if until is None else max(0.0, until - time.monotonic()))):
+    deadline = None
+    while running and (ended := wait(running, None if deadline is None else max(0.0, deadline - time.monotonic()))):
         ranks = [running.pop(sentinel) for sentinel in ended if isinstance(sentinel, int)]
         for rank in ranks:
             processes[rank].join()
         for rank in sorted(ranks, key=lambda rank: processes[rank].exitcode or 0):
             if processes[rank].exitcode:
                 failed[rank] = processes[rank]
-        if failed and until is None:
-            until = time.monotonic() + _MOMENT_S
+        if failed and deadline is None:
+            deadline = time.monotonic() + _GRACE_S
     return failed
 
 
@@ -165,15 +167,15 @@ def _end(processes: Sequence[BaseProcess]) -> None:
     """End the processes that still run, with SIGTERM and then with SIGKILL."""
     for process in processes:
         process.terminate()
-    until = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TERMINATION_S
     for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
+        process.join(max(0.0, deadline - time.monotonic()))
         process.kill()
         process.join()
 
 
-def _report(failed: dict[int, tuple[int, BaseProcess]]) -> None:
-    """Print torchrun's report of the ranks that failed, the first of them as the root cause."""
+def _print_report(failed: dict[int, tuple[int, BaseProcess]]) -> None:
+    """Print torchrun's report of the failed ranks. The first failure is the root cause."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     failures = {

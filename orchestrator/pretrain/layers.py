@@ -88,7 +88,7 @@ class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[
     """Autograd function with Megatron-Core's backward pass."""
 
     @staticmethod
-    def keep(ctx: FunctionCtx, inputs: LinearInputs) -> None:
+    def set_fields(ctx: FunctionCtx, inputs: LinearInputs) -> None:
         """Set the fields that Megatron-Core's backward pass reads."""
         input, weight, bias, fuses_accumulation, reduces, sequence_parallel, group = inputs
         ctx.save_for_backward(input, weight)
@@ -117,7 +117,7 @@ class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[
 class _BiasedProduct(_Linear):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
-        _Linear.keep(ctx, inputs)
+        _Linear.set_fields(ctx, inputs)
         input, weight, bias, _, _, sequence_parallel, group = inputs
         assert bias is not None
         if sequence_parallel:
@@ -131,7 +131,7 @@ class _BiasedProduct(_Linear):
 class _NoProduct(_Linear):
     @staticmethod
     def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
-        _Linear.keep(ctx, inputs)
+        _Linear.set_fields(ctx, inputs)
         input, weight, *_ = inputs
         return input.new_empty(*input.shape[:-1], weight.size(0))
 
@@ -144,13 +144,13 @@ class LayerNorm(torch.nn.LayerNorm):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        _mark(self, config)
+        _mark_parameters(self, config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm over the last dimension."""
         if not x.is_cuda:
             return super().forward(x)
-        normed: torch.Tensor = _Layer.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        normed: torch.Tensor = _LayerNormFunction.apply(x, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
         return normed
 
 
@@ -162,7 +162,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: object) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        _mark(self, config)
+        _mark_parameters(self, config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the norm over the last dimension."""
@@ -173,12 +173,12 @@ class RMSNorm(torch.nn.RMSNorm):
 NORMS: dict[Normalization, type[LayerNorm | RMSNorm]] = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
 
 
-def _mark(norm: torch.nn.Module, config: TransformerConfig) -> None:
+def _mark_parameters(norm: torch.nn.Module, config: TransformerConfig) -> None:
     for parameter in norm.parameters():
         parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
-class _Layer(torch.autograd.Function):
+class _LayerNormFunction(torch.autograd.Function):
     """(x - mean) * weight / deviation + bias over the last dimension. Keeps x and two numbers per row."""
 
     @staticmethod
@@ -302,8 +302,8 @@ def bias_gelu_gradient(x: torch.Tensor, bias: torch.Tensor, gradient: torch.Tens
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Return each token's cross entropy [s, b] in fp32, from logits [s, b, vocabulary / t] and labels [s, b].
 
-    Megatron-Core's fused loss makes fp32 logits and keeps their softmax. This one keeps the 16-bit logits and one
-    number per token, reads them once in each pass, and writes the gradient over them. Nothing else may need the logits.
+    Megatron-Core's fused loss makes fp32 logits and keeps their softmax. This loss keeps the 16-bit logits and one
+    number per token, reads them once in each pass, and overwrites them with the gradient. No other code may need them.
     """
     losses: torch.Tensor = _CrossEntropy.apply(logits, labels, group)  # type: ignore[no-untyped-call]
     return losses

@@ -1,4 +1,4 @@
-"""Layout of a run over its processes: parallel sizes, pipeline order, and every reason why a layout cannot run."""
+"""Layout of a run over its processes: parallel sizes, order of a pipeline, and reasons why a run cannot start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.pretrain.arguments import TrainingArguments
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the parallel groups of a run, and what follows from them."""
+    """Sizes of the parallel groups of a run, and the number of microbatches."""
 
     world_size: int
     tensor_parallel: int

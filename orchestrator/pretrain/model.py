@@ -72,7 +72,7 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
         ffn_hidden_size=arguments.ffn_hidden_size or 4 * arguments.hidden_size,
         normalization=arguments.normalization,
         add_bias_linear=not arguments.disable_bias_linear,
-        **_activation_options(arguments),
+        **({"activation_func": silu, "gated_linear_unit": True} if arguments.swiglu else {}),
         hidden_dropout=arguments.hidden_dropout,
         attention_dropout=arguments.attention_dropout,
         bf16=arguments.bf16,
@@ -92,10 +92,6 @@ def transformer_config(arguments: TrainingArguments, layout: Layout, device: tor
         **_fusion_options(arguments, device),
         **_recompute_options(arguments),
     )
-
-
-def _activation_options(arguments: TrainingArguments) -> dict[str, object]:
-    return {"activation_func": silu, "gated_linear_unit": True} if arguments.swiglu else {}
 
 
 def _fusion_options(arguments: TrainingArguments, device: torch.device) -> dict[str, object]:
@@ -192,7 +188,7 @@ _INTO_RESIDUAL = ("linear_proj.weight", "linear_fc2.weight")
 def fill_weights(chunk: torch.nn.Module, arguments: TrainingArguments) -> None:
     """Fill each matrix with this rank's slice of a full random matrix, seeded by the matrix's name in the whole model.
 
-    So the weights do not depend on the layout, and two layouts of one model can be compared on the same kind of device.
+    The weights do not depend on the layout, so runs of different layouts on the same kind of device are comparable.
     Biases and norms keep the zeros and ones of their construction.
     """
     for local_name, parameter in chunk.named_parameters():

@@ -1,15 +1,19 @@
-"""One rank of a run: checks before training, imports, process group, training."""
+"""One rank of a run: checks before training, patches of Megatron-Core, imports, process group, training.
+
+Megatron-Core has no CPU device: it names "cuda" in some 60 places. Without a GPU the patches send these calls to the
+CPU, permanently for the process. A TorchFunctionMode is no alternative: autograd disables modes in a backward pass, and
+activation recomputation runs forward code inside a backward pass.
+"""
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from types import ModuleType
 
@@ -35,17 +39,12 @@ _EXPECTED_WARNINGS = (
 )
 
 
-def sees_gpu() -> bool:
-    """Return whether the run trains on GPUs."""
-    return torch.cuda.is_available()
-
-
 def is_refused(arguments: TrainingArguments, place: Place, *, prints: bool) -> bool:
     """Return whether the run cannot work in this place. With `prints`, print every reason to stderr.
 
     A missing GPU is always printed: it may be missing on one node only.
     """
-    reasons = refusals(arguments, place.world_size, on_gpu=sees_gpu())
+    reasons = refusals(arguments, place.world_size, on_gpu=torch.cuda.is_available())
     printed = reasons if prints else []
     if not reasons:
         reason = missing_gpu_reason(place, torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
@@ -60,7 +59,7 @@ def import_megatron() -> None:
 
     torch uses the compiler even if nothing is compiled: in its checkpoints and optimizers.
     """
-    prepare_megatron(torch.device("cuda" if sees_gpu() else "cpu"))
+    prepare_megatron(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     import_module("torch._dynamo")
     import_module("orchestrator.pretrain.train")
 
@@ -101,20 +100,18 @@ def stop_processes(device: torch.device) -> None:
     dist.destroy_process_group()
 
 
-def prepare_megatron(device: torch.device) -> None:
-    """Install the patches that Megatron-Core needs on this device. Must run before Megatron-Core is imported."""
-    _prepare_for(device.type)
-
-
 @cache
-def _prepare_for(device_type: str) -> None:
-    """Prepare once per process. A forked rank inherits what the launcher has prepared."""
+def prepare_megatron(device: torch.device) -> None:
+    """Install the patches that Megatron-Core needs on this device. Must run before Megatron-Core is imported.
+
+    A forked rank inherits the patches of the launcher.
+    """
     for message in _EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=message)
-    if device_type == "cuda":
+    if device.type == "cuda":
         fuse_weight_gradient()
     else:
-        # torch's CUDA build logs in each process that there is a compiler and no GPU.
+        # torch's CUDA build logs in each process that there is no GPU.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         redirect_cuda()
 
@@ -124,7 +121,7 @@ _EXTENSION = "fused_weight_gradient_mlp_cuda"
 
 
 def redirect_cuda(device: torch.device | None = None) -> None:
-    """Send Megatron-Core's torch.cuda calls to `device`, the CPU by default. Raise RuntimeError if a GPU is usable."""
+    """Send Megatron-Core's CUDA calls to `device`, the CPU by default. Raise RuntimeError if a GPU is usable."""
     if torch.cuda.is_available():
         raise RuntimeError("the CPU shim is for machines without a GPU")
     target = device or torch.device("cpu")
@@ -136,6 +133,7 @@ def redirect_cuda(device: torch.device | None = None) -> None:
 
 
 def _set(owner: object, name: str, value: object) -> None:
+    """Replace an attribute of a module or class."""
     setattr(owner, name, value)
 
 
@@ -156,7 +154,7 @@ def _replace_factories(device: torch.device) -> None:
 
 
 def _on_device(factory: Callable[..., torch.Tensor], target: torch.device) -> Callable[..., torch.Tensor]:
-    @functools.wraps(factory)
+    @wraps(factory)
     def make(*args: object, **kwargs: object) -> torch.Tensor:
         device = kwargs.get("device")
         if (isinstance(device, str) and device.startswith("cuda")) or getattr(device, "type", None) == "cuda":
