@@ -6,16 +6,16 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .PHONY: run test
 .DELETE_ON_ERROR:
 
-# The commands a user would type, printed as they go.
+# The commands that a user would type. make prints each one.
 run: .venv/installed-run
 	repro submit figure-13 --cluster local --wait
 	repro status
 	repro collect --export csv
 	repro plot figure-13
 
-# tests/slurm brings up a real Slurm from Debian's packages, where it can; it says so in one line where it cannot. Its
-# tests wait most of the time, and the others use the cores meanwhile; ranks that train need them for themselves.
-# `set -m`: what runs behind would not hear Ctrl-C else, which some tests press.
+# tests/slurm starts a real Slurm from Debian's packages, or prints one line with the reason why it cannot. Its tests
+# mostly wait, so they run beside the unit tests. Tests that train need the cores and run alone.
+# `set -m`: without it, background processes ignore Ctrl-C, which some tests press.
 test: .venv/installed-test
 	ruff check .
 	ruff format --check .
@@ -29,17 +29,17 @@ test: .venv/installed-test
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "repro needs Python 3.10 or newer; say which with: make PYTHON=python3.11" >&2; exit 2; }
-	@echo "making .venv"
+	  { echo "repro needs Python 3.10 or newer. Hint: make PYTHON=python3.11" >&2; exit 2; }
+	@echo "creating .venv"
 	@$(PYTHON) -m venv .venv || \
-	  { rm -rf .venv; echo "no virtual environment; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	  { rm -rf .venv; echo "cannot create .venv. Hint: on Debian or Ubuntu, apt-get install python3-venv" >&2; exit 2; }
 
 .venv/installed-run: .venv/bin/python pyproject.toml
-	@echo "installing what training and drawing need; the first time this downloads torch"
+	@echo "installing the packages for training and plots; the first time this downloads torch"
 	@pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
 	@touch $@
 
 .venv/installed-test: .venv/bin/python pyproject.toml
-	@echo "installing what the tests need; the first time this downloads torch"
+	@echo "installing the packages for tests; the first time this downloads torch"
 	@pip install --quiet --disable-pip-version-check --editable '.[local,plot,test]'
 	@touch $@
