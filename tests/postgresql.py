@@ -64,7 +64,7 @@ class PostgresqlServer:
         assert server is not None, "the server does not run"
         # Stop the server first, because it would replace killed processes.
         os.kill(server, signal.SIGSTOP)
-        started = [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]
+        started = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         theirs = [pid for pid in started if parent_of(pid)[0] == server]
         end_processes([server, *theirs])
         # Without a process that collects orphans, the id of a dead server still looks alive.
@@ -106,11 +106,11 @@ class PostgresqlServer:
             return None
         return pid if is_alive(pid) else None
 
-    def _run(self, program: str, *words: str) -> None:
+    def _run(self, program: str, *arguments: str) -> None:
         """Run a program of the server as the user that owns the server."""
         as_user = ("runuser", "-u", _USER, "--") if os.geteuid() == 0 else ()
         env = {**os.environ, "PGDATA": str(self._data), "LC_ALL": "C"}
-        run([*as_user, _program(program), *words], env=env, timeout_s=120)
+        run([*as_user, _program(program), *arguments], env=env, timeout_s=120)
 
 
 def _program(name: str) -> str:

@@ -80,15 +80,15 @@ def page(browser: Browser, report_file: Path) -> Iterator[Page]:
 
 def installed_chromium() -> str:
     """Return the path of Chromium. ClusterUnavailable if it is not there and cannot be installed."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    chromium = next(filter(None, map(shutil.which, _NAMES)), None)
+    if chromium is None:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise ClusterUnavailable("Chromium is not installed, and only root on Debian can have it installed")
         install_packages(["chromium"])
-        found = shutil.which("chromium")
-    if found is None:
+        chromium = shutil.which("chromium")
+    if chromium is None:
         raise ClusterUnavailable("the package chromium has no program of that name")
-    return found
+    return chromium
 
 
 def sandbox() -> list[str]:

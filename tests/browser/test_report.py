@@ -28,8 +28,8 @@ def numbers(texts: Sequence[str]) -> list[float]:
     return [float(text.partition(" ")[0].replace(",", "")) for text in texts]
 
 
-def header(page: Page, words: str) -> Any:
-    return page.locator(CASES).get_by_role("button", name=words, exact=True)
+def header(page: Page, label: str) -> Any:
+    return page.locator(CASES).get_by_role("button", name=label, exact=True)
 
 
 def test_page_loads_nothing_and_the_console_is_empty(page: Page) -> None:
@@ -150,8 +150,8 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_wcag_contrast(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme="light" if scheme == "light" else "dark")
-    found: dict[str, float] = page.evaluate(CONTRAST)
-    assert len(found) > 15 and {kind: ratio for kind, ratio in found.items() if ratio < 4.5} == {}
+    contrasts: dict[str, float] = page.evaluate(CONTRAST)
+    assert len(contrasts) > 15 and {kind: ratio for kind, ratio in contrasts.items() if ratio < 4.5} == {}
 
 
 def test_keyboard_users_can_skip_to_the_results_and_see_the_focus(page: Page) -> None:

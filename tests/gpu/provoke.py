@@ -67,9 +67,9 @@ class Machine:
     command: str
     gpus: int
 
-    def repro(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def repro(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [self.command, *words],
+            [self.command, *options],
             env={**os.environ, "REPRO_HOME": str(self.home), **variables},
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -78,17 +78,17 @@ class Machine:
             timeout=PATIENCE_S,
             check=False,
         )
-        print(f"$ repro {' '.join(words)}\n{done.stderr}{'' if '--json' in words else done.stdout}", flush=True)
+        print(f"$ repro {' '.join(options)}\n{done.stderr}{'' if '--json' in options else done.stdout}", flush=True)
         return done
 
-    def submit(self, gpus: int, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def submit(self, gpus: int, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         choice = ["--scale", SCALE, "--cluster", CLUSTER, "--where", f"case={CASES[gpus]}"]
-        return self.repro("submit", FIGURE, *choice, *words, **variables)
+        return self.repro("submit", FIGURE, *choice, *options, **variables)
 
     def rows(self, gpus: int) -> list[dict[str, Any]]:
         """Return the latest attempt at each job of a case, the first repeat first."""
-        found: list[dict[str, Any]] = json.loads(self.repro("status", FIGURE, "--json").stdout)
-        return sorted((row for row in found if row["case"] == f"case={CASES[gpus]}"), key=lambda row: row["repeat"])
+        attempts: list[dict[str, Any]] = json.loads(self.repro("status", FIGURE, "--json").stdout)
+        return sorted((row for row in attempts if row["case"] == f"case={CASES[gpus]}"), key=lambda row: row["repeat"])
 
     def log(self, job: str) -> Path:
         attempts = json.loads(self.repro("history", job, "--json").stdout)
@@ -101,8 +101,8 @@ def few(machine: Machine) -> Iterator[Compared]:
     there = len(named.split(",")) if named else machine.gpus
     done = machine.repro("submit", "figure-13", "--scale", "quad", "--cluster", CLUSTER, **visible)
     yield Compared("exit code", "2", str(done.returncode))
-    said = next((line for line in done.stderr.splitlines() if "needs 4 GPUs" in line), done.stderr)
-    yield Compared("what it says", f"needs 4 GPUs, {CLUSTER} has 1 x {there}", said.partition("cases: ")[2])
+    message = next((line for line in done.stderr.splitlines() if "needs 4 GPUs" in line), done.stderr)
+    yield Compared("what it says", f"needs 4 GPUs, {CLUSTER} has 1 x {there}", message.partition("cases: ")[2])
     yield Compared("recorded", "nothing", "something" if (machine.home / "runs").exists() else "nothing")
 
 
@@ -199,7 +199,7 @@ def processes_of(local_id: str) -> dict[int, tuple[int, str]]:
             processes[int(folder.name)] = (parent, command)
     # The command lines of the script and of timeout contain the program's.
     others = ("timeout", "bash", "setsid", "nvidia-smi")
-    return {pid: one for pid, one in processes.items() if Path(one[1].split(" ")[0]).name not in others}
+    return {pid: process for pid, process in processes.items() if Path(process[1].split(" ")[0]).name not in others}
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -239,13 +239,15 @@ def main(names: list[str]) -> int:
     for name in names or PROVOCATIONS:
         print(f"---- {name}", flush=True)
         began = time.monotonic()
-        table += [(name, one, time.monotonic() - began) for one in PROVOCATIONS[name](machine)]
+        table += [(name, result, time.monotonic() - began) for result in PROVOCATIONS[name](machine)]
     print(f"\n{gpus} GPUs; all of it is in {machine.home}")
-    for name, one, after_s in table:
-        print(f"{'ok ' if one.is_well else 'NO '} {name:9} {after_s:5.0f} s  {one.what}: {one.seen or 'nothing'}")
-        if not one.is_well:
-            print(f"{'':20}expected: {one.expected}")
-    return 0 if all(one.is_well for _, one, _ in table) else 1
+    for name, result, after_s in table:
+        print(
+            f"{'ok ' if result.is_well else 'NO '} {name:9} {after_s:5.0f} s  {result.what}: {result.seen or 'nothing'}"
+        )
+        if not result.is_well:
+            print(f"{'':20}expected: {result.expected}")
+    return 0 if all(result.is_well for _, result, _ in table) else 1
 
 
 if __name__ == "__main__":

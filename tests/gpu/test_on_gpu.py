@@ -32,8 +32,8 @@ CLOSE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 TOKENS, BATCH, VOCABULARY = 512, 3, 51200
 
 
-def _close(found: Any, expected: Any, dtype: torch.dtype) -> None:
-    apart = (found.double() - expected.double()).abs().max().item()
+def _close(actual: Any, expected: Any, dtype: torch.dtype) -> None:
+    apart = (actual.double() - expected.double()).abs().max().item()
     assert apart <= CLOSE[dtype] * max(1.0, expected.double().abs().max().item())
 
 
@@ -63,9 +63,9 @@ def test_layer_norm_equals_torch_in_double_precision(width: int, dtype: torch.dt
     def torchs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x, (width,), weight, bias, 1e-5)
 
-    found = _gradients(ours, [x, weight, bias], gradient)
+    actual = _gradients(ours, [x, weight, bias], gradient)
     expected = _gradients(torchs, [x.double(), weight.double(), bias.double()], gradient.double())
-    for value, exact in zip(found, expected, strict=True):
+    for value, exact in zip(actual, expected, strict=True):
         assert value.dtype == dtype
         _close(value, exact, dtype)
 
@@ -75,9 +75,9 @@ def test_layer_norm_accepts_noncontiguous_input_and_gradient() -> None:
 
     norm: Any = LayerNorm(SimpleNamespace(params_dtype=torch.float32, sequence_parallel=False), 96).cuda()
     x, gradient = torch.randn(2, BATCH, TOKENS, 96, device="cuda").transpose(1, 2)
-    found = _gradients(norm, [x], gradient)
+    actual = _gradients(norm, [x], gradient)
     expected = _gradients(norm, [x.contiguous()], gradient.contiguous())
-    assert all(torch.equal(value, same) for value, same in zip(found, expected, strict=True))
+    assert all(torch.equal(value, same) for value, same in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,11 +87,11 @@ def test_the_compiled_activation_equals_torchs(dtype: torch.dtype) -> None:
     config = SimpleNamespace(bias_activation_fusion=True, gated_linear_unit=False)
     x, gradient = (4 * torch.randn(2, TOKENS, BATCH, 9216, device="cuda")).to(dtype)
     bias = torch.randn(9216, device="cuda").to(dtype)
-    found = _gradients(lambda x, bias: activate(config, x, bias), [x, bias], gradient)
+    actual = _gradients(lambda x, bias: activate(config, x, bias), [x, bias], gradient)
     torchs = _gradients(
         lambda x, bias: gelu(x + bias, approximate="tanh"), [x.double(), bias.double()], gradient.double()
     )
-    for value, exact in zip(found, torchs, strict=True):
+    for value, exact in zip(actual, torchs, strict=True):
         _close(value, exact, dtype)
 
 
@@ -120,9 +120,9 @@ def test_the_compiled_loss_equals_torchs_and_does_not_copy_the_logits(dtype: tor
         before = torch.cuda.memory_allocated()
         losses = cross_entropy(logits, labels, alone)
         (gradient,) = torch.autograd.grad(losses, logits, weights)
-        taken = torch.cuda.max_memory_allocated() - before
+        allocated_bytes = torch.cuda.max_memory_allocated() - before
         assert gradient.data_ptr() == logits.data_ptr()
-        assert not is_compiled or taken < 0.1 * logits.nbytes
+        assert not is_compiled or allocated_bytes < 0.1 * logits.nbytes
     _close(losses.flatten(), expected, torch.float32)
     _close(gradient, expected_gradient, dtype)
 
@@ -170,8 +170,8 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Step]]:
     steps: dict[str, list[Step]] = {}
     for gpus, runs in GRAPHED.items():
         if gpus <= torch.cuda.device_count():
-            flags = {name: f"{MODEL} {words}" for name, words in runs.items()}
-            flags |= {f"{name}-eager": f"{words} --cuda-graph-impl none" for name, words in flags.items()}
+            flags = {name: f"{MODEL} {extra}" for name, extra in runs.items()}
+            flags |= {f"{name}-eager": f"{extra} --cuda-graph-impl none" for name, extra in flags.items()}
             steps |= train(flags, gpus, folder)
     return steps
 

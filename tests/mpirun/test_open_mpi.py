@@ -50,7 +50,7 @@ def test_a_case_under_mpirun_is_verified_and_no_file_has_the_secret(site: Site) 
     (row,) = site.status()
     assert (row["state"], row["verdict"], row["iteration"]) == ("COMPLETED", "verified", "8/8"), answer.stderr
     measured = site.repro("collect", "figure-13", "--export", "csv").stdout
-    assert any(float(one["tflops_per_gpu"] or 0) > 0 for one in csv.DictReader(io.StringIO(measured)))
+    assert any(float(entry["tflops_per_gpu"] or 0) > 0 for entry in csv.DictReader(io.StringIO(measured)))
     written = [file for file in site.folder.rglob("*") if file.is_file()]
     assert len(written) > 5 and not any(b"n0t-for-any-file" in file.read_bytes() for file in written)
 

@@ -102,8 +102,8 @@ def start_slurmdbd(folder: Path, shape: Shape, env: dict[str, str]) -> None:
         conf.write_text(slurmdbd_conf(folder, shape))
         run(["slurmdbd"], env=env)
     wait_until(lambda: _succeeds(["sacctmgr", "-n", "show", "cluster"], env), seconds=60, what="slurmdbd answers")
-    known = run(["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"], env=env).stdout.split()
-    if CLUSTER_NAME not in known:
+    clusters = run(["sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"], env=env).stdout.split()
+    if CLUSTER_NAME not in clusters:
         run(["sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER_NAME], env=env)
 
 

@@ -311,9 +311,9 @@ class SlurmCluster:
 
     def _processes_of(self, node: str) -> list[int]:
         """Return the processes of the jobs on a node, and their slurmstepd."""
-        found = set(processes_with({"SLURMD_NODENAME": node, "SLURM_CONF": str(self.conf)}))
-        above = {parent for parent, program in map(parent_of, found) if program == "slurmstepd"}
-        return sorted(found | above)
+        pids = set(processes_with({"SLURMD_NODENAME": node, "SLURM_CONF": str(self.conf)}))
+        above = {parent for parent, program in map(parent_of, pids) if program == "slurmstepd"}
+        return sorted(pids | above)
 
     def _end_jobs(self) -> None:
         """Cancel running jobs, so that none outlives the cluster. Ignore an unreachable controller."""

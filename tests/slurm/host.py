@@ -117,10 +117,10 @@ def free_ports(count: int) -> int:
     """Return the first of `count` consecutive free TCP ports, below the range of outgoing connections."""
     for _ in range(200):
         first = random.randrange(12_000, 32_000 - count)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as sockets:
             try:
                 for port in range(first, first + count):
-                    held.enter_context(socket.socket()).bind(("0.0.0.0", port))
+                    sockets.enter_context(socket.socket()).bind(("0.0.0.0", port))
             except OSError:
                 continue
             return first
@@ -193,8 +193,8 @@ def make_device(path: Path) -> None:
 
 def gpu_devices() -> list[Path]:
     """Return the device files of this machine's GPUs by number. In a container the numbers may not start at 0."""
-    found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("nvidia")))
+    paths = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
+    return sorted(paths, key=lambda path: int(path.name.removeprefix("nvidia")))
 
 
 def link_devices(folder: Path, count: int) -> None:

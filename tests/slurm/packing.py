@@ -67,8 +67,8 @@ def place(path: str) -> str | None:
     Libraries are left out here: `needed_libraries` selects them by name.
     """
     for pattern, target in _PLACES:
-        if found := pattern.fullmatch(path):
-            return found.expand(target)
+        if match := pattern.fullmatch(path):
+            return match.expand(target)
     return None
 
 
@@ -82,17 +82,17 @@ def needed_libraries(names: Iterable[str], needs: Mapping[str, Sequence[str]]) -
 
     `needs` has the dependencies of each available library. ClusterUnavailable for a library that is not available.
     """
-    found: set[str] = set()
+    closure: set[str] = set()
     left = set(names)
     while left:
         name = left.pop()
-        if name in found or is_of_the_c_library(name):
+        if name in closure or is_of_the_c_library(name):
             continue
         if name not in needs:
             raise ClusterUnavailable(f"{name} is in none of the packages")
-        found.add(name)
+        closure.add(name)
         left.update(needs[name])
-    return sorted(found)
+    return sorted(closure)
 
 
 def pack(file: Path) -> None:
@@ -135,11 +135,11 @@ def _unpack_packages(downloads: Path, unpacked: Path) -> None:
     bare = ("-o", "Dir::State::status=/dev/null", "--no-install-recommends")
     plan = ("apt-get", "-q", *bare, "--simulate", "install", *PACKAGES, _PATCHELF)
     try:
-        said = run(plan, timeout_s=120)
+        done = run(plan, timeout_s=120)
     except ClusterUnavailable:
         run(["apt-get", "-q", "update"], timeout_s=300)
-        said = run(plan, timeout_s=120)
-    names = [line.split()[1] for line in said.stdout.splitlines() if line.startswith("Inst ")]
+        done = run(plan, timeout_s=120)
+    names = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("Inst ")]
     run(["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", *names], cwd=downloads, timeout_s=600)
     for package in sorted(downloads.glob("*.deb")):
         run(["dpkg", "-x", package, unpacked])

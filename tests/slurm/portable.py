@@ -36,14 +36,14 @@ def gpu_type(name: str) -> str:
     It is h200 for `NVIDIA H200` and v100 for `Tesla V100-SXM2-32GB`. The type is the
     first word with a letter before a digit, else `gpu`.
     """
-    found = re.search(r"\b[A-Za-z]+\d+[a-z]*\b", name)
-    return found.group().lower() if found else "gpu"
+    match = re.search(r"\b[A-Za-z]+\d+[a-z]*\b", name)
+    return match.group().lower() if match else "gpu"
 
 
 def memory_mb(meminfo: str) -> int:
     """Return MemTotal of /proc/meminfo in MiB."""
-    found = re.search(r"^MemTotal: *(\d+) kB$", meminfo, re.MULTILINE)
-    return int(found.group(1)) // 1024 if found else 1
+    match = re.search(r"^MemTotal: *(\d+) kB$", meminfo, re.MULTILINE)
+    return int(match.group(1)) // 1024 if match else 1
 
 
 def machine_shape(gpus: str, accounting: bool) -> Shape:
@@ -84,10 +84,10 @@ def _gpu_names() -> list[str]:
         return []
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return said.stdout.strip().splitlines() if said.returncode == 0 else []
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
 
 
 def _gpus(text: str) -> str:
@@ -106,10 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     packing = verbs.add_parser("pack", help="fetch the packages and write them as one file")
     starting = verbs.add_parser("up", help="unpack the file and start Slurm in a folder")
     ending = verbs.add_parser("down", help="end it; the folder stays")
-    for one in (packing, starting):
-        one.add_argument("file", type=lambda text: Path(text).resolve(), metavar="FILE")
-    for one in (starting, ending):
-        one.add_argument("folder", type=lambda text: Path(text).resolve(), metavar="DIR")
+    for command in (packing, starting):
+        command.add_argument("file", type=lambda text: Path(text).resolve(), metavar="FILE")
+    for command in (starting, ending):
+        command.add_argument("folder", type=lambda text: Path(text).resolve(), metavar="DIR")
     starting.add_argument(
         "--gpus", type=_gpus, default=REAL, metavar="real|N", help="the machine's own; or N made ones"
     )

@@ -43,11 +43,11 @@ class Site:
     def write_profile(self, account: str = "research", partition: str = "batch") -> None:
         (self.folder / "site.yaml").write_text(PROFILE.format(account=account, partition=partition))
 
-    def repro(self, *words: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+    def repro(self, *options: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "REPRO_HOME": str(self.folder), **self.variables}
         user = ("setpriv", "--reuid", self.user, "--regid", "nogroup", "--clear-groups") if self.user else ()
         return subprocess.run(
-            [*user, REPRO, *words],
+            [*user, REPRO, *options],
             cwd=self.folder,
             env=environment,
             capture_output=True,
@@ -56,9 +56,9 @@ class Site:
             check=False,
         )
 
-    def submit(self, *words: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
+    def submit(self, *options: str, timeout_s: float = 600.0) -> subprocess.CompletedProcess[str]:
         return self.repro(
-            "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu", *words, timeout_s=timeout_s
+            "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu", *options, timeout_s=timeout_s
         )
 
     def status(self) -> list[dict[str, Any]]:

@@ -66,10 +66,10 @@ class Checked:
             self.overlay[name] = {**before, **value} if both else value  # type: ignore[dict-item]
         (self.site.folder / "clusters" / "mine.local.yaml").write_text(yaml.safe_dump(self.overlay))
 
-    def check(self, *words: str, **changed: Any) -> int:
+    def check(self, *options: str, **changed: Any) -> int:
         """Return the exit code. `findings` and `stderr` have the output."""
         self.write(**changed)
-        answer = self.site.repro("clusters", "check", "mine", "--json", *words)
+        answer = self.site.repro("clusters", "check", "mine", "--json", *options)
         assert "Traceback" not in answer.stderr and "defect" not in answer.stderr, answer.stderr
         self.findings = json.loads(answer.stdout)
         self.stderr = answer.stderr.splitlines()
@@ -123,7 +123,7 @@ def test_a_completed_profile_passes_the_check_for_figure_13_and_on_a_node(
     assert mine.check("--experiment", "figure-13", "--scale", "cpu", "--job") == 0, mine.stderr
     assert {row["result"] for row in mine.findings} <= {"ok", "later"}
     tried = [row["found"] for row in mine.findings if row["check"].startswith("sbatch --test-only")]
-    assert len(tried) == 2 and all("on nodes n" in said for said in tried)
+    assert len(tried) == 2 and all("on nodes n" in fault for fault in tried)
     assert mine.compute["folder for runs"] == "the files of the job are visible here"
     assert mine.compute["job"] == "ran on a node, without a container"
     assert mine.compute["hardware.gpus_per_node"] == f"each task sees {slurm_cluster.shape.gpus_per_node} GPUs"
@@ -186,9 +186,9 @@ def test_a_site_without_accounting_passes_the_check(mine: Checked, slurm_cluster
 )  # fmt: skip
 def test_a_common_fault_is_one_line_with_its_location(mine: Checked, changed: dict[str, Any], line: str) -> None:
     assert mine.check(**changed) == 2
-    (said,) = mine.faults
-    place, _, words = said.partition(" ")
-    assert place.startswith("local.yaml:") and words.startswith(line), said
+    (fault,) = mine.faults
+    place, _, text = fault.partition(" ")
+    assert place.startswith("local.yaml:") and text.startswith(line), fault
 
 
 def test_the_values_that_exceed_a_smaller_partition_are_reported(mine: Checked) -> None:
@@ -203,13 +203,13 @@ def test_a_refusal_by_sbatch_is_reported_at_the_field_to_correct(mine: Checked) 
     assert mine.check("--experiment", "figure-13", "--scale", "cpu") == 2
     assert len(mine.faults) == 2
     assert all(
-        "Requested node configuration is not available. Hint: compare GPUs, CPUs and memory" in said
-        for said in mine.faults
+        "Requested node configuration is not available. Hint: compare GPUs, CPUs and memory" in fault
+        for fault in mine.faults
     )
     assert mine.check("--job") == 2
-    (said,) = mine.faults
-    assert said.startswith("local.yaml:") and " job: Memory specification can not be satisfied" in said
-    assert ". Hint: lower `mem` in the profile" in said
+    (fault,) = mine.faults
+    assert fault.startswith("local.yaml:") and " job: Memory specification can not be satisfied" in fault
+    assert ". Hint: lower `mem` in the profile" in fault
 
 
 def test_an_experiment_too_large_for_the_cluster_is_a_finding(mine: Checked) -> None:
@@ -229,19 +229,21 @@ def test_a_missing_and_an_old_pyxis_are_reported(mine: Checked, slurm_cluster: S
         assert mine.check() == 2
     finally:
         conf.write_text(before)
-    (said,) = mine.faults
-    assert "container.runtime: srun has no --container-image, the option of pyxis. Hint: install pyxis" in said
+    (fault,) = mine.faults
+    assert "container.runtime: srun has no --container-image, the option of pyxis. Hint: install pyxis" in fault
     with slurm_cluster.pyxis(version="0.12"):
         assert mine.check(container={"version": None}) == 2
-    (said,) = mine.faults
-    assert "container.pass_env: this pyxis has no --container-env. Hint: srun's options are those of pyxis 0.11" in said
+    (fault,) = mine.faults
+    assert (
+        "container.pass_env: this pyxis has no --container-env. Hint: srun's options are those of pyxis 0.11" in fault
+    )
 
 
 def test_a_wrong_pyxis_version_is_reported(mine: Checked) -> None:
     mine.contained(version="0.16")
     assert mine.check() == 2
-    (said,) = mine.faults
-    assert said.endswith(
+    (fault,) = mine.faults
+    assert fault.endswith(
         'container.version: is 0.16, but srun\'s options are those of pyxis 0.24 or newer. Hint: set version: "0.24"'
     )
 
@@ -260,22 +262,22 @@ def test_an_image_and_a_mount_missing_on_the_node_are_reported_once_each(mine: C
     mine.contained(images={"pretrain": "/nosuch/torch.sqsh"})
     assert mine.check("--job", site={"login_sees_paths": False}) == 2
     assert len(mine.faults) == 1, mine.faults
-    (said,) = mine.faults
-    assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder. Hint: correct the path" in said
+    (fault,) = mine.faults
+    assert "container.images.pretrain: /nosuch/torch.sqsh: no such file or folder. Hint: correct the path" in fault
     mine.contained(mounts=["/nosuch/data:/data"])
     assert mine.check("--job") == 2
     assert len(mine.faults) == 1, mine.faults
-    (said,) = mine.faults
-    assert "container.mounts: /nosuch/data: no such file or folder. Hint: correct the path" in said
+    (fault,) = mine.faults
+    assert "container.mounts: /nosuch/data: no such file or folder. Hint: correct the path" in fault
 
 
 def test_an_invalid_image_is_reported_with_pyxis_message(mine: Checked) -> None:
     mine.contained()
     mine.image.write_text("this is no image\n")
     assert mine.check("--job") == 2
-    (said,) = mine.faults
-    assert said.startswith("local.yaml:") and " container.images.pretrain: FAILED with exit code 1: " in said
-    assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in said
+    (fault,) = mine.faults
+    assert fault.startswith("local.yaml:") and " container.images.pretrain: FAILED with exit code 1: " in fault
+    assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in fault
 
 
 def test_an_unreadable_image_is_reported_by_the_login_node_and_by_a_node(tmp_path: Path, written: str) -> None:
@@ -301,13 +303,13 @@ def test_an_unreadable_image_is_reported_by_the_login_node_and_by_a_node(tmp_pat
 def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
     mine.contained()
     assert mine.check("--job") == 2
-    (said,) = mine.faults
+    (fault,) = mine.faults
     gpus = mine.compute["hardware.gpus_per_node"].split()[3]
     assert (
-        said.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs. Hint: workloads: " in said
+        fault.startswith("local.yaml:") and f" is made for CPUs, the nodes have {gpus} GPUs. Hint: workloads: " in fault
     )
     key = mine.line_of("python:")
-    assert said.startswith(f"local.yaml:{key}:"), said
+    assert fault.startswith(f"local.yaml:{key}:"), fault
 
 
 def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
@@ -316,20 +318,20 @@ def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without installed packages
     bare.chmod(0o755)
     assert mine.check("--job", workloads={"pretrain": {"python": str(bare)}}) == 2
-    (said,) = mine.faults
-    assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'. Hint: " in said
+    (fault,) = mine.faults
+    assert " torch: the python of image pretrain: ModuleNotFoundError: No module named 'torch'. Hint: " in fault
     assert mine.check("--job", workloads={"pretrain": {"python": "/nosuch/python"}}) == 2
-    (said,) = mine.faults
+    (fault,) = mine.faults
     problem = (
         "workloads.pretrain.python: /nosuch/python: no such program in image pretrain. Hint: workloads: pretrain: "
     )
-    assert said.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in said
+    assert fault.startswith(f"local.yaml:{mine.line_of('python:')}:") and problem in fault
 
 
 def test_gpus_that_a_task_cannot_see_are_reported(mine: Checked) -> None:
     assert mine.check("--job", slurm={"gpu_bind": "single:1"}) == 2
-    (said,) = mine.faults
-    assert "hardware.gpus_per_node: each task sees 1 GPUs. Hint: all tasks of a node must see all its GPUs" in said
+    (fault,) = mine.faults
+    assert "hardware.gpus_per_node: each task sees 1 GPUs. Hint: all tasks of a node must see all its GPUs" in fault
 
 
 def test_a_run_folder_that_nodes_do_not_see_is_reported(mine: Checked) -> None:
@@ -343,9 +345,9 @@ mv "$folder.away" "$folder"
 echo "$job"
 """)
     assert mine.check("--job") == 2
-    (said,) = [line for line in mine.stderr if line.startswith("repro: ")]
-    assert said.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here. Hint: ")
-    assert said.endswith(". Hint: set REPRO_HOME to a folder that the nodes see")
+    (fault,) = [line for line in mine.stderr if line.startswith("repro: ")]
+    assert fault.startswith("repro: folder for runs: FAILED, and the files of the job are not visible here. Hint: ")
+    assert fault.endswith(". Hint: set REPRO_HOME to a folder that the nodes see")
 
 
 # ---- pending jobs, and an unreachable Slurm ------------------------------------------------------------------
@@ -360,10 +362,10 @@ def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked,
     )
     assert process.stderr is not None
     job_id = process.stderr.readline().split()[1]
-    said = process.stderr.readline().strip()
-    if said == "PENDING":  # Slurm has not scheduled it yet
-        said = process.stderr.readline().strip()
-    assert said == "PENDING (BeginTime)"
+    line = process.stderr.readline().strip()
+    if line == "PENDING":  # Slurm has not scheduled it yet
+        line = process.stderr.readline().strip()
+    assert line == "PENDING (BeginTime)"
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode not in (0, 2) and stdout == "" and "Traceback" not in stderr
@@ -438,8 +440,8 @@ def test_a_job_that_loses_its_image_runs_on_the_host_and_is_never_verified(mine:
 
 
 def _submit(mine: Checked) -> subprocess.CompletedProcess[str]:
-    words = ("--cluster", "mine", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
-    return mine.site.repro("submit", "figure-13", *words, timeout_s=120)
+    options = ("--cluster", "mine", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")
+    return mine.site.repro("submit", "figure-13", *options, timeout_s=120)
 
 
 def _end_of(mine: Checked) -> set[str]:

@@ -274,7 +274,7 @@ def test_a_container_that_fails_on_one_node_runs_again_on_others(
 
 
 @pytest.mark.parametrize(
-    ("mount", "python", "failure", "words"),
+    ("mount", "python", "failure", "message"),
     [
         ("/nosuch:/data", None, "image", "enroot-mount: failed to mount: /nosuch at "),
         (None, "/nosuch/bin/python", "configuration", ": /nosuch/bin/python: No such file or directory"),
@@ -287,7 +287,7 @@ def test_a_missing_mount_source_or_python_is_reported(
     mount: str | None,
     python: str | None,
     failure: str,
-    words: str,
+    message: str,
 ) -> None:
     """The test uses a pyxis that does not check mount sources itself."""
     image, mounts = write_image(site.folder / "torch.sqsh"), json.dumps([mount] if mount else [])
@@ -298,4 +298,4 @@ def test_a_missing_mount_source_or_python_is_reported(
     with slurm_cluster.pyxis(version="0.23"):
         assert site.submit(*CASE).returncode == 0
         (row,) = site.wait_until_ended()
-    assert row["failure"] == failure and words in row["why"], row["why"]
+    assert row["failure"] == failure and message in row["why"], row["why"]

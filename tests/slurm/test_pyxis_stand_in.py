@@ -58,10 +58,10 @@ class Steps:
     def image(self) -> str:
         return f"--container-image={self.folder}/image"
 
-    def srun(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def srun(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.variables, **variables}
         return subprocess.run(
-            ["srun", "-Q", "-t1", *words],
+            ["srun", "-Q", "-t1", *arguments],
             cwd=self.folder,
             env=environment,
             text=True,
@@ -115,7 +115,7 @@ def test_srun_lists_only_the_options_of_its_pyxis_version(slurm_cluster: SlurmCl
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "messages"),
     [
         (["--container-image="], ["--container-image: argument required"]),
         (["--container-mounts="], ["--container-mounts: argument required"]),
@@ -145,12 +145,12 @@ def test_srun_lists_only_the_options_of_its_pyxis_version(slurm_cluster: SlurmCl
         (["--container-unshare=net,foo"], ["--container-unshare: unknown namespace 'foo'"]),
     ],
 )
-def test_srun_refuses_invalid_options(steps: Steps, options: list[str], words: list[str]) -> None:
+def test_srun_refuses_invalid_options(steps: Steps, options: list[str], messages: list[str]) -> None:
     done = steps.srun(*options, "true")
     assert done.returncode == 255
     option, _, value = options[-1].partition("=")
     last = f"srun: error: Invalid {option} argument: {value if '=' in options[-1] else '(null)'}"
-    assert done.stderr.splitlines() == [*(f"srun: error: pyxis: {line}" for line in words), last]
+    assert done.stderr.splitlines() == [*(f"srun: error: pyxis: {line}" for line in messages), last]
 
 
 def test_a_repeated_option_with_the_same_value_is_accepted(steps: Steps) -> None:
@@ -246,8 +246,8 @@ def test_an_image_without_leading_slash_or_dot_is_pulled_from_a_registry(steps: 
 
 
 def test_pyxis_0_24_checks_mount_sources_before_the_container_starts(slurm_cluster: SlurmCluster, steps: Steps) -> None:
-    words = (steps.image, f"--container-mounts=/nosuch:{NEW_TARGET}", "true")
-    done = steps.srun(*words)
+    arguments = (steps.image, f"--container-mounts=/nosuch:{NEW_TARGET}", "true")
+    done = steps.srun(*arguments)
     assert done.returncode == 1
     assert messages_of(done) == [
         "--container-mounts: source path does not exist: /nosuch",
@@ -268,7 +268,7 @@ def test_pyxis_0_24_checks_mount_sources_before_the_container_starts(slurm_clust
         NOT_STARTED,
     ]
     with slurm_cluster.pyxis(version="0.23"):
-        done = steps.srun(*words)
+        done = steps.srun(*arguments)
     assert done.returncode == 1
     first, *_, third, last = messages_of(done)
     assert (first, last) == ("container start failed with error code: 1", "couldn't start container")

@@ -203,7 +203,7 @@ def test_a_job_that_left_the_queue_is_found_in_accounting(
     eventually(lambda: queued(job), Phase.ENDED)
     monkeypatch.setattr(query, "run_slurm", forgetful)
     wait_until(lambda: list(find_by_comment(comment).records) == [job], seconds=20, what="sacct has the comment")
-    record = query_jobs([job], lambda found: found.comment == comment).records[job]
+    record = query_jobs([job], lambda job_record: job_record.comment == comment).records[job]
     assert (record.user, record.time_limit_s) == (ME, 1800)
     assert (record.source, record.state, record.exit_code, record.comment) == ("sacct", "FAILED", 5, comment)
     assert record.nodes in slurm_cluster.node_names and record.started_at is not None and record.ended_at is not None

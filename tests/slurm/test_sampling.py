@@ -29,8 +29,8 @@ def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_pat
     (folder / "bin/nvidia-smi").write_text(NVIDIA_SMI)
     (folder / "bin/nvidia-smi").chmod(0o755)
     site.behave("slow")
-    words = ("--scale", "quad", "--where", "pp=4,gbs=32")
-    done = site.repro("submit", "figure-13", "--cluster", "site.yaml", *words)
+    options = ("--scale", "quad", "--where", "pp=4,gbs=32")
+    done = site.repro("submit", "figure-13", "--cluster", "site.yaml", *options)
     assert done.returncode == 0, done.stderr
     (row,) = site.wait_until_ended()
     assert row["verdict"] == "verified", row
@@ -39,5 +39,5 @@ def test_gpu_samples_are_in_the_ledger_and_the_sampler_ends_with_its_job(tmp_pat
     assert "--loop=1" in (folder / "bin/asked").read_text()
     (pid,) = (folder / "bin/samplers").read_text().split()
     assert not Path("/proc", pid).exists()
-    found = json.loads(site.repro("sql", "select name, value from metrics", "--json").stdout)
-    assert {"name": "gpu_power_w", "value": 690.55} in found
+    metrics = json.loads(site.repro("sql", "select name, value from metrics", "--json").stdout)
+    assert {"name": "gpu_power_w", "value": 690.55} in metrics

@@ -34,42 +34,42 @@ def picky(slurm_cluster: SlurmCluster) -> Iterator[str]:
 
 
 def test_partitions_and_nodes_are_those_of_the_configuration(slurm_cluster: SlurmCluster) -> None:
-    shape, found = slurm_cluster.shape, read_site("root")
+    shape, answer = slurm_cluster.shape, read_site("root")
     gpus = Gres("gpu", shape.gpu_type, shape.gpus_per_node)
     features = frozenset({shape.gpu_type})
     kind = NodeKind(shape.nodes, shape.cpus_per_node, shape.memory_mb, (gpus,), features, "x86_64")
-    limits = {one.name: (one.max_nodes, one.max_time_s, one.default_time_s) for one in found.partitions}
+    limits = {entry.name: (entry.max_nodes, entry.max_time_s, entry.default_time_s) for entry in answer.partitions}
     assert limits == {
         "batch": (None, 14400, 1800),
         "short": (2, 600, 120),
         "hi": (None, None, None),
         "lo": (None, None, None),
     }
-    assert [one.name for one in found.partitions if one.is_default] == ["batch"]
-    assert {one.kinds for one in found.partitions} == {(kind,)} and all(one.is_up for one in found.partitions)
-    assert (found.cluster_name, found.complaints) == ("ci", ())
-    assert found.settings["EnforcePartLimits"] == "ALL" and found.settings["MaxArraySize"] == "1001"
-    assert found.settings["SLURM_VERSION"] == found.slurm_version != "" and found.enforces_accounts
+    assert [entry.name for entry in answer.partitions if entry.is_default] == ["batch"]
+    assert {entry.kinds for entry in answer.partitions} == {(kind,)} and all(entry.is_up for entry in answer.partitions)
+    assert (answer.cluster_name, answer.complaints) == ("ci", ())
+    assert answer.settings["EnforcePartLimits"] == "ALL" and answer.settings["MaxArraySize"] == "1001"
+    assert answer.settings["SLURM_VERSION"] == answer.slurm_version != "" and answer.enforces_accounts
 
 
 def test_accounts_and_limits_are_those_of_the_user() -> None:
-    found = read_site("root")
-    accounts = {one.account: one for one in found.associations or ()}
+    answer = read_site("root")
+    accounts = {entry.account: entry for entry in answer.associations or ()}
     assert {"research", "small"} <= set(accounts)
     assert accounts["research"].is_default and not accounts["small"].is_default
     assert set(accounts["research"].qos) == {"normal", "low", "high", "limited"}
     assert accounts["research"].default_qos == "normal"
-    assert found.qos_named("limited") == Qos("limited", max_nodes=2, max_submit_jobs=3)
+    assert answer.qos_named("limited") == Qos("limited", max_nodes=2, max_submit_jobs=3)
     (other,) = read_site(OTHER_USER).associations or ()
     assert (other.account, other.is_default, "limited" in other.qos) == ("research", True, False)
     assert read_site("no-such-user").associations == ()
 
 
 def test_options_and_mpi_plugins_of_srun_are_read() -> None:
-    found = read_site("root")
-    assert {"account", "gpus-per-node", "mpi", "kill-on-bad-exit", "extra-node-info", "version"} <= found.srun.names
-    assert len(found.srun.names) > 90 and not found.srun.has_environment
-    assert {"none", "pmi2"} <= set(found.mpi_kinds) and found.settings["MpiDefault"] in found.mpi_kinds
+    answer = read_site("root")
+    assert {"account", "gpus-per-node", "mpi", "kill-on-bad-exit", "extra-node-info", "version"} <= answer.srun.names
+    assert len(answer.srun.names) > 90 and not answer.srun.has_environment
+    assert {"none", "pmi2"} <= set(answer.mpi_kinds) and answer.settings["MpiDefault"] in answer.mpi_kinds
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_a_drained_node_still_counts(slurm_cluster: SlurmCluster) -> None:
 
 def test_site_is_read_without_accounting_and_has_a_warning(slurm_cluster: SlurmCluster) -> None:
     with slurm_cluster.without_accounting():
-        found = read_site("root")
-    assert found.associations is None and found.qos is None and len(found.partitions) == 4
-    (complaint,) = found.complaints
+        answer = read_site("root")
+    assert answer.associations is None and answer.qos is None and len(answer.partitions) == 4
+    (complaint,) = answer.complaints
     assert complaint.startswith("sacctmgr: ") and "slurmdbd" in complaint
 
 
@@ -138,7 +138,7 @@ def test_slurm_accepts_jobs_of_a_generated_profile(
     most = asked.max_nodes or hardware.nodes
     assert most == (2 if partition in ("short", picky) else 4)
     assert (asked.partition, asked.gres_type) == (partition or "batch", "h100")
-    words = (
+    options = (
         *(f"--account={asked.account}", f"--partition={asked.partition}", f"--time={asked.time_limit}"),
         *(f"--mem={asked.mem}", f"--nodes={most}", f"--ntasks-per-node={hardware.gpus_per_node}"),
         *(f"--cpus-per-task={asked.cpus_per_task}", f"--gpus-per-node={asked.gres_type}:{hardware.gpus_per_node}"),
@@ -147,7 +147,7 @@ def test_slurm_accepts_jobs_of_a_generated_profile(
     assert asked.gpu_request == "gpus-per-node" and asked.exclusive
     # A controller that has just started does not have its nodes yet, and reports that no job has nodes.
     wait_until(lambda: "unk" not in slurm_cluster.run("sinfo", "-h", "-o", "%t"), seconds=60, what="nodes are known")
-    answer = subprocess.run(["sbatch", *words], capture_output=True, text=True, check=False)
+    answer = subprocess.run(["sbatch", *options], capture_output=True, text=True, check=False)
     assert answer.returncode == 0 and f"partition {asked.partition}" in answer.stderr, answer.stderr
-    more = subprocess.run(["sbatch", *words, f"--nodes={most + 1}"], capture_output=True, text=True, check=False)
+    more = subprocess.run(["sbatch", *options, f"--nodes={most + 1}"], capture_output=True, text=True, check=False)
     assert more.returncode != 0, "the profile has as many nodes as a job can get"

@@ -51,7 +51,7 @@ PLACES = {
 
 
 @pytest.fixture
-def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
     """Yield a cluster that accepts jobs and starts none."""
     slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
     try:
@@ -68,11 +68,11 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]: 
     made.repro("cancel", "figure-13", "--yes")
 
 
-def killed_submit(site: StandInSite, place: str, nth: int, *words: str) -> None:
+def killed_submit(site: StandInSite, place: str, nth: int, *options: str) -> None:
     script = DIES.replace("PLACE", place).replace("NTH", str(nth))
     environment = {**os.environ, "REPRO_HOME": str(site.folder), "PYTHONPATH": str(CHECKOUT), **site.variables}
     done = subprocess.run(
-        [sys.executable, "-c", script, *words],
+        [sys.executable, "-c", script, *options],
         cwd=site.folder,
         env=environment,
         capture_output=True,
@@ -93,28 +93,30 @@ def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, ca
 
 @pytest.mark.parametrize("place", PLACES)
 def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once(
-    place: str, site: StandInSite, held: SlurmCluster
+    place: str, site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
     # Each job in a separate submission.
-    words = ("--where", "gbs=4", "--canary") if place in ("between two submissions", "behind the second sbatch") else ()
-    killed_submit(site, *PLACES[place], *(words or ("--where", "gbs=4")))
-    again = site.submit("--where", "gbs=4", *words[2:])
+    options = (
+        ("--where", "gbs=4", "--canary") if place in ("between two submissions", "behind the second sbatch") else ()
+    )
+    killed_submit(site, *PLACES[place], *(options or ("--where", "gbs=4")))
+    again = site.submit("--where", "gbs=4", *options[2:])
     assert again.returncode == 0, again.stderr
-    assert_each_case_is_queued_once(site, held, 3)
+    assert_each_case_is_queued_once(site, paused_cluster, 3)
     assert "0 submitted" in site.submit("--where", "gbs=4").stderr
 
 
-def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, held: SlurmCluster) -> None:
+def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     site.replace_sbatch('kill -9 $PPID; sleep 3; exec /usr/bin/sbatch "$@"')
     assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
     site.variables.clear()
     assert {row["state"] for row in site.status()} == {"SUBMITTING"}, "it may still get there"
     assert "3 waiting, 0 submitted" in site.submit("--where", "gbs=4").stderr
     site.wait_for(lambda rows: all(row["state"] == "PENDING" for row in rows), 20)
-    assert_each_case_is_queued_once(site, held, 3)
+    assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
-def test_three_submits_at_once_submit_each_job_once(site: StandInSite, held: SlurmCluster) -> None:
+def test_three_submits_at_once_submit_each_job_once(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     command = [REPRO, "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu"]
     environment = {**os.environ, "REPRO_HOME": str(site.folder)}
     terminals = [
@@ -123,7 +125,7 @@ def test_three_submits_at_once_submit_each_job_once(site: StandInSite, held: Slu
     ]
     ends = [(terminal.communicate(timeout=600), terminal.returncode) for terminal in terminals]
     assert [code for _, code in ends] == [0, 0, 0], ends
-    assert_each_case_is_queued_once(site, held, 6)
+    assert_each_case_is_queued_once(site, paused_cluster, 6)
 
 
 @pytest.fixture
@@ -135,21 +137,21 @@ def shared() -> Iterator[Path]:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def as_other_user(site: StandInSite, *words: str) -> subprocess.CompletedProcess[str]:
+def as_other_user(site: StandInSite, *options: str) -> subprocess.CompletedProcess[str]:
     """Run `repro` as another user of the cluster, with another home and the same ledger."""
     inherit = {**os.environ, **site.variables, "REPRO_HOME": str(site.folder), "HOME": str(site.folder)}
-    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *words]
+    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", REPRO, *options]
     return subprocess.run(
         command, cwd=site.folder, env=inherit, capture_output=True, text=True, timeout=600, check=False
     )
 
 
 def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_cancel_each_others(
-    shared: Path, held: SlurmCluster
+    shared: Path, paused_cluster: SlurmCluster
 ) -> None:
     mine, theirs = (StandInSite(shared / name).prepare() for name in ("mine", "theirs"))
-    for one in (mine, theirs):
-        one.variables["REPRO_DATABASE"] = str(shared / "results.db")
+    for user_site in (mine, theirs):
+        user_site.variables["REPRO_DATABASE"] = str(shared / "results.db")
     subprocess.run(["chown", "-R", OTHER_USER, str(theirs.folder)], check=True)
     submit = ("submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu")
     try:
@@ -162,16 +164,16 @@ def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_cancel_each_oth
         again = mine.repro(*submit)
         other.join()
         assert again.returncode == 0 and done[0].returncode == 0, (again.stderr, done[0].stderr)
-        assert_each_case_is_queued_once_of_two(mine, shared, held)
+        assert_each_case_is_queued_once_of_two(mine, shared, paused_cluster)
 
         refused = as_other_user(theirs, "cancel", "figure-13", "--where", "gbs=4", "--yes")
         assert refused.returncode == 1 and refused.stderr.count("denied") == 3, refused.stderr
-        assert len(ids_in_queue(held.run, mine.folder)) >= 3, "Slurm did not consent"
+        assert len(ids_in_queue(paused_cluster.run, mine.folder)) >= 3, "Slurm did not consent"
         assert {row["state"] for row in mine.status()} == {"PENDING"}
 
         killed_submit(mine, *PLACES["between sbatch and recording its id"], "--rerun", "--repeat", "2")
-        said = as_other_user(theirs, "status")
-        assert "a submission of root was cut off; root's next command finds out" in said.stderr, said.stderr
+        answer = as_other_user(theirs, "status")
+        assert "a submission of root was cut off; root's next command finds out" in answer.stderr, answer.stderr
         assert all(row["state"] == "PENDING" for row in mine.status())
     finally:
         mine.repro("cancel", "figure-13", "--yes")
@@ -194,32 +196,34 @@ def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
     site.variables["SLURM_CONF"] = str(conf)
 
 
-def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(site: StandInSite, held: SlurmCluster) -> None:
-    impatient(held, site)
-    controller = f"$(cat {held.folder}/pid/slurmctld.pid)"
+def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
+    site: StandInSite, paused_cluster: SlurmCluster
+) -> None:
+    impatient(paused_cluster, site)
+    controller = f"$(cat {paused_cluster.folder}/pid/slurmctld.pid)"
     # The request is in the frozen controller's socket, and is accepted when the controller continues.
     late = f'kill -STOP {controller}; /usr/bin/sbatch "$@"; code=$?; kill -CONT {controller}; exit $code'
     site.replace_sbatch(f'[ "$SECOND" ] || {{ {late}; }}\nexec /usr/bin/sbatch "$@"')
     done = site.submit("--where", "gbs=4", timeout_s=600)
     assert done.returncode == 0 and "asking again in 2 s" in done.stderr, done.stderr
     site.variables.clear()
-    assert_each_case_is_queued_once(site, held, 3)
+    assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
 def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
-    site: StandInSite, held: SlurmCluster
+    site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
     site.prepare('sbatch: ["--hold"]')  # a killed controller forgets that its partition is down
-    impatient(held, site)
+    impatient(paused_cluster, site)
     failed = site.folder / "sbatch-failed"
-    kill = f"kill -9 $(cat {held.folder}/pid/slurmctld.pid)"
+    kill = f"kill -9 $(cat {paused_cluster.folder}/pid/slurmctld.pid)"
     first = f'{kill}; /usr/bin/sbatch "$@"; code=$?; touch {failed}; exit $code'
     site.replace_sbatch(f'[ "$SECOND" ] || {{ {first}; }}\nexec /usr/bin/sbatch "$@"')
 
     def restart() -> None:
         while not failed.exists():
             time.sleep(0.1)
-        held.start_controller()
+        paused_cluster.start_controller()
 
     restarting = threading.Thread(target=restart)
     restarting.start()
@@ -230,23 +234,25 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
         restarting.join()
     assert done.returncode == 0 and "asking again" in done.stderr, done.stderr
     site.variables.clear()
-    assert_each_case_is_queued_once(site, held, 3)
+    assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
-def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, held: SlurmCluster) -> None:
+def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
     done = site.submit("--where", "gbs=4")
     assert done.returncode == 0 and "3 submitted" in done.stderr, done.stderr
     site.variables.clear()
-    assert_each_case_is_queued_once(site, held, 3)
+    assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
-def test_without_a_controller_status_shows_the_age_and_no_state_changes(site: StandInSite, held: SlurmCluster) -> None:
-    impatient(held, site)
+def test_without_a_controller_status_shows_the_age_and_no_state_changes(
+    site: StandInSite, paused_cluster: SlurmCluster
+) -> None:
+    impatient(paused_cluster, site)
     assert site.submit("--where", "gbs=4").returncode == 0
     before = [(row["state"], row["id"]) for row in site.status()]
-    held.stop_controller()
+    paused_cluster.stop_controller()
     try:
         away = site.repro("status")
         assert away.returncode == 0 and "states are from" in away.stderr and "s ago" in away.stderr, away.stderr
@@ -254,7 +260,7 @@ def test_without_a_controller_status_shows_the_age_and_no_state_changes(site: St
         refused = site.submit()
         assert refused.returncode == 3 and "Traceback" not in refused.stderr, refused.stderr
     finally:
-        held.start_controller()
+        paused_cluster.start_controller()
     now = [(row["state"], row["id"]) for row in site.status()]
     assert now == before, "what no scheduler can be given is not recorded"
 

@@ -20,7 +20,7 @@ SMALL = ("--where", "gbs=4")
 
 
 @pytest.fixture
-def held(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
+def paused_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:
     """Yield a cluster that accepts jobs and starts none."""
     slurm_cluster.run("scontrol", "update", "partitionname=batch", "state=down")
     try:
@@ -38,8 +38,8 @@ def shared() -> Iterator[Path]:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def by_other_user(*words: str) -> None:
-    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", *words]
+def by_other_user(*argv: str) -> None:
+    command = ["setpriv", "--reuid", OTHER_USER, "--regid", "nogroup", "--clear-groups", *argv]
     subprocess.run(command, cwd="/tmp", check=True, capture_output=True)
 
 
@@ -50,7 +50,7 @@ def edit(ledger: Path, *statements: str) -> None:
 
 @pytest.mark.parametrize("edited", ["file", "profile_file"])
 def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
-    edited: str, shared: Path, held: SlurmCluster
+    edited: str, shared: Path, paused_cluster: SlurmCluster
 ) -> None:
     mine, ledger = StandInSite(shared / "mine").prepare(), shared / "results.db"
     mine.variables["REPRO_DATABASE"] = str(ledger)
@@ -74,20 +74,22 @@ def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
         done = mine.repro("retry", "figure-13")
         assert done.returncode == 2, done.stderr
         assert done.stderr.startswith(f"repro: {profile}: belongs to {OTHER_USER}, so the profile"), done.stderr
-    assert ids_in_queue(held.run, shared) == [] and not (evil / "ran").exists()
+    assert ids_in_queue(paused_cluster.run, shared) == [] and not (evil / "ran").exists()
 
 
-def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(tmp_path: Path, held: SlurmCluster) -> None:
+def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
+    tmp_path: Path, paused_cluster: SlurmCluster
+) -> None:
     site = StandInSite(tmp_path).prepare()
     assert site.submit(*SMALL).returncode == 0
-    queued = ids_in_queue(held.run, tmp_path)
+    queued = ids_in_queue(paused_cluster.run, tmp_path)
     assert len(queued) == 3
     ledger = (tmp_path / "results.db").rename(tmp_path / "kept.db")
     try:
         done = site.submit(*SMALL)
         assert done.returncode == 2, done.stderr
         assert f"has not ended as job {sorted(queued)[0]}, and the ledger does not contain that run" in done.stderr
-        assert ids_in_queue(held.run, tmp_path) == queued
+        assert ids_in_queue(paused_cluster.run, tmp_path) == queued
     finally:
         ledger.rename(tmp_path / "results.db")
         assert site.repro("cancel", "figure-13", "--yes").returncode == 0
@@ -99,12 +101,12 @@ def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(tmp_path: 
     site.repro("cancel", "figure-13", "--yes")
 
 
-def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, held: SlurmCluster) -> None:
+def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, paused_cluster: SlurmCluster) -> None:
     site = StandInSite(tmp_path).prepare()
     assert site.submit(*SMALL).returncode == 0
     (folder,) = (tmp_path / "runs").glob("*/pp2-tp2-gbs4")
     (folder / "claimed").write_text("77\n")
-    held.run("scontrol", "update", "partitionname=batch", "state=up")
+    paused_cluster.run("scontrol", "update", "partitionname=batch", "state=up")
     site.wait_until_ended()
     cases = site.by_case()
     claimed = cases.pop("pp=2,tp=2,gbs=4")

@@ -41,12 +41,12 @@ class LoginNode:
     site: StandInSite
     cluster: SlurmCluster
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `repro` with these arguments on this node."""
         spaces = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount")
         enter = ("bash", "-c", _ENTER, "login", self.name, str(self.conf), str(self.cluster.conf))
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.namespace, *spaces, *enter, REPRO, *words],
+            ["ip", "netns", "exec", self.namespace, *spaces, *enter, REPRO, *arguments],
             cwd=self.site.folder,
             env={**os.environ, "REPRO_HOME": str(self.site.folder), **self.site.variables},
             stdout=subprocess.PIPE,
@@ -54,11 +54,11 @@ class LoginNode:
             text=True,
         )
 
-    def repro(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `repro` with these arguments on this node until it ends."""
-        process = self.start(*words)
+        process = self.start(*arguments)
         stdout, stderr = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def _make_node(number: int, site: StandInSite, cluster: SlurmCluster) -> LoginNo
     run(["ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace])
     run(["ip", "address", "add", f"{network}.1/24", "dev", outside])
     run(["ip", "link", "set", outside, "up"])
-    for words in (("address", "add", f"{network}.2/24", "dev", inside), ("link", "set", inside, "up")):
-        run(["ip", "-netns", namespace, *words])
+    for arguments in (("address", "add", f"{network}.2/24", "dev", inside), ("link", "set", inside, "up")):
+        run(["ip", "-netns", namespace, *arguments])
     conf = site.folder / f"slurm-{number}.conf"
     conf.write_text(cluster.conf.read_text().replace("127.0.0.1", f"{network}.1"))
     return LoginNode(f"login{number}", namespace, conf, site, cluster)

@@ -99,11 +99,11 @@ def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mist
     (site.folder / "go").touch()
     wait_for_end_records(site, 6)
     wait_until_forgotten(forgetful)
-    taken: set[str] = set()
-    while ids[0].partition("_")[0] not in taken:  # until another user's job has the id of ours
-        assert len(taken) < 60
-        taken.add(forgetful.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"))
-        if len(taken) % 10 == 0:
+    job_ids: set[str] = set()
+    while ids[0].partition("_")[0] not in job_ids:  # until another user's job has the id of ours
+        assert len(job_ids) < 60
+        job_ids.add(forgetful.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"))
+        if len(job_ids) % 10 == 0:
             forgetful.run("scancel", "-u", "root")
     rows = site.status()
     assert {(row["state"], row["verdict"]) for row in rows} == {("COMPLETED", "verified")}, rows
@@ -210,10 +210,10 @@ def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forg
             (site.folder / "go").touch()
             wait_for_end_records(site, 1)
             forgetful.lose_state()
-            said = waiting.communicate(timeout=LIMIT_S)[1]
+            messages = waiting.communicate(timeout=LIMIT_S)[1]
         finally:
             waiting.kill()
-    assert waiting.returncode == 0, said
+    assert waiting.returncode == 0, messages
     (row,) = site.status()
     assert (row["state"], row["verdict"]) == ("COMPLETED", "verified")
 

@@ -119,19 +119,19 @@ def _trained(
     x = torch.randn(length, BATCH, width).requires_grad_()
     output, _ = layer(x)
     torch.autograd.backward(output, torch.randn(output.shape))
-    found = {
+    results = {
         "output": output.detach(),
         "input": x.grad,
         "weight": layer.weight.main_grad if fuses else layer.weight.grad,
     }
     if layer.bias.grad is not None:
-        found["bias"] = layer.bias.grad
-    return found
+        results["bias"] = layer.bias.grad
+    return results
 
 
-def _assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in found.items():
+def _assert_same(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert results.keys() == expected.keys()
+    for name, value in results.items():
         torch.testing.assert_close(value, expected[name], msg=partial("{}: {}".format, name))
 
 
@@ -149,7 +149,7 @@ RECOMPUTED = {
 def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
     from megatron.core.tensor_parallel.layers import RowParallelLinear
 
-    found = {}
+    results = {}
     for flags in RECOMPUTED:
         counted: dict[int, int] = {}
         plain = RowParallelLinear._forward_impl
@@ -162,7 +162,7 @@ def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
             chunk = _chunk(flags)
             torch.autograd.backward(_losses(chunk).sum())
         layers = chunk.decoder.layers
-        found[flags] = tuple(
+        results[flags] = tuple(
             sum(counted[id(linear)] - 1 for linear in linears)
             for linears in (
                 [layer.mlp.linear_fc2 for layer in layers],
@@ -170,20 +170,20 @@ def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
             )
         )
         assert all(layer.mlp.linear_fc2.computes for layer in layers), "a forward pass would have no result after it"
-    assert found == RECOMPUTED
+    assert results == RECOMPUTED
 
 
 def nobody_reads_the_product_that_is_left_out() -> None:
     from orchestrator.pretrain import layers
 
-    found = []
+    results = []
     for flags in ("", "--recompute-granularity full", "--recompute-granularity full --recompute-num-layers 2"):
         with _not_a_number(layers._NoProduct):
             chunk = _chunk(flags)
             torch.autograd.backward(_losses(chunk).sum())
-        found.append([parameter.grad for parameter in chunk.parameters()])
-    for gradients in found[1:]:
-        assert all(torch.equal(gradient, expected) for gradient, expected in zip(gradients, found[0], strict=True))
+        results.append([parameter.grad for parameter in chunk.parameters()])
+    for gradients in results[1:]:
+        assert all(torch.equal(gradient, expected) for gradient, expected in zip(gradients, results[0], strict=True))
 
 
 @contextmanager
@@ -262,16 +262,16 @@ def main(folder: str) -> None:
 
     arguments = _arguments("")
     start_model_parallel(Layout.of(arguments, place.world_size), arguments.seed)
-    found: dict[str, str | None] = {}
+    results: dict[str, str | None] = {}
     for check in CHECKS:
         torch.manual_seed(1)
         try:
             check()
         except Exception:
-            found[check.__name__] = traceback.format_exc()
+            results[check.__name__] = traceback.format_exc()
         else:
-            found[check.__name__] = None
-    (Path(folder) / f"{place.rank}.json").write_text(json.dumps(found))
+            results[check.__name__] = None
+    (Path(folder) / f"{place.rank}.json").write_text(json.dumps(results))
     stop_processes(device)
 
 

@@ -41,11 +41,11 @@ def _microbatches(flags: str, world_size: int, rank: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(parallel_state, "get_context_parallel_rank", lambda: context_rank)
     batches = Batches(arguments, layout, CPU)
     microbatches = batches.microbatches()
-    found = []
+    rows = []
     for _ in range(3):
         batches.draw()
-        found.append(list(itertools.islice(microbatches, layout.num_microbatches)))
-    return found
+        rows.append(list(itertools.islice(microbatches, layout.num_microbatches)))
+    return rows
 
 
 @pytest.mark.parametrize(

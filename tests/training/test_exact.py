@@ -153,8 +153,8 @@ def test_the_stages_of_a_sharded_job_have_the_parameters_of_the_model() -> None:
     embedding = 51200 * hidden // tensor  # on the first stage, and again on the last for the logits
     assert sum(rank.parameters for rank in plan.ranks) == layers * layer + 2 * embedding + 2048 * hidden + 2 * hidden
     for rank in plan.ranks:  # 16-bit weights, fp32 gradients, Adam: 18 bytes per parameter
-        held = rank.weights_and_gradients_bytes + rank.optimizer_bytes
-        assert held == pytest.approx(18 * rank.parameters, rel=1e-3)
+        used_bytes = rank.weights_and_gradients_bytes + rank.optimizer_bytes
+        assert used_bytes == pytest.approx(18 * rank.parameters, rel=1e-3)
 
 
 def test_optimizer_state_is_divided_by_the_data_parallel_ranks() -> None:

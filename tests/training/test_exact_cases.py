@@ -30,8 +30,8 @@ CASES = [
 
 
 def test_closed_form_and_real_model_agree_on_memory_of_figures() -> None:
-    found = plan_exactly(CASES)
-    for planned, exact in zip(CASES, found, strict=True):
+    plans = plan_exactly(CASES)
+    for planned, exact in zip(CASES, plans, strict=True):
         assert isinstance(exact, ExactCase), exact
         closed = memory_of(planned)
         assert closed.parameters == pytest.approx(exact.parameters, rel=1e-3), planned.name
@@ -50,9 +50,9 @@ def test_real_model_memory_equals_measured_h200_cases() -> None:
         for case, row in cases_that_ran("h200")
         if case.name.removeprefix("case=") in names
     ]
-    found = plan_exactly([case for case, _ in of_four + of_two])
+    plans = plan_exactly([case for case, _ in of_four + of_two])
     faults = []
-    for (case, measured_bytes), exact in zip(of_four + of_two, found, strict=True):
+    for (case, measured_bytes), exact in zip(of_four + of_two, plans, strict=True):
         assert isinstance(exact, ExactCase), exact
         faults.append(abs(exact.total_bytes / measured_bytes - 1))
         assert faults[-1] < (0.03 if case.training.offload else 0.01), case.name
@@ -63,9 +63,9 @@ def test_real_model_memory_equals_measured_h200_cases() -> None:
 def test_a_case_that_the_real_model_does_not_support_has_one_line() -> None:
     experts = replace(CASES[0], model=replace(CASES[0].model, experts=8, experts_per_token=2))
     broken = replace(CASES[0], model=replace(CASES[0].model, layers=33))
-    found = plan_exactly([experts, replace(CASES[0], device="cpu"), broken])
-    assert found[:2] == ["the exact planner builds no experts", "planned for GPUs only"]
-    assert isinstance(found[2], str) and "33 layers do not divide" in found[2] and "\n" not in found[2]
+    plans = plan_exactly([experts, replace(CASES[0], device="cpu"), broken])
+    assert plans[:2] == ["the exact planner builds no experts", "planned for GPUs only"]
+    assert isinstance(plans[2], str) and "33 layers do not divide" in plans[2] and "\n" not in plans[2]
 
 
 def test_a_program_of_2021_is_planned_with_its_own_memory_use() -> None:
@@ -77,10 +77,10 @@ def test_a_program_of_2021_is_planned_with_its_own_memory_use() -> None:
 
 
 def test_plan_exact_prints_the_real_models_bytes_beside_the_closed_form(tmp_path: Path) -> None:
-    words = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
+    command = ["plan", "figure-13", "--scale", "quad", "--cluster", "selene", "--where", "pp=4", "--exact", "--json"]
     environment = {**os.environ, "REPRO_HOME": str(tmp_path)}
     done = subprocess.run(
-        [str(REPRO), *words], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+        [str(REPRO), *command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     for row in json.loads(done.stdout)["cases"]:
         assert row["exact_gb"] == pytest.approx(row["memory_gb"], rel=0.05) and row["fit"] == "fits"

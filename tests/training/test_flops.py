@@ -44,8 +44,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     file.write_text(json.dumps(runs))
     (done,) = run_together([[str(Path(__file__).with_name("counting_flops.py")), str(file)]], [{}])
     assert done.exit_code == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return counts
 
 
 @pytest.mark.parametrize("model", MODELS)

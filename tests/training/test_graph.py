@@ -126,9 +126,9 @@ def test_first_call_runs_second_records_and_later_calls_replay(gpu: Gpu) -> None
     seen = []
     for batch in range(1, 5):
         data.copy_(torch.tensor([batch, 10.0 * batch]))
-        found = iteration()
-        seen.append([loss.item() for loss in found])
-        assert found is calls[min(batch, 2) - 1]
+        result = iteration()
+        seen.append([loss.item() for loss in result])
+        assert result is calls[min(batch, 2) - 1]
         assert len(StandInGraph.made) == (batch > 1)
     assert seen == [[1, 10], [2, 20], [3, 30], [4, 40]], "the losses of each call's own data"
     assert len(calls) == 2

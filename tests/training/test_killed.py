@@ -64,8 +64,8 @@ def launcher_and_ranks(folder: Path) -> tuple[int, list[int]]:
     parents = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            words = (process / "cmdline").read_text().split("\0")
-            if words[0] == sys.executable and any(str(folder) in word for word in words):
+            argv = (process / "cmdline").read_text().split("\0")
+            if argv[0] == sys.executable and any(str(folder) in word for word in argv):
                 parents[int(process.name)] = int((process / "stat").read_text().rpartition(") ")[2].split()[1])
     launchers = [process for process, parent in parents.items() if parent not in parents]
     ranks = [process for process, parent in parents.items() if parent in parents]

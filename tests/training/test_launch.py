@@ -31,8 +31,8 @@ def test_report_names_the_first_failed_rank_and_the_log_has_its_error() -> None:
     assert "[rank1]: FileExistsError" in finished.stderr
     _, _, root = finished.stderr.partition("Root Cause (first observed failure):")
     assert "rank      : 1 (local_rank: 1)" in root and "exitcode  : 1" in root
-    found = cause(finished.stderr.encode())
-    assert found is not None and (found.kind, found.rank) == ("error", 1)
+    failure = cause(finished.stderr.encode())
+    assert failure is not None and (failure.kind, failure.rank) == ("error", 1)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def test_a_rank_ended_by_a_signal_is_the_root_cause_and_no_rank_remains(
         os.kill(run.ranks[1], number)
         stderr = run.wait()
         assert run.launcher.returncode == 1 and run.are_gone()
-    found = cause(stderr.encode())
-    assert found is not None and (found.kind, found.rank) == (kind, 1)
+    failure = cause(stderr.encode())
+    assert failure is not None and (failure.kind, failure.rank) == (kind, 1)
     assert f"Signal {int(number)} ({number.name}) received by PID {run.ranks[1]}" in stderr
 
 

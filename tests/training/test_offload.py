@@ -103,9 +103,9 @@ def test_gpu_memory_decreases_by_the_share_of_all_passes_except_the_last(ratio: 
         gc.collect()  # block and offload refer to each other, so earlier ones are freed only now
         before = torch.cuda.memory_allocated()
         outputs = [block(torch.randn(2**16, WIDTH, device="cuda")) for _ in range(4)]
-        taken = torch.cuda.memory_allocated() - before
+        allocated_bytes = torch.cuda.memory_allocated() - before
         assert len(outputs) == 4 and offload.offloaded_bytes == share * offload.kept_bytes
-        return taken
+        return allocated_bytes
 
     allocated(0.0)  # the first product allocates cuBLAS's workspace
     saved = allocated(0.0) - allocated(ratio)

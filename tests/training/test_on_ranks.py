@@ -11,7 +11,7 @@ from tests.training.on_ranks import CHECKS
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str | None]]]:
+def errors_by_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str | None]]]:
     """Return the errors of each rank, by number of ranks."""
     folders = {ranks: tmp_path_factory.mktemp("ranks") for ranks in (1, 2)}
     commands = [
@@ -28,6 +28,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
-def test_check_on_each_rank(name: str, ranks: int, found: dict[int, list[dict[str, str | None]]]) -> None:
-    for rank, errors in enumerate(found[ranks]):
+def test_check_on_each_rank(name: str, ranks: int, errors_by_rank: dict[int, list[dict[str, str | None]]]) -> None:
+    for rank, errors in enumerate(errors_by_rank[ranks]):
         assert errors[name] is None, f"rank {rank}: {errors[name]}"

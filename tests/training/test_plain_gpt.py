@@ -34,21 +34,21 @@ def test_plain_pytorch_has_the_losses_and_gradients_of_pretrain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = tmp_path / "record.jsonl"
-    words = ["--micro-batch-size", "2", "--train-iters", "10", "--record", str(record)]
-    done = run_alone(*SMALL_MODEL, *words)
+    options = ["--micro-batch-size", "2", "--train-iters", "10", "--record", str(record)]
+    done = run_alone(*SMALL_MODEL, *options)
     assert done.exit_code == 0, done.stderr
     steps = read_record(record)
     for recompute in (False, True):
         train(replace(SIZES, recompute=recompute), torch.device("cpu"))
         plain = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        assert [one["loss"] for one in plain] == pytest.approx([step.loss for step in steps], rel=1e-5)
-        assert [one["grad_norm"] for one in plain] == pytest.approx([step.grad_norm for step in steps], rel=1e-5)
+        assert [row["loss"] for row in plain] == pytest.approx([step.loss for step in steps], rel=1e-5)
+        assert [row["grad_norm"] for row in plain] == pytest.approx([step.grad_norm for step in steps], rel=1e-5)
     assert steps[-1].loss < steps[0].loss - 0.01  # the loss falls: steps without effect would agree, too
 
 
 def test_megatron_lm_reads_pretrains_sequences_from_the_token_files(tmp_path: Path) -> None:
     write_token_files(tmp_path / "tokens", SIZES, documents=20)
-    found = IndexedDataset(str(tmp_path / "tokens"))
-    assert len(found) == 20 and found.document_indices.tolist() == list(range(21))
+    dataset = IndexedDataset(str(tmp_path / "tokens"))
+    assert len(dataset) == 20 and dataset.document_indices.tolist() == list(range(21))
     expected = torch.cat([sequences(SIZES, iteration) for iteration in range(3)])[:20, :-1]
-    assert [found[i].tolist() for i in range(20)] == expected.tolist()
+    assert [dataset[i].tolist() for i in range(20)] == expected.tolist()

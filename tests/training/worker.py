@@ -52,11 +52,11 @@ def _groups_made_once(made: dict[Any, Any]) -> Iterator[None]:
     """
     from megatron.core import parallel_state
 
-    create, taken = parallel_state.create_group, Counter[Any]()
+    create, uses = parallel_state.create_group, Counter[Any]()
 
     def take(ranks: Any = None, *args: Any, **options: Any) -> Any:
-        taken[tuple(ranks)] += 1
-        key = tuple(ranks), taken[tuple(ranks)]
+        uses[tuple(ranks)] += 1
+        key = tuple(ranks), uses[tuple(ranks)]
         if key not in made:
             made[key] = create(ranks, *args, **options)
         return made[key]
