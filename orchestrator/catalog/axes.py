@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 def axis_hint(name: str) -> str:
     """Return the hint for a name that is not an axis."""
-    return did_you_mean(name, AXES) or f"known: {', '.join(AXES)}"
+    return did_you_mean(name, AXES) or f"there are: {', '.join(AXES)}"
 
 
 def _axis(name: str) -> str:
@@ -97,12 +97,12 @@ def _in_order(values: dict[str, T]) -> dict[str, T]:
 
 def _matrix(values: dict[str, list[Value]]) -> dict[str, list[Value]]:
     if not values:
-        raise ValueError("names no axis")
+        raise ValueError("must have an axis")
     for name, listed in values.items():
         if not listed:
             raise ValueError(f"{name} has no values")
         if len(set(listed)) != len(listed):
-            raise ValueError(f"{name} names a value twice")
+            raise ValueError(f"{name} has a value twice")
     return values
 
 

@@ -32,9 +32,9 @@ class Expectation:
 class Case:
     """One point of an experiment, at one scale.
 
-    `point` has its value on every axis that names it, `settings` on every axis there is. `arguments` are given to the
-    program beside those that follow from model, layout and training. `published` are the source's numbers for it.
-    `instead_of` is the experiment's own workload where `--workload` replaces it.
+    `point` has the values on the axes that name the case, `settings` the values on all axes. `arguments` are further
+    arguments of the program, besides those from model, layout and training. `published` are the numbers of the source.
+    `instead_of` is the workload of the experiment, if `--workload` replaced it.
     """
 
     experiment: str
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name as `--where` takes it: `pp=8,tp=8,gbs=32`."""
+        """Name in the syntax of `--where`: `pp=8,tp=8,gbs=32`."""
         return ",".join(f"{axis}={shown_value(value)}" for axis, value in self.point)
 
     @property
@@ -64,13 +64,13 @@ class Case:
         """Name for files: `pp8-tp8-gbs32`, or the name of the row."""
         text = "-".join(f"{'' if axis == 'case' else axis}{shown_value(value)}" for axis, value in self.point)
         safe = "".join(character if character.isalnum() or character in "-._" else "_" for character in text)
-        own = not safe[:1].isalnum() or safe.startswith(_NOT_CASES)
+        needs_prefix = not safe[:1].isalnum() or safe.startswith(_NOT_CASES)
         short = safe.encode()[:_LONGEST_SLUG].decode(errors="ignore")
-        if safe == text and not own and short == safe:
+        if safe == text == short and not needs_prefix:
             return safe
         # The shortened name may equal another one or be unsafe: a digest of the full name makes it unique.
         digest = hashlib.sha256(self.name.encode(errors="surrogatepass")).hexdigest()[:6]
-        return f"{'case-' if own else ''}{short}-{digest}"
+        return f"{'case-' if needs_prefix else ''}{short}-{digest}"
 
     def value(self, axis: str) -> Value:
         """Return the value on an axis; KeyError if the case has none."""
@@ -96,34 +96,35 @@ def parse_where(text: str | None) -> dict[str, Value]:
     """Parse `pp=8,recompute=full` to {"pp": 8, "recompute": "full"}."""
     wanted: dict[str, Value] = {}
     for part in filter(None, (text or "").split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in AXES:
-            raise ReproError(Problem(f"--where {part.strip()}: no such axis", hint=axis_hint(name)))
-        if not equals or not value:
-            raise ReproError(Problem(f"--where {part.strip()}: must be axis=value", hint="for example pp=8,gbs=32"))
+        option = f"--where {part.strip()}"
+        axis, equals, typed = (piece.strip() for piece in part.partition("="))
+        if axis not in AXES:
+            raise ReproError(Problem(f"{option}: no such axis", hint=axis_hint(axis)))
         try:
-            wanted_value = read_value(name, value)
+            if not equals or not typed:
+                raise ValueError("must be axis=value")
+            value = read_value(axis, typed)
         except ValueError as error:
-            raise ReproError(Problem(f"--where {part.strip()}: {error}", hint="for example pp=8,gbs=32")) from None
-        if wanted.get(name, wanted_value) != wanted_value:
-            raise ReproError(Problem(f"--where {part.strip()}: {name} is given twice", hint="one value for each axis"))
-        wanted[name] = wanted_value
+            raise ReproError(Problem(f"{option}: {error}", hint="for example pp=8,gbs=32")) from None
+        if wanted.setdefault(axis, value) != value:
+            raise ReproError(Problem(f"{option}: {axis} is given twice", hint="one value for each axis"))
     return wanted
 
 
 def select(cases: list[Case], wanted: Mapping[str, Value]) -> list[Case]:
     """Return the cases with these values; ReproError names the existing values if there is no such case."""
-    chosen = [case for case in cases if wanted.items() <= case.settings.items()]
-    if chosen:
-        return chosen
-    asked = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
-    there = "; ".join(f"{axis}: {_values(cases, axis)}" for axis in wanted)
-    raise ReproError(Problem(f"--where {asked}: no such case", hint=f"there are {there}"))
+    selected = [case for case in cases if wanted.items() <= case.settings.items()]
+    if selected:
+        return selected
+    option = ",".join(f"{axis}={shown_value(value)}" for axis, value in wanted.items())
+    values = "; ".join(f"{axis}: {_values(cases, axis)}" for axis in wanted)
+    raise ReproError(Problem(f"--where {option}: no such case", hint=f"there are {values}"))
 
 
 def _values(cases: list[Case], axis: str) -> str:
-    there = dict.fromkeys(case.settings[axis] for case in cases if axis in case.settings)
-    texts = [shown_value(value) for value in sorted(there, key=lambda value: (isinstance(value, str), value))]
+    """Return the values of the cases on an axis, for a hint."""
+    values = {case.settings[axis] for case in cases if axis in case.settings}
+    texts = [shown_value(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
     more = f", ... ({len(texts)} in all)" if len(texts) > _MOST_SHOWN else ""
     return (", ".join(texts[:_MOST_SHOWN]) or "none") + more
 
@@ -134,19 +135,19 @@ def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
     The expected outcome belongs to the original workload and is dropped; published numbers stay for comparison.
     `cases` are all cases of an experiment at a scale. ReproError if they compare workloads: two cases would be one job.
     """
-    own = list(dict.fromkeys(case.workload for case in cases))
-    if own == [workload]:
+    programs = list(dict.fromkeys(case.workload for case in cases))
+    if programs == [workload]:
         return list(cases)
-    if len(own) > 1 or any(axis == "workload" for case in cases for axis, _ in case.point):
+    if len(programs) > 1 or any(axis == "workload" for case in cases for axis, _ in case.point):
         figure = f"{short_name(cases[0].experiment)} at scale {cases[0].scale}"
-        what = f"--workload {workload}: {figure} compares programs ({', '.join(own)}), which would become one"
+        what = f"--workload {workload}: {figure} compares programs ({', '.join(programs)}), which would become one"
         raise ReproError(Problem(what, hint="leave --workload out"))
     return [
         replace(
             case,
             workload=workload,
             expected=None,
-            instead_of=case.instead_of or own[0],
+            instead_of=case.instead_of or programs[0],
             settings=case.settings | {"workload": workload},
         )
         for case in cases
@@ -155,11 +156,11 @@ def with_workload(cases: Sequence[Case], workload: str) -> list[Case]:
 
 def replacement_notes(cases: Sequence[Case]) -> list[str]:
     """Return what a user should know before another workload than the experiment's own runs the cases."""
-    own, workload = cases[0].instead_of, cases[0].workload
-    if own is None:
+    original, workload = cases[0].instead_of, cases[0].workload
+    if original is None:
         return []
-    notes = [f"{short_name(cases[0].experiment)} with {workload} instead of {own}"]
+    notes = [f"{short_name(cases[0].experiment)} with {workload} instead of {original}"]
     passed = dict.fromkeys(" ".join(case.arguments) for case in cases if case.arguments)
     if passed:
-        notes.append(f"written for {own} and passed to {workload} as they are: {'; '.join(passed)}")
+        notes.append(f"arguments for {original}, passed to {workload} unchanged: {'; '.join(passed)}")
     return notes

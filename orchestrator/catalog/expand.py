@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
 
 
 class _NamelessRowError(Exception):
-    """A row lacks the value on an axis that names it."""
+    """Row without a value on an axis that names it."""
 
     def __init__(self, axis: str) -> None:
         super().__init__(axis)
@@ -193,22 +194,17 @@ def _given(fields: ModelFields | TrainingFields) -> dict[str, Value]:
     return {name: value for name, value in values.items() if name in AXES}
 
 
-def _derived(rules: Mapping[str, str], known: Mapping[str, Value]) -> dict[str, Value]:
+def _derived(rules: Mapping[str, str], settings: Mapping[str, Value]) -> dict[str, Value]:
     """Return the settings that the rules derive. A rule may use the result of another rule."""
     derived: dict[str, Value] = {}
     waiting = dict(rules)
     while waiting:
-        ready = [axis for axis, text in waiting.items() if not _names_in(text) & (waiting.keys() - {axis})]
+        ready = [axis for axis, text in waiting.items() if not {*re.findall(r"\w+", text)} & (waiting.keys() - {axis})]
         if not ready:
             raise RuleError(f"the rules of {' and '.join(waiting)} depend on each other")
         for axis in ready:
-            derived[axis] = evaluate(waiting.pop(axis), {**known, **derived})
+            derived[axis] = evaluate(waiting.pop(axis), {**settings, **derived})
     return derived
-
-
-def _names_in(text: str) -> set[str]:
-    words = "".join(character if character.isalnum() or character == "_" else " " for character in text)
-    return set(words.split())
 
 
 def _model(entry: Entry, fields: ScaleFields, settings: Mapping[str, Any]) -> ModelShape:
@@ -308,7 +304,7 @@ def _value(node: ast.expr, text: str, names: Mapping[str, Value]) -> int:
         return node.value
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise RuleError(f"rule `{text}`: unknown name {node.id} (known: {', '.join(names)})")
+            raise RuleError(f"rule `{text}`: unknown name {node.id} (there are: {', '.join(names)})")
         value = names[node.id]
         if type(value) is not int:
             raise RuleError(f"rule `{text}`: {node.id} is {value}, not a whole number")

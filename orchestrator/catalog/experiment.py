@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,7 +18,7 @@ LossScale = Annotated[int, Field(strict=True, ge=1, le=2**64)]
 
 
 class ModelFields(ModelAxes):
-    """The shape of a model, or the part of it that all cases share; matrix, rows or rules give the rest."""
+    """Shape of a model, or the part of it that all cases share. Matrix, rows or rules contain the rest."""
 
     family: Family | None = None
 
@@ -73,7 +73,7 @@ class ScaleFields(Strict):
     time_limit: TimeLimit | None = None
 
     @model_validator(mode="after")
-    def _one_source_of_cases(self) -> ScaleFields:
+    def _has_one_source_of_cases(self) -> ScaleFields:
         if self.matrix is not None and self.cases is not None:
             raise ValueError("both matrix and cases: keep one of them")
         return self
@@ -89,7 +89,7 @@ class XAxis(Strict):
 
     @field_validator("under")
     @classmethod
-    def _known(cls, names: list[str]) -> list[str]:
+    def _are_axes(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in AXES:
                 raise ValueError(f"{name}: no such axis; {axis_hint(name)}")
@@ -185,7 +185,7 @@ class Experiment(ScaleFields):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_scale_named_paper(cls, value: Any) -> Any:
+    def _no_scale_named_paper(cls, value: object) -> object:
         if isinstance(value, dict) and isinstance(value.get("scales"), dict) and PAPER in value["scales"]:
             raise ValueError("the scale `paper` is the top level of the file; remove its block")
         return value
@@ -214,7 +214,7 @@ class CodeFields(Strict):
 class Paper(Strict):
     """Contents of experiments/FOLDER/paper.yaml, shared by all experiments of a paper.
 
-    `machine` is the paper's own machine: the target of a plan without a cluster.
+    `machine` is the machine of the paper: the target of a plan without a cluster.
     """
 
     title: Text

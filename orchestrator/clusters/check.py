@@ -147,7 +147,7 @@ class _PartitionChecks(SiteChecks):
 
     @cached_property
     def _job_nodes(self) -> list[NodeKind]:
-        """The nodes of the partition that have the GPUs and the feature that jobs request."""
+        """Nodes of the partition that have the GPUs and the feature that jobs request."""
         kinds = self.job_partition.kinds if self.job_partition else ()
         feature = self.slurm.constraint
         if any(feature in kind.features for kind in kinds):
@@ -285,7 +285,7 @@ class _AccountingChecks(SiteChecks):
 
     @cached_property
     def _associations(self) -> list[Association]:
-        """The associations of the account. Slurm uses the one for the partition first."""
+        """Associations of the account. Slurm uses the one for the partition first."""
         wanted, partition = self.slurm.account_name, self.job_partition.name if self.job_partition else None
         links = [
             link

@@ -199,17 +199,17 @@ class Image:
 
     @property
     def for_enroot(self) -> str:
-        """The image in the syntax of pyxis and enroot, HOST#NAME, which all their versions read."""
+        """Image in the syntax of pyxis and enroot, HOST#NAME, which all their versions read."""
         return self.path or (f"{self.host}#{self.name}" if self.host else self.name)
 
     @property
     def for_docker(self) -> str:
-        """The image in the syntax of Docker, Podman, Shifter and Apptainer, HOST/NAME."""
+        """Image in the syntax of Docker, Podman, Shifter and Apptainer, HOST/NAME."""
         return self.path or (f"{self.host}/{self.name}" if self.host else self.name)
 
     @property
     def file_stem(self) -> str:
-        """The file name of an imported image without its extension: `nvidia+pytorch+20.12-py3`."""
+        """File name of an imported image without its extension: `nvidia+pytorch+20.12-py3`."""
         return re.sub(r"[^A-Za-z0-9._-]+", "+", self.name).strip("+")
 
 

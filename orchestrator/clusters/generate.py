@@ -42,33 +42,29 @@ def profile_text(site: Site, name: str, partition: str | None, schema: str) -> s
     `choose` selects the partition and the kind of nodes, and raises ReproError. `schema` is the path of the JSON
     schema, for editors.
     """
-    choice = choose(_with_like_nodes_together(site), partition)
+    choice = choose(_with_merged_nodes(site), partition)
     parts = (_head(choice, name, schema), _hardware(choice), _site(choice), _slurm(choice), _container(choice))
     texts = ["\n".join(part) for part in parts]
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
-def _with_like_nodes_together(site: Site) -> Site:
+def _with_merged_nodes(site: Site) -> Site:
     """Return the site with nodes of equal hardware merged. Features can also be the names of racks or owners."""
-    return replace(site, partitions=tuple(replace(one, kinds=_together(one.kinds)) for one in site.partitions))
+    return replace(site, partitions=tuple(replace(part, kinds=_merged(part.kinds)) for part in site.partitions))
 
 
-def _together(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
+def _merged(kinds: tuple[NodeKind, ...]) -> tuple[NodeKind, ...]:
     groups: dict[object, list[NodeKind]] = {}
     for kind in kinds:
-        # Without a GRES type, features name the GPUs. If no feature is a known GPU, any feature may be the name of one.
-        named = _gpu_facts(kind) or (kind.features if kind.gpu and not kind.gpu.kind else None)
-        key = (kind.cpus, kind.memory_mb, kind.gres, kind.architecture, named)
+        # Without a GRES type, features name the GPUs. If no feature is a known GPU, any feature may name the GPU.
+        gpu = _gpu_facts(kind) or (kind.features if kind.gpu and not kind.gpu.kind else None)
+        key = (kind.cpus, kind.memory_mb, kind.gres, kind.architecture, gpu)
         groups.setdefault(key, []).append(kind)
-    merged = [
-        replace(
-            group[0],
-            count=sum(one.count for one in group),
-            features=group[0].features.intersection(*(one.features for one in group)),
-        )
-        for group in groups.values()
-    ]
-    return tuple(sorted(merged, key=lambda one: -one.count))
+    merged = []
+    for group in groups.values():
+        features = group[0].features.intersection(*(kind.features for kind in group))
+        merged.append(replace(group[0], count=sum(kind.count for kind in group), features=features))
+    return tuple(sorted(merged, key=lambda kind: -kind.count))
 
 
 def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
@@ -88,9 +84,9 @@ def _head(choice: Choice, name: str, schema: str) -> Iterator[str]:
 
 def _hardware(choice: Choice) -> Iterator[str]:
     yield "hardware:"
-    there = choice.kind.count or choice.partition.nodes
-    source = f"{_NODES}: {there} of this kind" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={there}"
-    yield from _line("nodes", str(there), source)
+    nodes = choice.kind.count or choice.partition.nodes
+    source = f"{_NODES}: {nodes} of this kind" if choice.kind.count else f"{_PARTITIONS}: TotalNodes={nodes}"
+    yield from _line("nodes", str(nodes), source)
     yield from _gpus(choice.kind)
     yield "  # nvlink_gb_s: <GB/s of one GPU in one direction inside a node, from its data sheet>"
     yield "  # network_gb_s: <GB/s of one GPU in one direction between nodes>"
@@ -120,12 +116,12 @@ def _gpus(kind: NodeKind) -> Iterator[str]:
 
 def _site(choice: Choice) -> Iterator[str]:
     kind = choice.kind
-    machine = kind.architecture if kind.architecture in get_args(Architecture) else None
-    if not kind.cpus and not machine:
+    architecture = kind.architecture if kind.architecture in get_args(Architecture) else None
+    if not kind.cpus and not architecture:
         return
     yield "site:"
-    if machine:
-        yield from _line("architecture", machine, f"{_NODES}: Arch")
+    if architecture:
+        yield from _line("architecture", architecture, f"{_NODES}: Arch")
     if kind.cpus:
         yield from _line("cpus_per_node", str(kind.cpus), f"{_NODES}: CPUTot")
     yield "  # offline_nodes: true if compute nodes cannot reach a registry"
@@ -155,10 +151,10 @@ def _slurm(choice: Choice) -> Iterator[str]:
 
 
 def _account(choice: Choice) -> Iterator[str]:
-    site, own = choice.site, choice.association
-    if own is not None:
-        facts = f"your {'default ' if own.is_default else ''}account{_also(choice.accounts, own.account)}"
-        yield from _line("account", _yaml(own.account), f"{_ACCOUNTS}: {facts}")
+    site, link = choice.site, choice.association
+    if link is not None:
+        facts = f"your {'default ' if link.is_default else ''}account{_also(choice.accounts, link.account)}"
+        yield from _line("account", _yaml(link.account), f"{_ACCOUNTS}: {facts}")
     elif choice.accounts:
         yield from _line("account", "<one of your Slurm accounts>", f"{_ACCOUNTS}: {', '.join(choice.accounts)}")
     elif site.associations or (site.associations is not None and site.enforces_accounts):
@@ -191,9 +187,9 @@ def _constraint(choice: Choice) -> Iterator[str]:
     """Yield the feature that keeps jobs off nodes of other kinds which could run them."""
     if not choice.rivals:
         return
-    own = sorted(choice.kind.features.difference(*(one.features for one in choice.rivals)))
-    if own:
-        yield from _line("constraint", _yaml(own[0]), f"{_NODES}: other nodes of the partition lack this feature")
+    features = sorted(choice.kind.features.difference(*(rival.features for rival in choice.rivals)))
+    if features:
+        yield from _line("constraint", _yaml(features[0]), f"{_NODES}: other nodes of the partition lack this feature")
     else:
         yield from _remark(f"constraint: {_NODES} lists different nodes for such jobs, and no feature separates them")
 
@@ -250,9 +246,9 @@ def _container(choice: Choice) -> Iterator[str]:
     yield from _line("runtime", "pyxis", "srun --help: --container-image")
     newest = f", older than {too_new}" if too_new else ""
     yield from _line("version", _quoted(oldest), f"srun --help: the options of {oldest} or newer{newest}")
-    machine = choice.kind.architecture
-    made_for = f", made for {machine} ({_NODES})" if machine else ""
-    yield from _remark(f"For each image name of an experiment, the file at this site{made_for}, such as")
+    architecture = choice.kind.architecture
+    built_for = f", built for {architecture} ({_NODES})" if architecture else ""
+    yield from _remark(f"For each image name of an experiment, the file at this site{built_for}, such as")
     yield "  #   nvidia/pytorch:20.12-py3: /path/of/pytorch-20.12.sqsh"
     yield "  images:"
     yield "    pretrain: <an image with torch and megatron-core, a .sqsh file or HOST/NAME:TAG>"
@@ -274,24 +270,25 @@ def _gpu_facts(kind: NodeKind) -> _GpuFacts | None:
     # A MIG slice is not a whole GPU. The peaks in GPUS are those of the SXM form.
     if any(_SLICE.search(text.lower()) for text in texts):
         return None
-    named = [(text, name) for text in texts if (name := _known_gpu(text))]
-    if len({name for _, name in named}) != 1:
+    names = {text: name for text in texts if (name := _gpu_name(text))}
+    if len(set(names.values())) != 1:
         return None
-    text, name = named[0]
-    if any(_OTHER_FORM.search(_words(text)) for text in texts) and not _OTHER_FORM.search(_words(name)):
+    text, name = next(iter(names.items()))
+    if any(_OTHER_FORM.search(_normalized(text)) for text in texts) and not _OTHER_FORM.search(_normalized(name)):
         return None
     # The size in the name of a GH200 is the memory of its CPU.
-    sizes = {int(size) for text, _ in named for size in _MEMORY.findall(_words(text)) if name != "GH200"}
+    sizes = {int(size) for text in names for size in _MEMORY.findall(_normalized(text)) if name != "GH200"}
     memory_gb = sizes.pop() if len(sizes) == 1 else _ONE_MEMORY.get(name)
     return _GpuFacts(name, memory_gb, f"Gres={kind.gpu}" if kind.gpu.kind else f"feature {text}")
 
 
-def _known_gpu(text: str) -> str | None:
-    return next((name for name in _GPU_NAMES if re.search(rf"\b{_words(name)}\b", _words(text))), None)
+def _gpu_name(text: str) -> str | None:
+    """Return the GPU in `GPUS` that a GRES type or a feature names."""
+    return next((name for name in _GPU_NAMES if re.search(rf"\b{_normalized(name)}\b", _normalized(text))), None)
 
 
-def _words(text: str) -> str:
-    """Return the words of a name: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
+def _normalized(text: str) -> str:
+    """Return a name with spaces as separators: `nvidia a100 sxm4 80gb` for `nvidia_a100-sxm4-80gb`."""
     return re.sub(r"[^a-z0-9]+", " ", text.lower())
 
 
@@ -309,9 +306,9 @@ def _limits(qos: Qos) -> str:
         "running jobs": qos.max_jobs,
         "jobs in the queue": qos.max_submit_jobs,
     }
-    found = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
-    found += [f"up to {format_time_limit(qos.max_wall_s)}"] if qos.max_wall_s else []
-    return ", ".join(found) or "no limits"
+    texts = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
+    texts += [f"up to {format_time_limit(qos.max_wall_s)}"] if qos.max_wall_s else []
+    return ", ".join(texts) or "no limits"
 
 
 def _also(names: Iterable[str], but: str) -> str:

@@ -1,4 +1,4 @@
-"""Hardware of this machine: its GPUs and their memory from nvidia-smi, or its CPU cores. Does not import torch."""
+"""Hardware of this machine: GPUs and their memory from nvidia-smi, or CPU cores. Does not import torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Machine:
 
     @property
     def processes(self) -> int:
-        """The number of processes that may run on the CPU cores: at least four, even if they are slow."""
+        """Number of processes that may run on the CPU cores: at least four, even if they are slow."""
         return max(4, self.cpus)
 
     def hardware(self) -> Hardware:
@@ -73,32 +73,32 @@ def this_machine() -> Machine:
     cpus = len(os.sched_getaffinity(0))
     if shutil.which("nvidia-smi") is None:
         return Machine(cpus)
-    text, trouble = _ask("--query-gpu=index,uuid,name,memory.total")
-    if trouble is not None:
-        return Machine(cpus, lack=trouble)
+    text, error = _query("--query-gpu=index,uuid,name,memory.total")
+    if error is not None:
+        return Machine(cpus, lack=error)
     return parse_nvidia_smi(text, cpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def parse_nvidia_smi(text: str, cpus: int, visible: str | None = None) -> Machine:
     """Parse `index, uuid, name, memory in MiB` rows of GPUs. `visible` is the value of CUDA_VISIBLE_DEVICES."""
-    there = re.findall(r"^ *([0-9]+), *([^,\s]+), *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
-    rows = _visible(there, visible)
+    gpus = re.findall(r"^ *([0-9]+), *([^,\s]+), *([^,\r\n]*[^,\s]), *([0-9]{1,9}) *\r?$", text, re.MULTILINE)
+    rows = _visible(gpus, visible)
     machine = Machine(cpus)
     if rows:
         smallest = min(int(memory) * 2**20 // 10**9 for *_, memory in rows)
         machine = Machine(cpus, gpus=len(rows), gpu=rows[0][2], gpu_memory_gb=max(1, smallest))
-    if len(rows) < len(there):
-        lack = f"CUDA_VISIBLE_DEVICES={visible} hides {len(there) - len(rows)} of {len(there)}"
+    if len(rows) < len(gpus):
+        lack = f"CUDA_VISIBLE_DEVICES={visible} hides {len(gpus) - len(rows)} of {len(gpus)}"
         return replace(machine, lack=lack)
     return machine
 
 
 def gpu_memory() -> list[GpuMemory]:
     """Return the memory in use on each visible GPU, in the order of CUDA_VISIBLE_DEVICES; [] if nvidia-smi fails."""
-    gpus, trouble = _ask("--query-gpu=index,uuid,memory.used,memory.total")
-    if trouble is not None:
+    gpus, error = _query("--query-gpu=index,uuid,memory.used,memory.total")
+    if error is not None:
         return []
-    processes, _ = _ask("--query-compute-apps=gpu_uuid,pid,used_memory,process_name")
+    processes, _ = _query("--query-compute-apps=gpu_uuid,pid,used_memory,process_name")
     return parse_gpu_memory(gpus, processes, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -111,8 +111,8 @@ def parse_gpu_memory(gpus: str, processes: str, visible: str | None = None) -> l
     for uuid, pid, used, name in re.findall(
         r"^ *([^,\s]+), *([0-9]{1,9}), *([^,\r\n]*), *([^\r\n]*?) *\r?$", processes, re.MULTILINE
     ):
-        known = int(used) if re.fullmatch(r"[0-9]{1,9}", used) else None
-        of_gpu.setdefault(uuid, []).append(GpuProcess(int(pid), known, name.rpartition("/")[2]))
+        used_mib = int(used) if re.fullmatch(r"[0-9]{1,9}", used) else None
+        of_gpu.setdefault(uuid, []).append(GpuProcess(int(pid), used_mib, name.rpartition("/")[2]))
     rows = re.findall(r"^ *([0-9]{1,9}), *([^,\s]+), *([0-9]{1,9}), *([0-9]{1,9}) *\r?$", gpus, re.MULTILINE)
     return [
         GpuMemory(int(index), int(used), int(total), tuple(of_gpu.get(uuid, ())))
@@ -124,14 +124,13 @@ def _visible(rows: Sequence[tuple[str, ...]], visible: str | None) -> list[tuple
     """Return the rows that CUDA_VISIBLE_DEVICES selects by index or uuid, in its order."""
     if visible is None:
         return list(rows)
-    words = [word.strip() for word in visible.split(",") if word.strip()]
-    found = [row for word in words for row in rows if word == row[0] or row[1].startswith(word)]
-    return list(dict.fromkeys(found))
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return list(dict.fromkeys(row for name in names for row in rows if name == row[0] or row[1].startswith(name)))
 
 
-def _ask(query: str) -> tuple[str, str | None]:
+def _query(fields: str) -> tuple[str, str | None]:
     """Return the output of nvidia-smi and None, or "" and the error in one line."""
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", fields, "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:

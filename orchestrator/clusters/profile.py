@@ -118,7 +118,7 @@ class SlurmFields(Strict):
 
     @property
     def account_name(self) -> str | None:
-        """The account with its project inserted."""
+        """Account with its project inserted."""
         return self.account.replace("{project}", self.project or "") if self.account else None
 
     def qos_for(self, nodes: int, gpus: int, time_limit: str) -> str | None:
@@ -229,7 +229,7 @@ class WorkloadSites(Strict):
 
     @property
     def pretrain_python(self) -> str | None:
-        """The Python of `pretrain` jobs; None if the profile does not contain it."""
+        """Python of `pretrain` jobs; None if the profile does not contain it."""
         site = self.site(PRETRAIN)
         return site.python if isinstance(site, PretrainSite) else None
 
@@ -302,7 +302,7 @@ class ClusterProfile(Strict):
 
     @property
     def time_limit(self) -> str | None:
-        """The time limit of jobs whose experiment has none."""
+        """Time limit of jobs whose experiment has none."""
         launcher = self.slurm or self.mpirun
         return launcher.time_limit if launcher else None
 

@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files of all layers, in their order."""
+        """Files of all layers, in their order."""
         return tuple(layer.file for layer in self.layers)
 
     @property
@@ -71,7 +71,7 @@ class Cluster:
 
     @property
     def file(self) -> Path:
-        """The file of the profile itself, without its base profiles and overlay."""
+        """File of the profile itself, without its base profiles and overlay."""
         return self.files[-2] if self.has_overlay else self.files[-1]
 
     def location(self, path: KeyPath) -> str:

@@ -73,5 +73,5 @@ def test_arguments_that_were_written_for_the_own_program_are_pointed_out() -> No
     entry = shipped("core-cp")
     assert replacement_notes(with_workload(expand(entry), "pretrain")) == [
         "core-cp with pretrain instead of megatron-core-0.14",
-        "written for megatron-core-0.14 and passed to pretrain as they are: --eval-interval 25",
+        "arguments for megatron-core-0.14, passed to pretrain unchanged: --eval-interval 25",
     ]

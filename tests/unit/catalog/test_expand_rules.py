@@ -29,7 +29,7 @@ def test_rules_are_ordinary_arithmetic(rule: str, value: int) -> None:
         ("gpus / 3 * 3", "64 does not divide by 3 (rule `gpus / 3 * 3`)"),
         ("pp - 4", "rule `pp - 4` gives 0"),
         ("pp - gpus", "rule `pp - gpus` gives -60"),
-        ("gpu / pp", "rule `gpu / pp`: unknown name gpu (known: gpus, pp, mbs)"),
+        ("gpu / pp", "rule `gpu / pp`: unknown name gpu (there are: gpus, pp, mbs)"),
         ("gpus /", "rule `gpus /` is not arithmetic"),
         ("", "rule `` is not arithmetic"),
         ("a = 1", "rule `a = 1` is not arithmetic"),

@@ -87,7 +87,7 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
             ["figure-1.yaml:8:20 matrix.scatter_gather.0: input should be a valid boolean, got 'no'"],
         ),
         (("pp: [1, 2, 4]", "pp: []"), ["figure-1.yaml:7:3 matrix: pp has no values"]),
-        (("pp: [1, 2, 4]", "pp: [1, 2, 1]"), ["figure-1.yaml:7:3 matrix: pp names a value twice"]),
+        (("pp: [1, 2, 4]", "pp: [1, 2, 1]"), ["figure-1.yaml:7:3 matrix: pp has a value twice"]),
         (
             ("pp: [1, 2, 4]", "pp: [0]"),
             ["figure-1.yaml:7:8 matrix.pp.0: input should be greater than or equal to 1, got 0"],
@@ -112,7 +112,7 @@ def test_a_ratio_that_nothing_could_fail_is_no_claim(tmp_path: Path) -> None:
 
 def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_path: Path) -> None:
     text = BASE.replace("  pp: [1, 2, 4]\n  gbs: [8, 16]\n", "  {}\n")
-    assert said(tmp_path, text) == ["figure-1.yaml:7:3 matrix: names no axis"]
+    assert said(tmp_path, text) == ["figure-1.yaml:7:3 matrix: must have an axis"]
 
 
 def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:

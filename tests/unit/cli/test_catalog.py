@@ -136,7 +136,7 @@ NO_FACTS = "about: x\nscheduler: slurm\nhardware: {nodes: 8, gpus_per_node: 8}\n
         ("show figure-13 --scale qad", 'qad: no such scale. Did you mean "quad"?'),
         ("show figure-13 --where pp=3", "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),
         ("plan sc21 --where pp=3", "--where pp=3: no such case. Hint: there are pp: "),
-        ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: known: case, model, "),
+        ("plan figure-13 --where fish=3", "--where fish=3: no such axis. Hint: there are: case, model, "),
         ("plan figure-13 --where gbs=08x", "--where gbs=08x: input should be a valid integer"),
         ("plan table-2", "table-2 is reference only: "),
         (
