@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from orchestrator.launch.images import import_images as import_images
     from orchestrator.launch.images import import_progress as import_progress
     from orchestrator.launch.images import wanted_images as wanted_images
-    from orchestrator.ledger.database import Ledger as Ledger
+    from orchestrator.ledger.database import Ledger
     from orchestrator.ledger.readonly_sql import Answer as Answer
     from orchestrator.ledger.readonly_sql import Relation as Relation
     from orchestrator.ledger.reports import PastAttempt as PastAttempt
@@ -307,7 +307,6 @@ _NAMES = {
     "files": "require_place",
     "launch.cluster_check": "ClusterCheck check_cluster new_cluster",
     "launch.images": "Import import_images import_progress wanted_images",
-    "ledger.database": "Ledger",
     "ledger.readonly_sql": "Answer Relation",
     "ledger.reports": "PastAttempt",
     "ledger.rows": "JobRow",

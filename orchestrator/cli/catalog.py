@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,7 +44,7 @@ Exact = Annotated[
 SolveAlpha = Annotated[
     bool, typer.Option("--solve-alpha", help="Add the smallest offload share (ATC'24's alpha) that fits.")
 ]
-OutputFolder = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write the scripts into this folder.")]  # noqa: UP045
+OutputFolder = Annotated[Path | None, typer.Option("--output", "-o", help="Write the scripts into this folder.")]
 Explain = Annotated[bool, typer.Option("--explain", help="Show the origin of each line of the first script.")]
 
 app = typer.Typer(rich_markup_mode=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,16 +19,16 @@ from orchestrator.text import counted
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Words = Annotated[
-    Optional[list[str]],  # noqa: UP045  typer evaluates it, on Python 3.10 too
+Arguments = Annotated[
+    list[str] | None,
     typer.Argument(
         metavar="[EXPERIMENT] [A B]",
-        help="Default: the latest experiment. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
+        help="Default: the one submitted last. A and B are each a cluster, a date (2026-11-20), a commit or a run.",
         autocompletion=completion.experiments,
     ),
 ]
 _EFFICIENCY = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent", "aggregate_pflops")
-_ONLY_WHERE_DIFFERENT = ("experiment", "scale")
+_ONLY_IF_DIFFERENT = ("experiment", "scale")
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -37,14 +37,14 @@ app = typer.Typer(rich_markup_mode=None)
 @api.with_keywords(JobOptions)
 def compare(
     context: typer.Context,
-    words: Words = None,
+    arguments: Arguments = None,
     *,
     json: Json = False,
     database: Database = None,
     **options: Unpack[JobOptions],
 ) -> None:
     """Compare measured with published numbers, or two clusters, dates, commits or runs A and B."""
-    experiment, sides = _parse(words or [])
+    experiment, sides = _parse(arguments or [])
     session = session_of(context, database)
     if sides is None:
         _print_published(api.compare(experiment, session=session, **options), json)
@@ -52,9 +52,9 @@ def compare(
         _print_runs(api.compare_runs(*sides, experiment, session=session, **options), json)
 
 
-def _parse(words: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
+def _parse(arguments: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
     """Return the experiment, if there is one, and the two sides, if there are any."""
-    match words:
+    match arguments:
         case []:
             return None, None
         case [experiment]:
@@ -65,7 +65,7 @@ def _parse(words: Sequence[str]) -> tuple[str | None, tuple[str, str] | None]:
         case [experiment, a, b]:
             _require_experiment(experiment)
             return experiment, (a, b)
-    what = f"{' '.join(words)}: neither one experiment nor two sides"
+    what = f"{' '.join(arguments)}: neither one experiment nor two sides"
     raise ReproError(Problem(what, hint="repro compare EXPERIMENT, or repro compare [EXPERIMENT] A B"))
 
 
@@ -199,7 +199,7 @@ def _print_runs(comparison: api.RunComparison, json: bool) -> None:
     else:
         message(f"A is {comparison.a}, B is {comparison.b}; ratio is B over A")
         rows = [_diff_row(case) for case in cases]
-        same = [name for name in _ONLY_WHERE_DIFFERENT if len({row[name] for row in rows}) == 1]
+        same = [name for name in _ONLY_IF_DIFFERENT if len({row[name] for row in rows}) == 1]
         table(rows, [name for name in filled_columns(rows) if name not in same])
         _print_changes(cases)
     job = (regressions or [case for case in cases if case.job_b])[0].job_b

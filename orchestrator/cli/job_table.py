@@ -19,8 +19,8 @@ MOST_NAMED = 3
 
 _FIRST_COLUMNS = ("job", "experiment", "scale", "cluster", "case", "state", "verdict", "failure", "iteration")
 _COLUMNS = (*_FIRST_COLUMNS, "workload", "tflops_per_gpu", "left", "id", "why")
-_ONLY_WHERE_DIFFERENT = ("experiment", "scale", "cluster", "workload")
-_ONLY_WHERE_FILLED = ("failure", "left", "why")
+_ONLY_IF_DIFFERENT = ("experiment", "scale", "cluster", "workload")
+_ONLY_IF_FILLED = ("failure", "left", "why")
 _PEAK_SHARES = ("percent_of_peak", "percent_of_peak_computed", "mfu_percent")
 """Shares of a GPU's dense peak: by SC21's equation 3, of the products that were computed, and model FLOPs only."""
 
@@ -48,9 +48,9 @@ def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, object]]) -> bool:
-    if column in _ONLY_WHERE_DIFFERENT:
+    if column in _ONLY_IF_DIFFERENT:
         return len({row[column] for row in rows}) > 1
-    return column not in _ONLY_WHERE_FILLED or any(row[column] for row in rows)
+    return column not in _ONLY_IF_FILLED or any(row[column] for row in rows)
 
 
 def case_rows(outcome: api.FigureOutcome) -> list[dict[str, object]]:

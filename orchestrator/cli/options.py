@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Optional, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -21,24 +21,26 @@ def _workload(name: str | None) -> str | None:
     return None if name is None else api.workload_name(name)
 
 
-# typer evaluates these annotations, on Python 3.10 too: hence Optional.
 ExperimentName = Annotated[str, typer.Argument(help=_EXPERIMENT, autocompletion=completion.experiments)]
 MaybeExperiment = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Argument(help=f"{_EXPERIMENT} Default: the one submitted last.", autocompletion=completion.experiments),
+]
+AnyExperiment = Annotated[
+    str | None, typer.Argument(help=f"{_EXPERIMENT} Default: all.", autocompletion=completion.experiments)
 ]
 JobName = Annotated[str, typer.Argument(help="Job id, or the start of one.", autocompletion=completion.job_ids)]
 Targets = Annotated[list[str], typer.Argument(help="Experiments or job ids.", autocompletion=completion.jobs)]
 MaybeTargets = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Argument(help="Experiments or job ids. Default: all open jobs.", autocompletion=completion.jobs),
 ]
 Database = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--database", envvar="REPRO_DATABASE", help="Ledger: a file or a URL. Default: results.db."),
 ]
 Scale = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--scale", help="paper, quad, cpu, ... Default: the largest that fits.", autocompletion=completion.scales
     ),
@@ -48,15 +50,13 @@ ScaleOf = Annotated[
     typer.Option("--scale", help="paper is the published size; quad, cpu, ...", autocompletion=completion.scales),
 ]
 OnlyCluster = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--cluster", help="Only jobs of this cluster.", autocompletion=completion.clusters),
+    str | None, typer.Option("--cluster", help="Only jobs of this cluster.", autocompletion=completion.clusters)
 ]
 OnlyScale = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales),
+    str | None, typer.Option("--scale", help="Only jobs of this scale.", autocompletion=completion.scales)
 ]
 WorkloadName = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--workload",
         help="Run another program. megatron-core is the newest Megatron-LM.",
@@ -65,29 +65,26 @@ WorkloadName = Annotated[
     ),
 ]
 OnlyWorkload = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--workload", help="Only jobs of this program.", callback=_workload, autocompletion=completion.workloads
     ),
 ]
 Where = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--where", help="Only these cases, for example pp=8,gbs=32.", autocompletion=completion.cases),
 ]
-ClusterName = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters),
-]
+ClusterName = Annotated[str | None, typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters)]
 OnCluster = Annotated[str, typer.Option("--cluster", help=_CLUSTER, autocompletion=completion.clusters)]
 TimeBudget = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--time-budget",
         help="Reduce iterations: all chosen jobs, one after another, are predicted to fit in 10m, 600s, 1h or 0:10:00. "
         "If Slurm runs several jobs at once, the time is an upper bound.",
     ),
 ]
-OutputFile = Annotated[Optional[Path], typer.Option("--output", "-o", help="Write to this file.")]  # noqa: UP045
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -133,7 +130,7 @@ def budget_option(time_budget: str | None, where: str | None) -> str:
 
 
 def confirm_overwrite(file: Path, force: bool) -> None:
-    """Raise ReproError unless the file may be written; ask before an existing one is replaced, unless `force`."""
+    """Raise ReproError unless the file may be written; ask before an existing file is replaced, unless `force`."""
     api.require_place(file)
     if not file.exists() or force:
         return

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from orchestrator import __version__, api
 from orchestrator.cli import completion
 from orchestrator.cli.job_table import print_claims
 from orchestrator.cli.options import (
+    AnyExperiment,
     Database,
     Force,
     JobOptions,
@@ -55,14 +56,10 @@ ENDINGS = {
 """Formats by the ending of a file."""
 _TABLES = (Format.md, Format.latex)
 
-# typer evaluates these annotations, on Python 3.10 too: hence Optional.
-Export = Annotated[
-    Optional[Format],  # noqa: UP045
-    typer.Option("--export", help="Format. Default: from the ending of -o, else csv."),
-]
+Export = Annotated[Format | None, typer.Option("--export", help="Format. Default: from the ending of -o, else csv.")]
 Iterations = Annotated[bool, typer.Option("--iterations", help="One row per logged iteration, of running jobs too.")]
 Experiments = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Argument(help="Experiments. Default: all that were submitted.", autocompletion=completion.experiments),
 ]
 OutputFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for index.html.")]
@@ -73,16 +70,10 @@ What = Annotated[
         metavar="EXPERIMENT|verify", help="figure-13, or the word verify.", autocompletion=completion.experiments
     ),
 ]
-BundleFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Argument(metavar="FILE", help="With verify: the bundle to check."),
-]
-Key = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig."),
-]
+BundleFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="With verify: the bundle to check.")]
+Key = Annotated[Path | None, typer.Option("--sign", metavar="KEY", help="Sign with this SSH key, into FILE.sig.")]
 Signers = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(
         "--allowed-signers",
         metavar="FILE",
@@ -151,7 +142,7 @@ def _export_format(export: Format | None, output: Path | None) -> Format:
 @api.with_keywords(RunOptions)
 def claims(
     context: typer.Context,
-    experiment: MaybeExperiment = None,
+    experiment: AnyExperiment = None,
     *,
     json: Json = False,
     database: Database = None,
@@ -185,8 +176,8 @@ def claims(
 def _claims_title(outcome: api.FigureOutcome) -> str:
     """Return `figure-13 at scale cpu on here: 2 hold, 1 not judged`."""
     count = Counter[str](verdict.verdict for verdict in outcome.claims)
-    words = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
-    counts = [f"{count[verdict]} {word}" for verdict, word in words.items() if count[verdict]]
+    plurals = {"holds": "hold", "fails": "fail", "not judged": "not judged"}
+    counts = [f"{count[verdict]} {plural}" for verdict, plural in plurals.items() if count[verdict]]
     program = f" with {outcome.program}" if outcome.program else ""
     figure = f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}"
     return f"{figure}: {', '.join(counts) or 'no claims'}"
@@ -305,7 +296,7 @@ def _verify(file: Path, allowed_signers: Path | None) -> None:
     verified = api.verify_bundle(file, allowed_signers)
     if verified.signature is not None:
         signer = verified.signature.signer
-        data(f"{'signature':<9} {f'by {signer}: valid' if signer else verified.signature.problem}")
+        data(f"signature {f'by {signer}: valid' if signer else verified.signature.problem}")
     checks = verified.checks
     for check in checks.checks:
         differences = counted(len(check.differences), "difference") if check.differences else "no difference"
@@ -323,3 +314,4 @@ def _verify(file: Path, allowed_signers: Path | None) -> None:
         message(f"note: made by repro {checks.made_by}, read by {__version__}, which may count differently")
     if not verified.holds:
         raise typer.Exit(EXIT_FAILED)
+    next_command(f"tar -xf {shlex.quote(str(file))}", "unpack report.html, results and logs")

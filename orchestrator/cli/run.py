@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -52,30 +52,23 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait until all jobs have end
 Rerun = Annotated[bool, typer.Option("--rerun", help="Measure verified cases again.")]
 Repeat = Annotated[int, typer.Option("--repeat", min=1, help="Measure each case this many times, in separate jobs.")]
 MaxParallel = Annotated[
-    Optional[int],  # noqa: UP045  typer evaluates it, on Python 3.10 too
-    typer.Option("--max-parallel", min=1, help="Run at most this many of the jobs at once."),
+    int | None, typer.Option("--max-parallel", min=1, help="Run at most this many of the jobs at once.")
 ]
 After = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.jobs),
+    list[str] | None, typer.Option("--after", help="Start when this job has ended.", autocompletion=completion.jobs)
 ]
 DependsOn = Annotated[
-    Optional[Before],  # noqa: UP045
-    typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job."),
+    Before | None, typer.Option("--depends-on", help="warm-up: first compile the program's kernels in a separate job.")
 ]
 Canary = Annotated[bool, typer.Option("--canary", help="Run the smallest case first; the others once it is verified.")]
 StopAfter = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind."),
+    int | None, typer.Option("--stop-after", min=1, help="Start no more jobs after this many failures of one kind.")
 ]
 Classes = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option("--class", help="node-fail,preempted,timeout,... Default: those that may succeed unchanged."),
 ]
-TimeLimit = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00."),
-]
+TimeLimit = Annotated[str | None, typer.Option("--time", help="New time limit: +50%, +0:30:00 or 2:00:00.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 app = typer.Typer(rich_markup_mode=None)

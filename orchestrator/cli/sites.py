@@ -6,7 +6,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -30,11 +30,10 @@ Name = Annotated[
 NewName = Annotated[str, typer.Argument(help="Name of the new cluster.")]
 Resolved = Annotated[bool, typer.Option("--resolved", help="Show each value with its file and line.")]
 Partition = Annotated[
-    Optional[str],  # noqa: UP045  typer evaluates it, on Python 3.10 too
-    typer.Option("--partition", help="Partition to describe. Default: the one with GPUs."),
+    str | None, typer.Option("--partition", help="Partition to describe. Default: the one with GPUs.")
 ]
 OnExperiment = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--experiment",
         help="Ask sbatch whether it accepts the smallest and the largest job of this experiment.",
@@ -42,8 +41,7 @@ OnExperiment = Annotated[
     ),
 ]
 ImageNames = Annotated[
-    Optional[list[str]],  # noqa: UP045  typer evaluates it, on Python 3.10 too
-    typer.Argument(help="Names of the profile's images. Default: all that come from a registry."),
+    list[str] | None, typer.Argument(help="Names of the profile's images. Default: all that come from a registry.")
 ]
 Again = Annotated[bool, typer.Option("--again", help="Import existing files again.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all imports have ended, then print the results.")]

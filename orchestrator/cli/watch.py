@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from datetime import timezone
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator import api
 from orchestrator.cli.job_table import bar, can_redraw, picture, print_jobs
 from orchestrator.cli.options import (
+    AnyExperiment,
     Database,
     JobName,
     JobOptions,
     Json,
-    MaybeExperiment,
     session_of,
 )
 from orchestrator.cli.output import VisibleLog, as_json, data, filled_columns, message, next_command, table
@@ -56,14 +56,10 @@ Every = Annotated[
     ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")]
-Rank = Annotated[Optional[int], typer.Option("--rank", min=0, help="Only the lines of this rank.")]  # noqa: UP045
-AttemptNumber = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option("--attempt", min=1, help="Number of an earlier attempt."),
-]
-Question = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.'),
+Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only the lines of this rank.")]
+AttemptNumber = Annotated[int | None, typer.Option("--attempt", min=1, help="Number of an earlier attempt.")]
+Query = Annotated[
+    str | None, typer.Argument(help='One SELECT: "select * from v_results". Without it: the views and tables.')
 ]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 _IDENTITY = ("number", "run_id", "scheduler", "scheduler_id", "host", "user", "nodes")
@@ -78,7 +74,7 @@ app = typer.Typer(rich_markup_mode=None)
 @api.with_keywords(JobOptions)
 def status(
     context: typer.Context,
-    experiment: MaybeExperiment = None,
+    experiment: AnyExperiment = None,
     *,
     watch: Watch = False,
     every: Every = POLL_EVERY_S,
@@ -92,7 +88,6 @@ def status(
         what = f"--every {every:g}: must be {least} to {most} seconds, to protect the scheduler"
         raise ReproError(Problem(what, hint=f"--every {least if every < LEAST_EVERY_S else most}"))
     session = session_of(context, database)
-
     interval = every if watch else 0.0
     updates = _updates(
         lambda: api.status(experiment, most_jobs=MOST_JOBS, at_most_every_s=interval, session=session, **options)
@@ -125,7 +120,8 @@ def _updates(current: Callable[[], api.Status]) -> Iterator[api.Status]:
 
 def _watch(updates: Iterable[api.Status], every: float, json: bool) -> api.Status:
     """Draw each status over the last one on a terminal; elsewhere print what has changed. Return the last status."""
-    shown: dict[object, object] | None = None
+    before: dict[object, object] = {}
+    is_first = True
     try:
         with picture(sys.stdout) if can_redraw(sys.stdout) and not json else nullcontext() as draw:
             for now in updates:
@@ -134,12 +130,12 @@ def _watch(updates: Iterable[api.Status], every: float, json: bool) -> api.Statu
                     continue
                 rows: list[api.JobStatus | api.ExperimentStatus] = [*now.jobs, *now.experiments]
                 states = {_key(row): _state(row) for row in rows}
-                jobs = [job for job in now.jobs if (shown or {}).get(_key(job)) != _state(job)]
-                experiments = [row for row in now.experiments if (shown or {}).get(_key(row)) != _state(row)]
-                if shown is None or jobs or experiments:
+                jobs = [job for job in now.jobs if before.get(_key(job)) != _state(job)]
+                experiments = [row for row in now.experiments if before.get(_key(row)) != _state(row)]
+                if is_first or jobs or experiments:
                     _print_notes(now)
                     _print_rows(jobs, experiments, json)
-                shown = states
+                before, is_first = states, False
     except KeyboardInterrupt:
         message("no longer watching; the jobs continue")
         raise
@@ -291,16 +287,16 @@ def _event_rows(attempts: Sequence[api.PastAttempt]) -> list[dict[str, object]]:
 
 @app.command()
 def sql(
-    context: typer.Context, question: Question = None, json: Json = False, csv: AsCsv = False, database: Database = None
+    context: typer.Context, query: Query = None, json: Json = False, csv: AsCsv = False, database: Database = None
 ) -> None:
     """Query the ledger, read-only."""
     if json and csv:
         raise ReproError(Problem("--json and --csv: give one of them"))
     session = session_of(context, database)
-    if question is None:
+    if query is None:
         _print_relations(api.relations(session=session), json)
         return
-    with api.query(question, session=session) as answer:
+    with api.query(query, session=session) as answer:
         if json:
             _print_json(answer)
         elif csv:
@@ -311,13 +307,14 @@ def sql(
             blocks = _blocks(answer.rows)
             for block in itertools.chain([next(blocks, [])], blocks):
                 table([dict(zip(answer.columns, row, strict=True)) for row in block], answer.columns)
+    next_command("repro sql", "the views and tables, and their columns")
 
 
 def _print_relations(relations: Sequence[api.Relation], json: bool) -> None:
     if json:
         as_json([dataclasses.asdict(relation) for relation in relations])
         return
-    rows = [{"name": one.name, "kind": one.kind, "columns": ", ".join(one.columns)} for one in relations]
+    rows = [{**dataclasses.asdict(relation), "columns": ", ".join(relation.columns)} for relation in relations]
     table(rows, ["name", "kind", "columns"])
     next_command('repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/ledger.md")
 

@@ -285,3 +285,27 @@ def test_a_defect_is_one_line_and_a_traceback_only_with_debug(repro: Caller, mon
         and done.stderr == "repro: defect in repro: KeyError: 'surprise'. Hint: --debug prints the traceback\n"
     )
     assert "Traceback" in repro("list", "--debug").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("submit figure-13", "submit: missing option '--cluster'. Hint: repro submit --help"),
+        ("show", "show: missing argument 'experiment'. Hint: repro show --help"),
+        ("list --databse x", "list: no such option: --databse (Possible options: --database). Hint: repro list --help"),
+        ("submitt", "no such command 'submitt'. Did you mean 'submit'?"),
+        ("clusters shw", "clusters: no such command 'shw'. Did you mean 'show'?"),
+        ("--foo", "no such option: --foo. Hint: repro --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_with_a_hint(repro: Caller, words: str, expected: str) -> None:
+    done = repro(*words.split())
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"repro: {expected}\n")
+
+
+@pytest.mark.parametrize("words", ["", "clusters", "images"])
+def test_a_group_without_a_command_prints_its_help(repro: Caller, words: str) -> None:
+    done = repro(*words.split())
+    assert (
+        done.returncode == 2 and done.stderr.startswith("Usage: repro") and "show this message" in done.stderr.lower()
+    )

@@ -301,6 +301,19 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
 
 
+def test_a_terminal_that_cannot_move_its_cursor_gets_what_has_changed(
+    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.submit("a")
+    made.then = [lambda: made.runs("a-id", iterations(2)), lambda: made.ends("a-id")]
+    on_a_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    done = made.repro("status", "--watch")
+    assert "\033" not in done.stdout
+    states = [line.split()[2] for line in done.stdout.splitlines() if line.startswith("a-id")]
+    assert states == ["RUNNING", "COMPLETED"]
+
+
 def test_a_small_terminal_shows_what_runs_first_and_never_scrolls(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
