@@ -197,7 +197,8 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     specs: dict[str, JobSpec] = {}
     with ledger.reading() as session:
         for ids in batched(sorted(set(job_ids))):
-            specs.update(session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids))).tuples())
+            rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids))).tuples()
+            specs.update(rows.all())  # a list: a result has keys(), so it would be read as a mapping
     return specs
 
 
