@@ -57,7 +57,7 @@ def shown(values: object) -> str:
 
 
 @given(ROWS)
-def test_lines_by_column_are_the_lines(rows: list[tuple[float | None, ...]]) -> None:
+def test_lines_by_column_equal_a_list_of_lines(rows: list[tuple[float | None, ...]]) -> None:
     columns = by_column(rows)
     lines = list(columns)
     in_log = [name for name in COLUMNS if name != "train_iterations"]
@@ -74,13 +74,13 @@ def test_columns_are_named_like_fields_of_a_line() -> None:
     assert names ^ set(COLUMNS) == {"used", "is_finite", "train_iterations"}
 
 
-def test_what_is_no_line_is_not_there() -> None:
+def test_an_index_without_a_line_raises_index_error() -> None:
     with pytest.raises(IndexError):
         lines(1, 2)[2]
     assert lines(1) != [line(1, 1.0)] and lines(1) != lines(2)
 
 
-def test_lines_that_go_on_take_the_place_of_the_last_with_the_same_number() -> None:
+def test_a_later_line_replaces_the_last_line_with_the_same_number() -> None:
     known = lines(1, 2)
     known.append_later(lines_of(line(2, 9.0), line(3, 9.0)))
     assert [(one.iteration, one.elapsed_ms) for one in known] == [(1, 1.0), (2, 9.0), (3, 9.0)]
@@ -109,7 +109,7 @@ def test_lines_that_go_on_take_the_place_of_the_last_with_the_same_number() -> N
         "none",
     ],
 )
-def test_what_counts_is_what_the_program_did_since_it_began_last(
+def test_only_lines_since_the_last_start_count(
     numbers: tuple[int, ...], last: int | None, kept: list[float], voids: bool, restarts: int
 ) -> None:
     found = effective_lines(lines(*numbers), last)
@@ -132,7 +132,7 @@ def test_what_counts_is_what_the_program_did_since_it_began_last(
         (line(0), "iteration 0: iteration 0 of 100"),
     ],
 )
-def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: IterationLine, said: str) -> None:
+def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, said: str) -> None:
     assert not odd.is_finite
     made = lines_of(line(1), odd, odd, line(3))
     found = plausible_lines(made)
@@ -144,13 +144,13 @@ def test_a_number_that_cannot_be_true_is_found_and_its_line_is_not_finite(odd: I
     "fine",
     [line(1), line(1, LONGEST_MS), line(1, 1e-3), line(1, loss=None), line(1, loss=LARGEST), line(1, norm=-1.0)],
 )
-def test_a_number_that_is_only_unusual_is_not_odd(fine: IterationLine) -> None:
+def test_an_unusual_number_is_plausible(fine: IterationLine) -> None:
     made = lines_of(line(1), fine)
     assert fine.is_finite and plausible_lines(made) == PlausibleLines(made)
 
 
 @given(ROWS)
-def test_what_the_columns_tell_at_once_is_what_each_line_tells(rows: list[tuple[Any, ...]]) -> None:
+def test_the_fast_check_of_columns_agrees_with_each_line(rows: list[tuple[Any, ...]]) -> None:
     found = plausible_lines(by_column(rows))
     assert found.odd == sum(implausible_number(*row[:5]) is not None for row in rows)
     assert found.lines == by_column([row for row in rows if 0 < row[0] <= row[1]])

@@ -55,18 +55,18 @@ ENCODER = (
     ids=["2021", "core_v0.4", "core_v0.9", "core_v0.10", "core_v0.13", "core_v0.15", "Megatron-Kwai"],
 )
 @pytest.mark.parametrize("label", [b"", b" 0: ", b"P0 0: ", b"[1,0]<stdout>:"])
-def test_the_world_a_job_really_ran_as_is_read(line: bytes, context: int | None, label: bytes) -> None:
+def test_the_world_line_is_read(line: bytes, context: int | None, label: bytes) -> None:
     log = b"x\n" + label + b"using world size: 64, " + line + b"\r\nusing world size: 1, ...\n"
     assert world_line(log, 0, len(log)) == WorldLine(64, 2, 8, 4, context)
 
 
-def test_a_world_of_another_line_is_not_taken_for_it() -> None:
+def test_sizes_of_another_line_are_not_the_world() -> None:
     log = b"using world size: 64, data-parallel-size: 2, \n" + SIZES
     assert world_line(log, 0, len(log)) is None
 
 
 @pytest.mark.parametrize("digits", [b"", b"9" * 5000])
-def test_a_world_without_a_size_is_none(digits: bytes) -> None:
+def test_a_world_line_without_a_size_is_ignored(digits: bytes) -> None:
     log = b"using world size: " + digits + b", data-parallel-size: 2, " + SIZES
     assert world_line(log, 0, len(log)) is None
 
@@ -95,13 +95,13 @@ def dumped(**values: str) -> bytes:
     return "".join(f"0: {line}\r\n" for line in lines).encode()
 
 
-def test_the_arguments_are_read_as_they_are_listed_and_nothing_else() -> None:
+def test_only_listed_arguments_are_read() -> None:
     listed = {"lr": "0.00015", "data_path": "['a b', 'c']", "hidden_size": "64", "save": "", "x" * 46: "True"}
     log = dumped(**listed) + b"  a warning ... with dots\n  too_few .. dots\nx\n" + dumped(lr="0.5")
     assert settings(log, 0, len(log)) == {**listed, "lr": "0.5"}
 
 
-def test_a_list_of_arguments_that_is_cut_goes_on_in_the_next_part() -> None:
+def test_a_list_of_arguments_continues_in_the_next_part() -> None:
     log = b"1" + DUMP_BEGINS + b"22" + DUMP_ENDS + b"3" + DUMP_BEGINS + b"44"
     found = list(dump_borders(log, 0, len(log), is_open=False))
     assert [(log[start:end], goes_on) for start, end, goes_on in found] == [(b"22", False), (b"44", True)]
@@ -120,7 +120,7 @@ def test_a_list_of_arguments_that_is_cut_goes_on_in_the_next_part() -> None:
     ],
     ids=["graph", "label", "two starts", "an unknown word after it", "no mode"],
 )
-def test_the_execution_mode_is_read_and_no_other_word_is_one(log: bytes, mode: str | None) -> None:
+def test_only_graph_and_eager_are_execution_modes(log: bytes, mode: str | None) -> None:
     assert execution(log, 0, len(log)) == mode
 
 
@@ -143,7 +143,7 @@ VALIDATION = b" validation loss at %s | lm loss value: 9.500000E+00 | lm loss PP
 
 
 @pytest.mark.parametrize("mark", [b"[after training is done]", b"[exiting program at iteration 20]"])
-def test_the_end_of_training_is_seen(mark: bytes) -> None:
+def test_the_end_of_training_is_read(mark: bytes) -> None:
     log = b"0: " + mark + b" datetime: x\n0: " + mark + b" datetime: x\n"
     assert last_done(log, 0, len(log)) == log.rfind(mark)
 
@@ -151,14 +151,14 @@ def test_the_end_of_training_is_seen(mark: bytes) -> None:
 @pytest.mark.parametrize(
     "mark", [b"[exiting program after 60.0 minutes]", b"[exiting program after receiving SIGTERM.]"]
 )
-def test_what_was_told_to_end_is_not_done(mark: bytes) -> None:
+def test_a_program_that_a_signal_ended_is_not_done(mark: bytes) -> None:
     assert last_done(mark, 0, len(mark)) is None
 
 
 @pytest.mark.parametrize(
     "where", [b"iteration 10", b"the end of training for val data", b"iteration 10 on validation set"]
 )
-def test_the_last_validation_is_read_and_not_the_test_after_it(where: bytes) -> None:
+def test_the_last_validation_loss_is_read_not_the_test_loss(where: bytes) -> None:
     log = VALIDATION % b"iteration 5" + VALIDATION % where
     tests = (VALIDATION % b"the end of training for test data", VALIDATION % b"iteration 10 on test set")
     found = last_validation(log + b"".join(tests), 0, 10_000)
@@ -188,12 +188,12 @@ def test_the_largest_of_all_ranks_and_reports_counts(between: bytes) -> None:
     assert reported(log) == Memory(round(56178.51953125 * MIB), round(60012.00 * MIB), round(61999.12 * MIB))
 
 
-def test_what_saving_a_checkpoint_took_is_not_the_trainings() -> None:
+def test_memory_of_saving_a_checkpoint_does_not_count() -> None:
     assert reported(OLD.replace(b"after 2 iterations", b"after save_checkpoint for iteration 2")) == Memory()
 
 
 @pytest.mark.parametrize("number", [b"nan", b"inf", b"-1.0", b"1e300", b"5.6.7", b"x", b""])
-def test_a_size_that_is_none_is_not_taken(number: bytes) -> None:
+def test_an_invalid_size_is_ignored(number: bytes) -> None:
     assert reported(OLD.replace(b"56178.51953125", number)) == Memory(None, round(58300.0 * MIB))
 
 
@@ -206,13 +206,13 @@ memory_info.total 85520809984
 """
 
 
-def test_of_megatron_kwais_two_sets_the_second_counts() -> None:
+def test_the_second_set_of_megatron_kwais_sizes_counts() -> None:
     second = BYTES.replace(b"58907409920", b"58907405824").replace(b"66123592192", b"7")
     log = b"0: " + BYTES.replace(b"\n", b"\r\n0: ") + b"\n[1,0]<stdout>:" + second.replace(b"\n", b"\n[1,0]<stdout>:")
     assert memory_of_all(log, 0, len(log)) == Memory(58907405824, 61123592192, 7)
 
 
-def test_other_words_of_memory_are_not_taken_for_it() -> None:
+def test_other_lines_about_memory_are_ignored() -> None:
     log = b"torch.cuda.max_memory_allocated is 5\nmax_memory_allocated 5.5\nmax_memory_reserved " + b"9" * 30
     assert memory_of_all(log, 0, len(log)) == Memory()
 
@@ -258,7 +258,7 @@ NAMES = {
 @pytest.mark.parametrize("text", NAMES, ids=["2021", "least and most", "most", "all"])
 @pytest.mark.parametrize("label", ["", "7: "])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_each_shape_is_read_and_the_last_block_counts(text: str, label: str, end: str) -> None:
+def test_each_shape_of_timers_is_read_and_the_last_block_counts(text: str, label: str, end: str) -> None:
     before = "time (ms) | forward-compute: 1.00\n" + dotted("forward-backward", "(8.0, 9.0)")
     log = "".join(f"{label}{line}{end}" for line in (before + text).splitlines()).encode()
     at = last_timer_block(log, 0, len(log))
@@ -271,7 +271,7 @@ def test_the_timers_of_set_up_and_saving_are_not_those_of_an_iteration() -> None
 
 
 @pytest.mark.parametrize("text", [LEAST_AND_MOST, MOST, ALL])
-def test_a_block_that_is_cut_between_lines_is_the_same(text: str) -> None:
+def test_a_block_of_timers_in_two_parts_is_the_same(text: str) -> None:
     log = text.replace("\n", "\nanother rank's line: 5.0\n").encode()
     at = last_timer_block(log, 0, len(log))
     assert at is not None
@@ -280,7 +280,7 @@ def test_a_block_that_is_cut_between_lines_is_the_same(text: str) -> None:
         assert continue_timer_block(log, cut, len(log), first) == begin_timer_block(log, at, len(log))
 
 
-def test_a_block_does_not_go_on_for_ever() -> None:
+def test_a_block_of_timers_has_a_limit() -> None:
     log = (
         dotted("forward-backward", "(1.0, 2.0)") + "x\n" * TIMER_BLOCK_BYTES + dotted("optimizer", "(1.0, 2.0)")
     ).encode()
@@ -319,7 +319,7 @@ def test_a_table_is_read_with_its_comments_and_both_names_of_the_count() -> None
     assert list(alpa_rows(b"# GPT\n\n" + ALPA_LINE + b"  # more\n" + other + b"\t".join(FIELDS))) == [ROW, ROW, ROW]
 
 
-def test_what_ran_out_of_memory_has_no_rate() -> None:
+def test_a_run_out_of_memory_has_no_rate() -> None:
     (row,) = alpa_rows(ALPA_LINE.replace(b"{'tflops': 55.89, 'parameter_count': 1.313}", b"{'tflops': -1}"))
     assert (row.tflops, row.parameters_billion) == (None, None)
 
@@ -335,11 +335,11 @@ def test_what_ran_out_of_memory_has_no_rate() -> None:
         b"x" * 10_000 + ALPA_LINE,
     ],
 )
-def test_what_is_no_row_is_passed_over(line: bytes) -> None:
+def test_an_invalid_row_is_ignored(line: bytes) -> None:
     assert list(alpa_rows(line)) == []
 
 
-def test_what_rank_0_prints_is_read() -> None:
+def test_the_row_that_rank_0_prints_is_read() -> None:
     printed = b"".join(head + b": " + field + b"  " for head, field in zip(HEADS, FIELDS, strict=True))
     log = b"0: exp_name: e2e\n0: " + printed + b"\r\nexp_name: cut  instance: x\nmore\n"
     assert printed_alpa_row(log, 0, len(log)) == ROW

@@ -117,7 +117,7 @@ def test_alpas_published_rates_give_its_step_times_and_parameters(
     assert alpa_parameters(model) / 1e9 == pytest.approx(billions, abs=5e-4)
 
 
-def test_a_token_is_charged_only_with_the_experts_it_visits() -> None:
+def test_only_experts_that_a_token_visits_count() -> None:
     dense = replace(MIXTRAL, ffn=2 * 14336, experts=0, experts_per_token=0)
     assert flops_per_iteration(MIXTRAL, 8, False) == flops_per_iteration(dense, 8, False)
     assert model_flops_per_token(replace(MIXTRAL, experts=64)) == model_flops_per_token(MIXTRAL)

@@ -73,13 +73,13 @@ def test_the_iteration_line_of_every_era_is_read(line: bytes, expected: Iteratio
     ],
     ids=["label", "padded label", "heterogeneous label", "CRLF", "ANSI", "not UTF-8"],
 )
-def test_what_stands_around_a_line_does_not_hide_it(before: bytes, after: bytes) -> None:
+def test_text_around_a_line_does_not_hide_it(before: bytes, after: bytes) -> None:
     log = b"".join(before + line + after for line in (b" > setting up", E2021, b"[Rank 8] memory | x", E2021))
     assert list(iteration_lines(log)) == [FIVE, FIVE]
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))
-def test_a_last_line_that_is_still_being_written_is_left_for_the_next_reading(cut: int) -> None:
+def test_an_incomplete_last_line_is_left_for_the_next_read(cut: int) -> None:
     assert list(iteration_lines(E2021 + b"\n" + E2021[:-cut])) == [FIVE]
 
 
@@ -106,28 +106,28 @@ def test_a_printed_nan_or_infinity_is_not_finite(word: bytes, number: bytes) -> 
     ],
     ids=["dots", "two points", "no count", "5000 digits"],
 )
-def test_a_spoilt_number_makes_no_line_and_no_crash(line: bytes) -> None:
+def test_a_garbled_number_gives_no_line_and_no_crash(line: bytes) -> None:
     assert list(iteration_lines(line)) == []
 
 
 @pytest.mark.parametrize("garbled", [b"1.2.3", b"12x", b"?", b""])
-def test_a_host_wait_that_is_garbled_is_not_measured_and_the_line_still_counts(garbled: bytes) -> None:
+def test_a_line_with_a_garbled_host_wait_counts(garbled: bytes) -> None:
     assert list(iteration_lines(PRETRAIN.replace(b"12.3", garbled))) == [FIVE]
 
 
 @pytest.mark.parametrize("garbled", [b"1.04.2", b"1.04x", b"?", b""])
-def test_a_loss_that_is_garbled_is_not_one_that_is_missing(garbled: bytes) -> None:
+def test_a_garbled_loss_differs_from_a_missing_loss(garbled: bytes) -> None:
     for line in (E2021, EXPERTS):
         (read,) = iteration_lines(line.replace(b"1.042536E+01", garbled))
         assert read.loss is not None and not read.is_finite
 
 
-def test_a_count_that_is_no_number_counts_as_bad() -> None:
+def test_a_count_that_is_not_a_number_is_an_error() -> None:
     (line,) = iteration_lines(E2021.replace(b"nan iterations:   0", b"nan iterations: nan"))
     assert line.nan == 1 and not line.is_finite
 
 
-def test_the_validation_line_is_no_iteration() -> None:
+def test_a_validation_line_is_not_an_iteration_line() -> None:
     text = b" validation loss at iteration 10 | lm loss value: 9.9E+00 | lm loss PPL: 2.0E+04 | \n"
     assert list(iteration_lines(text)) == []
 
@@ -194,7 +194,7 @@ OTHERS = st.sampled_from(
 
 
 @given(st.lists(OTHERS, max_size=30))
-def test_lines_that_are_read_at_once_give_what_each_gives_by_itself(lines: list[bytes]) -> None:
+def test_lines_read_at_once_equal_lines_read_one_by_one(lines: list[bytes]) -> None:
     together = IterationLines()
     words = add_iterations(together, b"".join(lines), 0, sum(map(len, lines)))
     assert repr(list(together)) == repr([read for line in lines for read in iteration_lines(line)])
@@ -202,11 +202,11 @@ def test_lines_that_are_read_at_once_give_what_each_gives_by_itself(lines: list[
 
 
 @pytest.mark.parametrize("cut", [30, 90, 200, E2021.index(b" loss scale")])
-def test_a_line_that_another_rank_cut_in_two_does_not_lend_its_numbers(cut: int) -> None:
+def test_a_line_that_another_rank_cut_in_two_has_no_numbers_of_the_other(cut: int) -> None:
     whole = V0_5.replace(b" lm loss: 9.912345E+00 |", b"")
     assert list(iteration_lines(E2021[:cut] + whole + b"\n" + E2021[cut:])) == [replace(TEN, loss=None)]
 
 
-def test_lines_that_two_ranks_print_without_a_newline_between_are_both_read() -> None:
+def test_two_lines_without_a_newline_between_them_are_both_read() -> None:
     memory = b"[Rank 3] (after 5 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0"
     assert list(iteration_lines(E2021 + V0_5 + memory + E2021 + b"\n")) == [FIVE, TEN, FIVE]

@@ -175,7 +175,7 @@ def test_every_row_of_table_1_fits_the_80_gb_that_it_ran_on(
 
 
 @pytest.mark.parametrize("row", COUNTED, ids=lambda row: f"{row[1]}")
-def test_bytes_counted_under_megatron_cores_schedule_are_met_within_a_percent(
+def test_bytes_under_megatron_cores_schedule_are_met_within_a_percent(
     row: tuple[int, int, int, int, int, int, int, int, int, float],
 ) -> None:
     layers, hidden, heads, gpus, tensor, pipeline, virtual, micro, batch, counted = row
@@ -247,7 +247,7 @@ def test_chunks_in_flight(pipeline: int, virtual: int, microbatches: int, stage:
     assert chunks_in_flight(layout, stage) == chunks
 
 
-def test_states_take_18_bytes_a_parameter_and_less_where_ranks_share_them() -> None:
+def test_states_take_18_bytes_per_parameter_and_less_if_ranks_share_them() -> None:
     def states(gpus: int, facts: MemoryFacts, dtype: Dtype = "bf16") -> float:
         found = estimate(layout=replace(LAYOUT, gpus=gpus), training=replace(TRAINING, dtype=dtype), facts=facts)
         return (found.weights_bytes + found.gradients_bytes + found.optimizer_bytes) / found.parameters
@@ -280,7 +280,7 @@ def test_dropout_keeps_masks_and_without_it_none() -> None:
     assert masks == pytest.approx(2 * 2048 * 4096)
 
 
-def test_a_stage_that_keeps_what_it_sent_on_keeps_it_of_every_microbatch_in_flight() -> None:
+def test_a_stage_that_keeps_outputs_keeps_those_of_every_microbatch_in_flight() -> None:
     kept, freed = (estimate(facts=replace(CORE, frees_outputs=f)).activations_bytes for f in (False, True))
     assert kept - freed == pytest.approx(4 * 2 * 2048 * 4096)
     last = replace(MODEL, vocab=512000, layers=4)  # whose output is the loss
@@ -297,7 +297,7 @@ def test_torchs_math_kernel_keeps_scores_and_queries_keys_and_values_in_fp32(dro
     assert more == pytest.approx(per_score * 32 * 2048**2 + 2 * 3 * 2048 * 4096)
 
 
-def test_experts_are_shared_out_and_a_token_keeps_only_those_it_visits() -> None:
+def test_expert_parallelism_splits_experts_and_a_token_keeps_only_its_own() -> None:
     model = replace(MODEL, family="llama", ffn=14336, experts=8, experts_per_token=2)
     layout = Layout(8, 1, 1, 1, 8)
     alone, spread = estimate(model, layout), estimate(model, replace(layout, expert_parallel=8))

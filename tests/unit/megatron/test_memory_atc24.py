@@ -139,7 +139,7 @@ def test_every_job_of_figure_9_fits(row: tuple[ModelShape, int, int, int, int, i
     assert not runs_out(estimate_memory_atc24(model, spread, training(recompute, alpha)))
 
 
-def test_the_solver_finds_39_of_figure_9s_41_alphas_and_the_others_within_a_thousandth() -> None:
+def test_the_solver_gives_39_of_figure_9s_41_alphas_and_the_others_within_a_thousandth() -> None:
     found = [
         (alpha, solve_offload(model, layout(gpus, batch, tensor, context, pipeline, virtual), training(recompute, 0.0)))
         for model, gpus, batch, tensor, context, pipeline, virtual, recompute, alpha in FIGURE_9
@@ -170,7 +170,7 @@ def test_pinned_host_memory_is_a_buffer_for_every_chunk(recompute: Recompute, of
     assert round(figure_7(recompute, offload).offloaded_bytes / 2**30, 1) == gib
 
 
-def test_the_solver_says_when_offloading_everything_is_not_enough() -> None:
+def test_the_solver_exceeds_one_if_offloading_everything_is_not_enough() -> None:
     assert solve_offload(replace(FIGURE_7_MODEL, layers=320), FIGURE_7_LAYOUT, training("none", 0.0)) > 1
 
 

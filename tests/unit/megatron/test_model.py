@@ -11,7 +11,7 @@ from orchestrator.megatron.model import Layout, ModelShape, parameters_of_rank
 LAYOUT = Layout(gpus=64, tensor_parallel=4, pipeline_parallel=8, micro_batch_size=2, global_batch_size=64)
 
 
-def test_data_parallel_and_microbatches_follow_from_the_rest() -> None:
+def test_data_parallel_and_microbatches_follow_from_the_other_sizes() -> None:
     assert (LAYOUT.model_parallel, LAYOUT.data_parallel, LAYOUT.microbatches) == (32, 2, 16)
     wide = replace(LAYOUT, context_parallel=2)
     assert (wide.model_parallel, wide.data_parallel, wide.microbatches) == (64, 1, 32)
@@ -33,7 +33,7 @@ def test_the_bubble_is_the_papers(pipeline: int, virtual: int, microbatches: int
     assert layout.bubble() == pytest.approx(bubble, rel=1e-5)
 
 
-def test_more_model_parallel_than_gpus_divides_by_no_zero() -> None:
+def test_more_model_parallel_than_gpus_does_not_divide_by_zero() -> None:
     layout = replace(LAYOUT, gpus=16)
     assert (layout.data_parallel, layout.microbatches > 0, layout.bubble() > 0) == (0, True, True)
 
@@ -75,7 +75,5 @@ def test_the_count_is_exact_on_every_stage(
     ],
     ids=["experts", "unequal stages", "unequal vocabulary", "shared keys"],
 )
-def test_nothing_is_counted_where_ranks_do_not_share_equally(
-    model: ModelShape, layout: Layout, vocabulary: int
-) -> None:
+def test_unequal_shares_have_no_count(model: ModelShape, layout: Layout, vocabulary: int) -> None:
     assert parameters_of_rank(model, layout, 0, vocabulary) is None

@@ -141,7 +141,7 @@ ARGPARSE = b"pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local"  
         (b"srun: error: node001: tasks 0-31: Aborted (core dumped)", "error", None),
     ],
 )
-def test_the_kind_of_a_failure_and_its_rank_are_told_from_its_line(line: bytes, kind: str, rank: int | None) -> None:
+def test_a_line_has_the_kind_and_rank_of_a_failure(line: bytes, kind: str, rank: int | None) -> None:
     found = cause(b" 3: fine\n" + line + b"\r\nmore\n")
     assert found is not None
     assert (found.kind, found.rank) == (kind, rank)
@@ -322,7 +322,7 @@ WHOLE_LOGS = {
 
 
 @pytest.mark.parametrize(("log", "expected"), WHOLE_LOGS.values(), ids=WHOLE_LOGS)
-def test_of_what_all_ranks_cry_the_root_cause_is_found_with_its_rank(
+def test_the_root_cause_and_its_rank_among_the_errors_of_all_ranks(
     log: bytes, expected: tuple[str, str, int | None]
 ) -> None:
     kind, begins, rank = expected
@@ -349,9 +349,7 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(st.one_of(LINES, st.binary(max_size=40)), max_size=40), st.data())
-def test_no_log_crashes_the_search_and_none_depends_on_where_it_is_cut(
-    pieces: list[bytes], data: st.DataObject
-) -> None:
+def test_no_log_crashes_the_search_or_depends_on_its_parts(pieces: list[bytes], data: st.DataObject) -> None:
     log = b"".join(pieces)
     ends = [end + 1 for end in range(len(log)) if log[end : end + 1] == b"\n"]
     cuts = sorted(data.draw(st.sets(st.sampled_from(ends), max_size=6))) if ends else []
@@ -372,7 +370,7 @@ def finder_of(*lines: bytes) -> CauseFinder:
     return finder
 
 
-def test_a_log_without_a_fault_has_no_cause_and_still_shows_what_ran_and_which_number_is_none() -> None:
+def test_a_log_without_a_fault_has_no_cause_but_its_world_and_nan() -> None:
     done = b"0: [after training is done] datetime: 2026-08-22 10:00:00 "
     assert cause(b"\n".join([WORLD, TRAINED, done])) is None
     shown = finder_of(WORLD, TRAINED, done).cause()
@@ -388,13 +386,13 @@ def test_a_log_without_a_fault_has_no_cause_and_still_shows_what_ran_and_which_n
         assert shown.line.startswith("[2026-08-22 15:22:22.123456] iteration       10/     500 |")
 
 
-def test_why_slurm_requeued_a_job_is_not_why_its_next_start_failed() -> None:
+def test_the_reason_of_a_requeue_is_not_the_cause_of_the_next_failure() -> None:
     requeued = b"slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***"
     found = finder_of(WORLD, TRAINED, requeued, WORLD, TRAINED).cause()
     assert found is not None and found.kind == "what ran"
 
 
-def test_beside_what_decides_the_best_line_of_every_other_kind_is_there() -> None:
+def test_a_cause_has_the_best_lines_of_all_other_kinds() -> None:
     found = finder_of(WORLD, TRAINED, WATCHDOG, b"3: " + OOM, LIMIT).cause()
     assert found is not None and [one.kind for one in (found, *found.others)] == [
         "out of GPU memory",
@@ -491,7 +489,7 @@ def enroot(*lines: str) -> bytes:
     ids=["no image", "told by the third", "no mount", "no registry", "no mount source", "no mount target", "no shell",
          "disk full", "one ended, one failed", "no folder", "nothing else"],
 )  # fmt: skip
-def test_of_pyxis_lines_the_one_that_went_wrong_is_named_with_its_reason(log: bytes, said: str | None) -> None:
+def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, said: str | None) -> None:
     finder = CauseFinder()
     for line in log.splitlines(keepends=True):
         finder.feed(line)
@@ -499,7 +497,7 @@ def test_of_pyxis_lines_the_one_that_went_wrong_is_named_with_its_reason(log: by
         assert str(found) == f"container: pyxis: {said or log.decode().partition('pyxis: ')[2]}"
 
 
-def test_a_container_that_slurm_ended_is_never_why_a_job_failed() -> None:
+def test_a_container_that_slurm_ended_is_not_a_cause() -> None:
     missing = b"3: task: line 14: /opt/conda/bin/python: No such file or directory\n"
     found = cause(ENDED_ON_N1 + missing)
     assert found is not None and (found.kind, found.rank) == ("not found", 3)
@@ -538,7 +536,7 @@ def test_the_deciding_line_is_clean_and_short(raw: bytes, shown: str) -> None:
     assert cause(b"x\n" + raw + b"\n") == Cause("error", shown, 3)
 
 
-def test_what_is_kept_does_not_grow_with_the_log() -> None:
+def test_memory_of_the_search_does_not_grow_with_the_log() -> None:
     finder = CauseFinder()
     for number in range(20_000):
         finder.feed(b"%d: ValueError: bad\n%d: error: odd\n" % (number, number))
@@ -565,7 +563,7 @@ WITHOUT_END = {
 
 
 @pytest.mark.parametrize("text", WITHOUT_END.values(), ids=WITHOUT_END)
-def test_of_a_line_without_end_little_is_looked_at_more_than_once(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = []
 
     def counted(line: bytes) -> LogLine:

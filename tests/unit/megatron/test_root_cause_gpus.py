@@ -120,7 +120,7 @@ MISUSED, NCCL = "NCCL misused", "NCCL error"
         ),
     ],
 )
-def test_what_cuda_its_driver_and_nccl_say_has_its_class(line: str, kind: str, failure: str | None) -> None:
+def test_messages_of_cuda_its_driver_and_nccl_have_a_class(line: str, kind: str, failure: str | None) -> None:
     found = cause(f"fine\n{line}\nmore\n".encode())
     assert found is not None and (found.kind, found.line) == (kind, line[: len(found.line)])
     assert str(failure_of(Ending("ended", "FAILED", 1, None), kind)) == (failure or "configuration")
@@ -135,7 +135,7 @@ def test_what_cuda_its_driver_and_nccl_say_has_its_class(line: str, kind: str, f
         "CUDA_VISIBLE_DEVICES=0,1; the GPU is busy or unavailable at times",
     ],
 )
-def test_what_is_said_without_a_failure_is_no_cause(line: str) -> None:
+def test_messages_without_a_failure_are_no_cause(line: str) -> None:
     assert cause(line.encode()) is None
 
 
@@ -193,9 +193,7 @@ ERRORS = {
 
 @pytest.mark.parametrize(("text", "kind"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_an_error_of_nccl_the_last_of_its_lines_is_shown_and_the_rank_that_the_launcher_saw_first(
-    text: str, kind: str, first: int
-) -> None:
+def test_an_nccl_error_shows_its_last_line_and_the_launchers_first_rank(text: str, kind: str, first: int) -> None:
     report = f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-21_10:00:00\n  rank      : {first} (l"
     log = text.format(rank=0) + text.format(rank=1) + report + "ocal_rank: 0)\n  exitcode  : 1 (pid: 5)\n"
     found = cause(log.encode())
@@ -203,7 +201,7 @@ def test_of_an_error_of_nccl_the_last_of_its_lines_is_shown_and_the_rank_that_th
     assert (found.kind, found.line, found.rank) == (kind, text.rstrip().rpartition("]: ")[2], first)
 
 
-def test_a_rank_that_a_launcher_kills_because_it_does_not_end_is_not_why_the_others_did() -> None:
+def test_a_rank_that_the_launcher_killed_is_not_the_cause() -> None:
     report = (
         "[rank1]:[E1121] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78\n"
         "[1]:\n  rank      : 0 (local_rank: 0)\n  traceback : Signal 9 (SIGKILL) received by PID 11\n"
@@ -215,7 +213,7 @@ def test_a_rank_that_a_launcher_kills_because_it_does_not_end_is_not_why_the_oth
     assert found is not None and (found.kind, found.rank) == ("NCCL time-out", 1)
 
 
-def test_a_rank_that_crashed_is_told_from_one_that_was_killed() -> None:
+def test_a_crashed_rank_and_a_killed_rank_have_different_kinds() -> None:
     for line, kind in (
         ("Signal 11 (SIGSEGV) received by PID 3035", "a rank crashed"),
         ("Signal 9 (SIGKILL) received by PID 3035", "a rank was killed"),

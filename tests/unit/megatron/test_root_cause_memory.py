@@ -85,7 +85,7 @@ LIMITED = (  # (R), with a fraction of the memory set for the process
         (BUSY.replace("Tried to allocate 1.50", "Tried to allocate 120.00"), 100.0, False),
     ],
 )
-def test_whether_others_had_what_was_missing_is_told_from_the_numbers(
+def test_numbers_of_the_message_show_whether_other_processes_used_the_memory(
     line: str, others_gib: float, is_of_others: bool
 ) -> None:
     short = memory_short(line)
@@ -103,7 +103,7 @@ def test_whether_others_had_what_was_missing_is_told_from_the_numbers(
         "",
     ],
 )
-def test_of_a_line_without_numbers_nothing_is_told(line: str) -> None:
+def test_a_line_without_numbers_has_no_result(line: str) -> None:
     assert memory_short(line) is None
 
 
@@ -113,7 +113,7 @@ def test_of_a_line_without_numbers_nothing_is_told(line: str) -> None:
     st.floats(0, 0.09),
     st.floats(0.1, 4),
 )
-def test_a_process_that_fills_its_gpu_alone_is_never_excused(
+def test_a_process_that_fills_its_gpu_alone_is_out_of_memory(
     total: float, besides: float, free: float, asked: float
 ) -> None:
     """Whatever it has beside torch's memory, as long as NVML tells it of itself."""
@@ -128,7 +128,7 @@ def test_a_process_that_fills_its_gpu_alone_is_never_excused(
     assert short is not None and not short.is_of_others
 
 
-def test_less_than_what_always_is_there_is_nobody_elses() -> None:
+def test_a_little_memory_of_other_processes_is_ignored() -> None:
     assert OTHERS_LEAST_GIB < 2 < NOT_TORCHS_GIB, "2.0 GiB beside torch's own were seen on two H200s"
 
 

@@ -247,7 +247,7 @@ MANY_CHANNELS = {"NCCL_MAX_CTAS": "8", "NCCL_MIN_NRINGS": "4"}
 
 
 @pytest.mark.parametrize(("number", "at", "reason"), ALONE, ids=[f"{row[0]}-{row[2][:40]}" for row in ALONE])
-def test_each_rule_is_broken_alone_and_said_in_its_own_words(number: int, at: RuleContext, reason: str) -> None:
+def test_each_rule_alone_has_its_own_message(number: int, at: RuleContext, reason: str) -> None:
     assert broken(at) == [(number, reason)]
 
 
@@ -298,7 +298,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("at", KEPT, ids=lambda at: f"{at.dialect} {' '.join(at.arguments)}")
-def test_what_megatron_starts_is_not_refused(at: RuleContext) -> None:
+def test_a_configuration_that_megatron_starts_is_not_refused(at: RuleContext) -> None:
     assert broken(at) == []
 
 
@@ -352,7 +352,7 @@ def test_a_rule_is_silent_where_another_makes_it_meaningless() -> None:
     assert [n for n, _ in broken(setting(seq=2047, context_parallel=2, sequence_parallel=True))] == [15]
 
 
-def test_more_model_parallel_than_gpus_is_one_fault_and_divides_by_no_zero() -> None:
+def test_more_model_parallel_than_gpus_is_one_fault() -> None:
     assert [n for n, _ in broken(setting(gpus=16, virtual_stages=2))] == [1]
 
 
@@ -385,11 +385,11 @@ def test_more_model_parallel_than_gpus_is_one_fault_and_divides_by_no_zero() -> 
         (setting("--padded-vocab-size 51456"), "the program makes the vocabulary 51,456, the case has 51,200"),
     ],
 )
-def test_guidance_warns(at: RuleContext, warning: str) -> None:
+def test_settings_against_the_guidance_have_warnings(at: RuleContext, warning: str) -> None:
     assert list(layout_warnings(at)) == [warning]
 
 
-def test_nothing_is_warned_of_without_need() -> None:
+def test_good_settings_have_no_warnings() -> None:
     quiet = setting(
         sequence_parallel=True, dtype="fp16", loss_scale=8192, gpus_per_node=4, expert_parallel=2, experts=8
     )
@@ -492,7 +492,7 @@ def pretrain_arguments(at: RuleContext) -> list[str]:
 
 @settings(max_examples=400)
 @given(model=MODELS, layout=LAYOUTS, training=TRAININGS, typed=TYPED)
-def test_what_our_program_refuses_is_refused_before_and_nothing_else(
+def test_rules_refuse_exactly_what_pretrain_refuses(
     model: ModelShape, layout: Layout, training: Training, typed: tuple[str, ...]
 ) -> None:
     at = RuleContext(model, layout, training, "pretrain", typed)
@@ -501,7 +501,7 @@ def test_what_our_program_refuses_is_refused_before_and_nothing_else(
 
 
 @given(model=MODELS, layout=LAYOUTS)
-def test_no_broken_rule_means_that_everything_comes_out_whole(model: ModelShape, layout: Layout) -> None:
+def test_without_a_broken_rule_all_shares_are_whole(model: ModelShape, layout: Layout) -> None:
     if not broken(RuleContext(model, layout, Training(), "pretrain")):
         assert layout.data_parallel * layout.model_parallel == layout.gpus
         assert layout.microbatches * layout.micro_batch_size * layout.data_parallel == layout.global_batch_size
