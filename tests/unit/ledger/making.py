@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-import orchestrator.ledger.migrations
+import orchestrator.ledger
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
@@ -171,7 +171,7 @@ def make_old_ledger(url: sa.URL, schema: str) -> None:
     """A ledger as an older repro left it: two jobs, one verified with its numbers, one in the queue."""
     engine = sa.create_engine(url)
     config = Config()
-    config.set_main_option("script_location", str(Path(orchestrator.ledger.migrations.__file__).parent))
+    config.set_main_option("script_location", str(Path(orchestrator.ledger.__file__).parent / "migrations"))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, schema)

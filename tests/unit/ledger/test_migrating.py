@@ -125,6 +125,20 @@ def test_a_queued_attempt_of_an_older_ledger_keeps_its_state_its_events_and_its_
     ledger.engine.dispose()
 
 
+def test_an_attempt_of_an_older_ledger_that_ran_out_of_gpu_memory_gets_its_failure_class(database_url: sa.URL) -> None:
+    make_old_ledger(database_url, "0002")
+    engine = sa.create_engine(database_url)
+    failed = "UPDATE attempts SET phase = 'ended', verdict = 'failed', verdict_reason = :reason WHERE job_id = :job"
+    reasons = {"a-id": "out of GPU memory: torch.OutOfMemoryError: CUDA out of memory.", "b-id": "exit code 1"}
+    with engine.begin() as connection:
+        for job, reason in reasons.items():
+            connection.execute(sa.text(failed), {"reason": reason, "job": job})
+    engine.dispose()
+    ledger = opened(database_url)
+    assert {row.job_id: row.failure for row in job_rows(ledger)} == {"a-id": "gpu-oom", "b-id": None}
+    ledger.engine.dispose()
+
+
 @pytest.mark.parametrize("schema", OLDER)
 def test_a_ledger_of_an_older_repro_is_migrated_with_its_rows(database_url: sa.URL, schema: str) -> None:
     make_old_ledger(database_url, schema)
