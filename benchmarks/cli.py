@@ -81,7 +81,20 @@ def fill(database: Path) -> None:
     """Return a ledger in which 10,000 jobs have ended."""
     ledger = open_ledger(ledger_url(str(database), database.parent))
     assert ledger is not None
-    run = NewRun("r", "sc21/figure-13", "cpu", "local", "u", "h", 1, [], None, None, {}, {})
+    run = NewRun(
+        id="r",
+        experiment="sc21/figure-13",
+        scale="cpu",
+        cluster="local",
+        user="u",
+        host="h",
+        pid=1,
+        command=[],
+        git_commit=None,
+        git_dirty=None,
+        versions={},
+        profile={},
+    )
     spec = JobSpec(point={"pp": 1}, gpus_per_node=4)
     jobs = [NewJob(f"{i:012x}", f"pp={i}", "local", "pretrain", "c", None, spec, 4, 8, "local") for i in range(JOBS)]
     with new_run(ledger, run, jobs) as transaction:

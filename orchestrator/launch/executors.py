@@ -11,10 +11,10 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.errors import Problem, ReproError, Unreachable
 from orchestrator.files import JobRecord, private_folder, read_record, tail_bytes
+from orchestrator.ledger.attempts import Observation
 from orchestrator.slurm.command import unreachable_from
 from orchestrator.slurm.reasons import explain_rejection, is_for_want_of_room
 from orchestrator.slurm.states import Phase, phase_of
@@ -128,7 +129,7 @@ class LocalScriptJob(LocalJob[int]):
         """Return whether the job has ended."""
         return phase_of(self.local_state().state) is Phase.ENDED
 
-    def local_state(self, *, has_rebooted: bool = False) -> LocalState:
+    def local_state(self, *, has_rebooted: bool = False) -> Observation:
         """Return the state of the job."""
         queue = self.job_id.partition("_")[0]
         return local_state(self._folder, int(queue) if queue.isdecimal() else None, has_rebooted=has_rebooted)
@@ -178,18 +179,7 @@ _REFUSED = re.compile(rb"^repro: (not started: .+)$", re.MULTILINE)
 _LONGEST_REFUSAL = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """State of a local job, in Slurm's terms."""
-
-    state: str
-    reason: str | None = None
-    exit_code: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-
-
-def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = False) -> LocalState:
+def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = False) -> Observation:
     """Return the state of the job in `folder`, whose queue runs (or ran) as `queue_pid`.
 
     If the machine `has_rebooted` since, the job has no process. Each record is read before the next one, so that a job
@@ -203,19 +193,19 @@ def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = Fal
     if end is not None:
         return _ended(end, start, cancelled)
     if running and start is not None:
-        return LocalState("RUNNING", started_at=start.at)
+        return _observation("RUNNING", started_at=start.at)
     if cancelled:
         began = start.at if start else None
-        return LocalState("CANCELLED", "cancelled" if start else "cancelled before it started", started_at=began)
+        return _observation("CANCELLED", "cancelled" if start else "cancelled before it started", started_at=began)
     if start is not None:
         why = "its process is gone and left no end record (killed, or the machine went down)"
-        return LocalState("NODE_FAIL", why, started_at=start.at)
+        return _observation("NODE_FAIL", why, started_at=start.at)
     refused = _refused_start(folder)
     if refused is not None:
-        return LocalState("FAILED", refused, NOT_STARTED)
+        return _observation("FAILED", refused, NOT_STARTED)
     if queued:
-        return LocalState("PENDING", "waits for the jobs before it")
-    return LocalState("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
+        return _observation("PENDING", "waits for the jobs before it")
+    return _observation("NODE_FAIL", "its queue is gone and never started it (killed, or the machine went down)")
 
 
 def _refused_start(folder: Path) -> str | None:
@@ -234,15 +224,35 @@ def is_alive(pid: int, marker: str) -> bool:
     return state != "Z" and marker.encode() in command
 
 
-def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> LocalState:
+def _ended(end: JobRecord, start: JobRecord | None, cancelled: bool) -> Observation:
     began = start.at if start else None
     if end.exit_code == 0:
-        return LocalState("COMPLETED", None, 0, began, end.at)
+        return _observation("COMPLETED", None, 0, began, end.at)
     if cancelled:
-        return LocalState("CANCELLED", "cancelled", end.exit_code, began, end.at)
+        return _observation("CANCELLED", "cancelled", end.exit_code, began, end.at)
     if end.exit_code == TIMED_OUT:
-        return LocalState("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
-    return LocalState("FAILED", None, end.exit_code, began, end.at)
+        return _observation("TIMEOUT", "the time limit was reached", end.exit_code, began, end.at)
+    return _observation("FAILED", None, end.exit_code, began, end.at)
+
+
+def _observation(
+    state: str,
+    reason: str | None = None,
+    exit_code: int | None = None,
+    started_at: datetime | None = None,
+    ended_at: datetime | None = None,
+) -> Observation:
+    """Return a state of a local job, in Slurm's terms."""
+    return Observation(
+        state=state,
+        phase=str(phase_of(state)),
+        reason=reason,
+        nodes=socket.gethostname(),
+        exit_code=exit_code,
+        started_at=started_at,
+        ended_at=ended_at,
+        seen_via="its own record" if ended_at else "its process",
+    )
 
 
 def began_at(pid: int) -> datetime | None:

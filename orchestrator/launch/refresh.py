@@ -36,7 +36,7 @@ from orchestrator.slurm.command import cluster_identity
 from orchestrator.slurm.notation import base_id
 from orchestrator.slurm.query import query_jobs
 from orchestrator.slurm.records import JobRecord
-from orchestrator.slurm.states import Phase, may_run_again, phase_of
+from orchestrator.slurm.states import Phase, may_run_again
 
 LOST_AFTER = timedelta(minutes=5)
 """Time without a listing and without growth of its log after which a job is lost: accounting lags, and a
@@ -108,17 +108,7 @@ def _each(
 def _observe_local(row: JobSummary) -> Observation:
     assert row.scheduler_id is not None
     rebooted = place_of(row.machine, row.host) is Location.REBOOTED
-    state = LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
-    return Observation(
-        state=state.state,
-        phase=str(phase_of(state.state)),
-        reason=state.reason,
-        nodes=socket.gethostname(),
-        exit_code=state.exit_code,
-        started_at=state.started_at,
-        ended_at=state.ended_at,
-        seen_via="its own record" if state.ended_at else "its process",
-    )
+    return LocalScriptJob(row.folder, row.scheduler_id).local_state(has_rebooted=rebooted)
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:

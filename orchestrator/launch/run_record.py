@@ -24,8 +24,9 @@ from orchestrator.identity import own_start_ticks, read_own_file, require_own_fo
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import PendingAttempt
-from orchestrator.ledger.runs import NewJob, NewRun
-from orchestrator.ledger.tables import SchedulerKind
+from orchestrator.ledger.runs import NewJob, NewRun, Provenance
+from orchestrator.ledger.submissions import Submitter
+from orchestrator.ledger.tables import SchedulerKind, field_values
 from orchestrator.masking import hidden_values, masked_tree, masked_words, secret_values
 from orchestrator.paths import Folders
 from orchestrator.planning.plan import Plan, job_spec
@@ -33,15 +34,9 @@ from orchestrator.planning.plan import Plan, job_spec
 _PACKAGES = ("submitit", "pydantic", "jinja2", "sqlalchemy", "torch", "megatron-core")
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """User, host, code and package versions of a submission. The commit is None if the code is not a git checkout."""
-
-    user: str
-    host: str
-    git_commit: str | None
-    git_dirty: bool | None
-    versions: dict[str, str]
+def this_submitter() -> Submitter:
+    """Return this process as the submitter of the attempts that it claims."""
+    return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine_identity()), own_start_ticks())
 
 
 def provenance(checkout: Path) -> Provenance:
@@ -49,16 +44,15 @@ def provenance(checkout: Path) -> Provenance:
     commit = git_output(checkout, "rev-parse", "HEAD")
     status = git_output(checkout, "status", "--porcelain", "--untracked-files=no") if commit else None
     return Provenance(
-        user=user_name(),
-        host=socket.gethostname(),
+        **field_values(this_submitter()),
         git_commit=commit,
         git_dirty=None if status is None else bool(status),
         versions=_versions(),
     )
 
 
-def _versions() -> dict[str, str]:
-    versions = {"repro": orchestrator.__version__, "python": platform.python_version()}
+def _versions() -> dict[str, object]:
+    versions: dict[str, object] = {"repro": orchestrator.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
@@ -109,24 +103,17 @@ def new_run_of(
     run_id: str, plans: Sequence[Plan], cluster: Cluster, folders: Folders, command: Sequence[str]
 ) -> NewRun:
     """Return the run as the ledger stores it, without secrets."""
-    case, made, secret = plans[0].case, provenance(folders.shipped), profile_secrets(cluster)
+    case, secret = plans[0].case, profile_secrets(cluster)
     profile = cluster.layered.value | {"hardware": cluster.hardware.model_dump(exclude_none=True)}
     return NewRun(
+        **field_values(provenance(folders.shipped)),
         id=run_id,
         experiment=case.experiment,
         scale=case.scale,
         cluster=cluster.name,
-        user=made.user,
-        host=made.host,
-        pid=os.getpid(),
         command=masked_words(command, known=secret),
-        git_commit=made.git_commit,
-        git_dirty=made.git_dirty,
-        versions=dict(made.versions),
         profile=masked_tree(profile, known=secret),
         profile_file=str(cluster.file.absolute()),
-        machine=str(this_machine_identity()),
-        pid_start_ticks=own_start_ticks(),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,16 +17,14 @@ from pathlib import Path
 
 from orchestrator.errors import ReproError, Unreachable
 from orchestrator.files import FOLDER_MODE, Unreadable
-from orchestrator.identity import own_start_ticks, this_machine_identity, user_name
 from orchestrator.launch.executors import LocalScriptExecutor, QueueFull, SlurmScriptExecutor
 from orchestrator.launch.run_options import RunPlan
-from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, write_sent
+from orchestrator.launch.run_record import COMMENT, OwnScript, read_own_script, this_submitter, write_sent
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger
 from orchestrator.ledger.rows import JobRow, PendingAttempt
 from orchestrator.ledger.runs import run_record
 from orchestrator.ledger.submissions import (
-    Submitter,
     claim,
     queued_attempts,
     record_never_submitted,
@@ -66,11 +63,6 @@ class Sent:
 def comment_of(token: str) -> str:
     """Return the comment of a Slurm job with this token."""
     return COMMENT + token
-
-
-def sender() -> Submitter:
-    """Return this process as the submitter of the attempts that it claims."""
-    return Submitter(socket.gethostname(), user_name(), os.getpid(), str(this_machine_identity()), own_start_ticks())
 
 
 def send(ledger: Ledger, run_id: str, reporter: Reporter) -> Sent:
@@ -147,7 +139,7 @@ def _send_slice(
     token = secrets.token_hex(8)
     attempt_ids = [attempt.attempt_id for attempt in attempts]
     file, cluster = attempts[0].file, cluster_identity()
-    if not claim(ledger, attempt_ids, token, sender(), file=file, slurm_cluster=cluster):
+    if not claim(ledger, attempt_ids, token, this_submitter(), file=file, slurm_cluster=cluster):
         return None
     options = [*attempts[0].options, *words]
     _write_sent(ledger, attempts, script, token)
@@ -259,7 +251,7 @@ def _write_sent(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnS
 
 def _send_queue(ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, sent: Sent) -> None:
     token = secrets.token_hex(8)
-    if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, sender(), file=attempts[0].file):
+    if not claim(ledger, [attempt.attempt_id for attempt in attempts], token, this_submitter(), file=attempts[0].file):
         return
     _write_sent(ledger, attempts, script, token)
     scheduler_id = LocalScriptExecutor(script.file.parent).submit_queue(script.file)

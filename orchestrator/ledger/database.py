@@ -218,7 +218,7 @@ def open_ledger(
 
 def _upgrade(engine: sa.Engine) -> None:
     """Create or upgrade the tables, unless another process has just done it."""
-    from orchestrator.ledger.migrate import upgrade
+    from orchestrator.ledger.migrations import upgrade
 
     with engine.connect() as connection:
         connection.detach()  # not for later use: it does not check foreign keys

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger.database import Ledger, RunFolders, now
 from orchestrator.ledger.rows import LATEST_ATTEMPTS, RUN_RECORDS, LatestAttempt, RunRecord
+from orchestrator.ledger.submissions import Submitter
 from orchestrator.ledger.tables import (
     QUEUED,
     WAITING,
@@ -32,25 +33,26 @@ from orchestrator.ledger.tables import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
-    """A run to be recorded. `machine` and `pid_start_ticks` are of process `pid`, and are stored with its attempts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance(Submitter):
+    """Process, code and package versions of a submission. The commit is None if the code is not a git checkout."""
+
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun(Provenance):
+    """A run to be recorded. Its attempts store the process that submits them."""
 
     id: str
     experiment: str
     scale: str
     cluster: str
-    user: str
-    host: str
-    pid: int
     command: list[str]
-    git_commit: str | None
-    git_dirty: bool | None
-    versions: dict[str, Any]
-    profile: dict[str, Any]
+    profile: dict[str, object]
     profile_file: str | None = None
-    machine: str | None = None
-    pid_start_ticks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +259,7 @@ def _add_attempts(
             "run_id": run.id,
             "number": one.number,
             "scheduler": jobs[job_id].scheduler,
-            "host": run.host,
-            "user": run.user,
-            "pid": run.pid,
-            "pid_start_ticks": run.pid_start_ticks,
-            "machine": run.machine,
+            **{field.name: getattr(run, field.name) for field in fields(Submitter)},
             "token": "",
             "state": QUEUED,
             "phase": WAITING,

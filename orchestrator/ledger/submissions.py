@@ -28,7 +28,7 @@ from orchestrator.masking import masked
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """The process that submits: `machine` and `pid_start_ticks` are those of orchestrator/identity."""
+    """Process that submits, as `orchestrator.identity` identifies it."""
 
     host: str
     user: str

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-import orchestrator.ledger
 from orchestrator.job_spec import JobSpec
 from orchestrator.ledger import runs
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
+from orchestrator.ledger.migrations import run_migrations
 from orchestrator.ledger.rows import LatestAttempt
 from orchestrator.ledger.runs import Disposition, Missing, NewAttempt, NewJob, NewRun, Recorded
 from orchestrator.ledger.submissions import Submitter, claim, queued_attempts
@@ -170,11 +168,8 @@ _OLD_ROWS = (
 def make_old_ledger(url: sa.URL, schema: str) -> None:
     """A ledger as an older repro left it: two jobs, one verified with its numbers, one in the queue."""
     engine = sa.create_engine(url)
-    config = Config()
-    config.set_main_option("script_location", str(Path(orchestrator.ledger.__file__).parent / "migrations"))
     with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, schema)
+        run_migrations(connection, schema)
         for statement in _OLD_ROWS:
             connection.exec_driver_sql(statement)
     engine.dispose()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from orchestrator.results.export.columns import METRICS
-
-from orchestrator.ledger.migrate import VIEWS
+from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.results.export.rows import METRICS
 from tests.unit.ledger.making import new_ledger

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
-from orchestrator.ledger.migrate import VIEWS
+from orchestrator.ledger.migrations import VIEWS
 from orchestrator.ledger.readonly_sql import asked, relations
 from orchestrator.ledger.tables import Table
 from tests.unit.ledger.making import new_ledger, opened, record

@@ -11,10 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command
 from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.script import ScriptDirectory
 
 from orchestrator.errors import Problem, ReproError
+from orchestrator.ledger.tables import Table
 
 # Whoever asked for a job, and under which name; two runs of one figure ask for the same.
 _ASKED = """
@@ -103,11 +105,23 @@ def upgrade(connection: sa.Connection, *, is_new: bool, copy_name: str) -> None:
         _refuse_damage(connection)
         _keep_copy(connection, copy_name)
     drop_views(connection)
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    run_migrations(connection)
     create_views(connection)
+
+
+def run_migrations(connection: sa.Connection, revision: str = "head") -> None:
+    """Upgrade the tables to a migration, in the caller's transaction."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    scripts = ScriptDirectory.from_config(config)
+    with EnvironmentContext(
+        config, scripts, fn=lambda done, _context: scripts._upgrade_revs(revision, done)
+    ) as alembic:
+        # SQLite cannot alter a column in place. The caller's transaction contains everything.
+        alembic.configure(
+            connection=connection, target_metadata=Table.metadata, render_as_batch=True, transactional_ddl=False
+        )
+        alembic.run_migrations()
 
 
 def _refuse_damage(connection: sa.Connection) -> None:
