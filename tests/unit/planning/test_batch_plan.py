@@ -1,4 +1,4 @@
-"""Many cases planned together: costed or refused, shared jobs counted once, and what the shipped catalogue comes to."""
+"""Tests of plans of many cases: costs, refusals, shared jobs, and totals of the shipped catalogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A100S = Hardware.model_validate(
 
 
 def campaign(*papers: str) -> BatchPlan:
-    """Every runnable case as published, on its paper's machine."""
+    """Return the plan of every published case on its paper's machine."""
     entries = [entry for name in papers for entry in find_entries(FOLDERS, name)]
     runnable = [entry for entry in entries if not entry.experiment.reference_only]
     return plan_batch(CaseSelection(e, tuple(expand(e)), Target.of_paper(e)) for e in runnable)
@@ -33,22 +33,22 @@ def campaign(*papers: str) -> BatchPlan:
 
 @pytest.mark.parametrize(("paper", "cases", "jobs"), [("sc21", 99, 94), ("atc24", 71, 71), ("tutorials", 74, None)])
 def test_published_cases_are_valid_on_their_paper_machine(paper: str, cases: int, jobs: int | None) -> None:
-    found = campaign(paper)
-    assert [(planned.label, planned.checked.refusals) for planned in found.refused] == []
-    assert len(found.planned) == cases
-    assert jobs is None or len(found.jobs) == jobs
+    plan = campaign(paper)
+    assert [(planned.label, planned.checked.refusals) for planned in plan.refused] == []
+    assert len(plan.planned) == cases
+    assert jobs is None or len(plan.jobs) == jobs
 
 
 def test_job_shared_by_two_figures_is_counted_once() -> None:
-    found = campaign("sc21")
-    shared = {planned.label: planned.same_as for planned in found.planned if planned.same_as}
+    plan = campaign("sc21")
+    shared = {planned.label: planned.same_as for planned in plan.planned if planned.same_as}
     assert shared == {
         f"figure-18 vp=4,scatter_gather=true,gbs={gbs}".replace("vp=4,", ""): f"figure-12 vp=4,gbs={gbs}"
         for gbs in (12, 24, 36, 48, 60)
     }
-    costs = [planned.checked.cost for planned in found.planned if not planned.same_as]
+    costs = [planned.checked.cost for planned in plan.planned if not planned.same_as]
     alone = [cost.gpu_hours or 0 for cost in costs if cost]
-    assert found.gpu_hours == pytest.approx(sum(alone))
+    assert plan.gpu_hours == pytest.approx(sum(alone))
 
 
 def test_every_scale_is_valid_on_its_intended_machine() -> None:
@@ -66,10 +66,10 @@ def test_every_scale_is_valid_on_its_intended_machine() -> None:
 
 def test_refused_case_has_every_reason_and_no_cost(tmp_path: Path) -> None:
     entry = entry_of(tmp_path, BASE.replace("layers: 8", "layers: 6").replace("heads: 8", "heads: 4"))
-    found = plan_batch([CaseSelection(entry, tuple(expand(entry)), Target("site", A100S))])
-    assert len(found.planned) == 6 and found.jobs == []
-    assert all(planned.checked.cost is None for planned in found.planned)
-    assert [str(problem) for problem in found.refusals] == [
+    plan = plan_batch([CaseSelection(entry, tuple(expand(entry)), Target("site", A100S))])
+    assert len(plan.planned) == 6 and plan.jobs == []
+    assert all(planned.checked.cost is None for planned in plan.planned)
+    assert [str(problem) for problem in plan.refusals] == [
         "figure-1 all 6 cases: A100 of site has no fp32 (it has bf16, fp16)",
         "figure-1 pp=1,tp=8,gbs=8 and pp=1,tp=8,gbs=16: attention heads 4 does not divide by tensor-parallel 8",
         "figure-1 pp=4,tp=2,gbs=8 and pp=4,tp=2,gbs=16: 6 layers do not divide by pipeline-parallel 4",
@@ -84,21 +84,21 @@ def test_fit_compares_memory_with_gpu_and_published_outcome() -> None:
 
 
 def test_atc24_memory_failures_are_predicted_exactly() -> None:
-    found = {p.label: p.checked.cost.fit for p in campaign("atc24").planned if p.checked.cost}
-    assert {label for label, fit in found.items() if fit != "fits"} == {
+    plan = {p.label: p.checked.cost.fit for p in campaign("atc24").planned if p.checked.cost}
+    assert {label for label, fit in plan.items() if fit != "fits"} == {
         "atc-demo case=no-recompute",
         "atc-table-8 case=no-recompute",
         *(f"atc-figure-7 recompute=none,offload={alpha}" for alpha in (0.0, 0.1, 0.2)),
     }
-    assert set(found.values()) == {"fits", "OOM expected"}
+    assert set(plan.values()) == {"fits", "OOM expected"}
 
 
 def test_tutorial_rows_fit_as_published_except_row_228() -> None:
-    found = {p.label: p.checked.cost.fit for p in campaign("tutorials").planned if p.checked.cost}
-    assert {label: fit for label, fit in found.items() if fit not in ("fits", "OOM expected")} == {
+    plan = {p.label: p.checked.cost.fit for p in campaign("tutorials").planned if p.checked.cost}
+    assert {label: fit for label, fit in plan.items() if fit not in ("fits", "OOM expected")} == {
         "core-tp-weak case=228": "OOM unexpected"
     }
-    assert sum(fit == "OOM expected" for fit in found.values()) == 6
+    assert sum(fit == "OOM expected" for fit in plan.values()) == 6
 
 
 def test_job_out_of_memory_costs_only_its_start_up() -> None:

@@ -1,4 +1,4 @@
-"""Iterations that fit a time budget: never more time than there is, never too few to measure, always the same ones."""
+"""Tests of time budgets: iterations fit the budget, suffice for a measurement, and are reproducible."""
 
 from __future__ import annotations
 
@@ -56,35 +56,35 @@ def run(iterations: int = 20, warmup: int = 2, every: int = 1, iteration_ms: flo
     )
 
 
-def iterations(found: list[Run], budget_s: float) -> list[int] | None:
-    measured = most_measured(found, budget_s)
-    return None if measured is None else [one.iterations(measured) for one in found]
+def iterations(some_runs: list[Run], budget_s: float) -> list[int] | None:
+    measured = most_measured(some_runs, budget_s)
+    return None if measured is None else [job.iterations(measured) for job in some_runs]
 
 
 def measured_lines(training: Training) -> int:
-    """How many of its lines reading would measure."""
+    """Return the number of its lines that are measured."""
     printed = [i for i in range(1, training.iterations + 1) if i % training.log_interval == 0]
     lines = [IterationLine(i, 1.0, 7.0, 1.0) for i in printed]
     return sum(line.used for line in with_used(lines, training.warmup_iterations))
 
 
 @given(some, budgets)
-def test_budget_is_filled_and_never_exceeded(found: list[Run], budget_s: float) -> None:
-    measured = most_measured(found, budget_s)
+def test_budget_is_filled_and_never_exceeded(some_runs: list[Run], budget_s: float) -> None:
+    measured = most_measured(some_runs, budget_s)
     if measured is None:
-        assert total_s(found, 0) > budget_s
+        assert total_s(some_runs, 0) > budget_s
         return
-    assert total_s(found, measured) <= budget_s
-    longest = max(one.training.iterations for one in found)
-    assert measured == longest or total_s(found, measured + 1) > budget_s
+    assert total_s(some_runs, measured) <= budget_s
+    longest = max(job.training.iterations for job in some_runs)
+    assert measured == longest or total_s(some_runs, measured + 1) > budget_s
 
 
 @given(some, budgets)
 def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
-    found: list[Run], budget_s: float
+    some_runs: list[Run], budget_s: float
 ) -> None:
-    for one, left in zip(found, iterations(found, budget_s) or [], strict=False):
-        training, own = one.training, one.training.iterations
+    for job, left in zip(some_runs, iterations(some_runs, budget_s) or [], strict=False):
+        training, own = job.training, job.training.iterations
         assert left == own or (left < own and left % training.log_interval == 0)
         if left < own:
             assert left >= training.warmup_iterations + LEAST_INTERVALS * training.log_interval
@@ -92,17 +92,17 @@ def test_budgeted_iterations_can_be_measured_and_do_not_exceed_the_experiment(
 
 
 @given(some, budgets, st.floats(0, 1e6))
-def test_larger_budget_never_gives_fewer_iterations(found: list[Run], budget_s: float, more_s: float) -> None:
-    few, many = iterations(found, budget_s), iterations(found, budget_s + more_s)
+def test_larger_budget_never_gives_fewer_iterations(some_runs: list[Run], budget_s: float, more_s: float) -> None:
+    few, many = iterations(some_runs, budget_s), iterations(some_runs, budget_s + more_s)
     assert few is None or (many is not None and all(a <= b for a, b in zip(few, many, strict=True)))
 
 
 def test_all_runs_measure_the_same_number_of_iterations() -> None:
-    found = [run(20), run(8), run(20, warmup=5)]
-    assert total_s(found, 10) == 3 * 25 + 12 + 8 + 15
-    assert iterations(found, 110) == [12, 8, 15]
-    assert iterations(found, 109.9) == [11, 8, 14]
-    assert iterations(found, 1e6) == [20, 8, 20]
+    some_runs = [run(20), run(8), run(20, warmup=5)]
+    assert total_s(some_runs, 10) == 3 * 25 + 12 + 8 + 15
+    assert iterations(some_runs, 110) == [12, 8, 15]
+    assert iterations(some_runs, 109.9) == [11, 8, 14]
+    assert iterations(some_runs, 1e6) == [20, 8, 20]
 
 
 def test_smallest_number_of_iterations_is_warm_up_plus_three_intervals() -> None:
@@ -113,20 +113,20 @@ def test_smallest_number_of_iterations_is_warm_up_plus_three_intervals() -> None
 
 
 def test_budgeted_iterations_are_whole_log_intervals() -> None:
-    """SC21 figure 13 as published: 25 iterations, a line for each 5, of which the first are the warm-up."""
-    found = [run(25, warmup=5, every=5)]
-    assert [iterations(found, 25 + n) for n in (19, 20, 24, 25)] == [None, [20], [20], [25]]
+    """SC21 figure 13 has 25 iterations and a line for each 5, the first of which is the warm-up."""
+    some_runs = [run(25, warmup=5, every=5)]
+    assert [iterations(some_runs, 25 + n) for n in (19, 20, 24, 25)] == [None, [20], [20], [25]]
     assert iterations([run(100, warmup=7, every=5)], 25 + 27) == [25], "an interval half in the warm-up is not counted"
 
 
 def test_budget_changes_only_iterations() -> None:
     own = within_budget(QUAD, H200S, 3600)
     assert (own.cases, own.own) == (tuple(QUAD), (8,) * 6)
-    found = within_budget(QUAD, H200S, int(own.total_s) - 10)
-    assert {case.training.iterations for case in found.cases} == {7}
-    assert [replace(case, training=old.training) for case, old in zip(found.cases, QUAD, strict=True)] == QUAD
-    assert found.total_s == pytest.approx(sum(found.run_s)) and found.total_s <= found.budget_s
-    assert (found.jobs, found.own) == (6, (8,) * 6) and 0 < found.uncertainty < 1
+    budgeted = within_budget(QUAD, H200S, int(own.total_s) - 10)
+    assert {case.training.iterations for case in budgeted.cases} == {7}
+    assert [replace(case, training=old.training) for case, old in zip(budgeted.cases, QUAD, strict=True)] == QUAD
+    assert budgeted.total_s == pytest.approx(sum(budgeted.run_s)) and budgeted.total_s <= budgeted.budget_s
+    assert (budgeted.jobs, budgeted.own) == (6, (8,) * 6) and 0 < budgeted.uncertainty < 1
 
 
 def test_same_budget_gives_the_same_jobs() -> None:

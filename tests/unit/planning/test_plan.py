@@ -1,4 +1,4 @@
-"""A case on a cluster: planned, or refused with every reason at once."""
+"""Tests of plans of cases on a cluster, and of refusals with every reason at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCAL = "about: this machine\nscheduler: local\nworkloads: {pretrain: {python: /
 
 
 def local(folder: Path, machine: Machine, text: str = LOCAL) -> Cluster:
-    """This machine's profile, as it would be on another machine."""
+    """Return the profile of the local machine with other hardware."""
     return replace(cluster_of(folder, text, name="local"), machine=machine, hardware=machine.hardware())
 
 
@@ -46,16 +46,16 @@ def refusals(
 
 
 def test_figure_13_on_selene_is_ten_plans_of_eight_nodes(tmp_path: Path) -> None:
-    found = plans(selene(tmp_path))
-    assert len({plan.identity for plan in found}) == 10
-    assert {plan.resources for plan in found} == {Resources(8, 8, 8, "0:30:00")}
-    assert found[0].resources.tasks == 64 and {plan.cluster for plan in found} == {"selene"}
+    planned = plans(selene(tmp_path))
+    assert len({plan.identity for plan in planned}) == 10
+    assert {plan.resources for plan in planned} == {Resources(8, 8, 8, "0:30:00")}
+    assert planned[0].resources.tasks == 64 and {plan.cluster for plan in planned} == {"selene"}
 
 
 def test_tensor_parallelism_across_nodes_is_a_warning(tmp_path: Path) -> None:
     spans = "spans nodes of 8 GPUs"
-    found = {plan.case.value("tp"): plan.warnings for plan in plans(selene(tmp_path))}
-    assert {tp: tuple(one for one in warnings if spans in one) for tp, warnings in found.items()} == {
+    planned = {plan.case.value("tp"): plan.warnings for plan in plans(selene(tmp_path))}
+    assert {tp: tuple(text for text in warnings if spans in text) for tp, warnings in planned.items()} == {
         32: ("tensor-parallel 32 spans nodes of 8 GPUs",),
         16: ("tensor-parallel 16 spans nodes of 8 GPUs",),
         8: (),

@@ -1,4 +1,4 @@
-"""What machines with one, two and four H200 are given to run: which scale, whether it fits, how long it takes."""
+"""Tests of plans for machines with one, two and four H200: scale, memory and time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NEED_MORE = {("atc-demo", "quad", "case=no-recompute"), *(("core-cp", scale, "ca
 
 
 def h200s(folder: Path, gpus: int) -> Cluster:
-    """This machine as nvidia-smi lists H200s: 143,771 MiB each."""
+    """Return a local machine with H200s of 143,771 MiB each."""
     rows = "".join(f"{number}, GPU-{number}, NVIDIA H200, 143771\n" for number in range(gpus))
     return local(folder, parse_nvidia_smi(rows, 64))
 

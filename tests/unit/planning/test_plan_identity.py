@@ -1,4 +1,4 @@
-"""A job's identity: the same for what runs the same, and only for that."""
+"""Tests of job identities: equal for the same program and case, and only for these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BASE = identity(CASE, PROGRAM, "selene")
 
 
 def test_identity_is_that_of_the_first_release() -> None:
-    """Changing how it is made orphans every job of every ledger: do it knowingly, with a migration."""
+    """A change of the identity orphans every job of every ledger and needs a migration."""
     shape, layout = ModelShape(4, 256, 8, 64, 1024), Layout(4, 2, 2, 1, 16)
     case = Case("p/f", "cpu", (("pp", 2),), "pretrain", shape, layout, Training(), device="cpu")
     assert identity(case, Program("pretrain", "python", (), (), code="c"), "local") == "690bc6859288"
@@ -75,14 +75,14 @@ def test_program_layout_and_image_change_the_identity(case: Case, program: Progr
 
 def test_every_field_of_layout_and_model_changes_the_identity() -> None:
     for part in ("model", "layout"):
-        held = getattr(CASE, part)
-        for field in fields(held):
-            changed = replace(held, **{field.name: another(getattr(held, field.name))})
+        value = getattr(CASE, part)
+        for field in fields(value):
+            changed = replace(value, **{field.name: another(getattr(value, field.name))})
             assert identity(replace(CASE, **{part: changed}), PROGRAM, "selene") != BASE, field.name
 
 
 def another(value: object) -> object:
-    """Some value that is not this one."""
+    """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     return value * 2 + 1 if isinstance(value, int) else f"not {value}"
@@ -94,7 +94,7 @@ def test_arguments_of_a_case_change_the_identity() -> None:
 
 @dataclass(frozen=True)
 class LaterTraining(Training):
-    """What a later version might add."""
+    """Training with a field that a later version might add."""
 
     optimizer: str = "adam"
     expert_parallel: int | None = None

@@ -1,4 +1,4 @@
-"""The closed form of memory against shipped cases that ran on four H200; tests/unit/results has those of two."""
+"""Tests of the closed form of memory against measured cases on four H200; tests/unit/results has those of two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment planned with another program than its own: at which scale, and what cannot be told to that program."""
+"""Tests of experiments planned with another workload: scale, refusals and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site cannot start is refused before it is queued."""
+"""Tests of start checks: a job that a site cannot start is refused before its submission."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_imported_image_gives_no_warning(tmp_path: Path) -> None:
 
 def test_todays_megatron_refuses_figure_18_without_scatter_gather(tmp_path: Path) -> None:
     target = Target.of_cluster(replace(cluster_of(tmp_path), unfilled=()))
-    found = {
+    reasons = {
         case.value("scatter_gather"): [
             reason for reason in refusals(case, target, case_context(case, target)) if "scatter/gather" in reason
         ]
         for case in with_workload(expand(shipped("figure-18")), "megatron-2026")
     }
-    assert found[True] == [] and "10e7b74597 removed the option" in found[False][0]
+    assert reasons[True] == [] and "10e7b74597 removed the option" in reasons[False][0]
 
 
 def test_unmounted_data_is_a_warning(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The time model against published times that it was not fitted to, and against what any such model must keep."""
+"""Tests of the time model against published times that were not fitted, and of its general properties."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def duration(
     program: str = "megatron-2021",
 ) -> Duration:
     assert broken_rules(RuleContext(model, layout, Training("bf16"))) == []
-    found = predict(model, layout, training, hardware, program)
-    assert found is not None
-    return found
+    result = predict(model, layout, training, hardware, program)
+    assert result is not None
+    return result
 
 
 def tflops(model: ModelShape, layout: Layout, training: Training = FP16) -> float:
@@ -119,8 +119,8 @@ def test_h100_is_predicted_with_the_constants_of_h200() -> None:
     ids=lambda row: f"{row.layout.gpus}-{row.name}",
 )
 def test_pretrain_runs_on_h200_are_within_the_uncertainty(row: Row) -> None:
-    found = row.predicted(FITTED)
-    assert found.calibrated and abs(row.error(FITTED)) < found.uncertainty == CALIBRATED_UNCERTAINTY
+    result = row.predicted(FITTED)
+    assert result.calibrated and abs(row.error(FITTED)) < result.uncertainty == CALIBRATED_UNCERTAINTY
 
 
 def test_host_bound_runs_are_neither_fitted_nor_judged() -> None:
@@ -173,9 +173,9 @@ FULL = Training("bf16", recompute="full")
 def test_atc24_demo_and_table_8_are_within_the_uncertainty(
     model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str, tokens_per_second: int
 ) -> None:
-    found = duration(model, layout, training, hardware, program)
+    result = duration(model, layout, training, hardware, program)
     published = layout.global_batch_size * model.seq / (tokens_per_second * layout.gpus) * 1e3
-    assert abs(found.iteration_ms / published - 1) < found.uncertainty <= 0.1
+    assert abs(result.iteration_ms / published - 1) < result.uncertainty <= 0.1
 
 
 @pytest.mark.parametrize("batch", [32, 128])
@@ -309,14 +309,14 @@ def test_unfitted_predictions_have_a_larger_uncertainty(
     hardware: Hardware, program: str, calibrated: bool, uncertainty: float
 ) -> None:
     training = Training("fp16" if "fp16" in hardware.peak_tflops else "bf16")
-    found = duration(GPT_162B, Layout(64, 8, 8, 1, 32), training, hardware, program)
-    assert (found.calibrated, found.uncertainty) == (calibrated, uncertainty)
+    result = duration(GPT_162B, Layout(64, 8, 8, 1, 32), training, hardware, program)
+    assert (result.calibrated, result.uncertainty) == (calibrated, uncertainty)
 
 
 def test_small_layers_have_a_larger_uncertainty() -> None:
-    """SC21 figure 15: at 5.9 billion parameters, tensor-parallel 2 and a microbatch of one the model is far off."""
-    found = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
-    assert (found.calibrated, found.uncertainty) == (False, OTHER_UNCERTAINTY)
+    """SC21 figure 15 at 5.9 billion parameters, tensor-parallel 2 and a microbatch of one has a large error."""
+    result = duration(GPT_6B, Layout(64, 2, 1, 1, 32), Training("fp16", recompute="full"), A100, "megatron-2021")
+    assert (result.calibrated, result.uncertainty) == (False, OTHER_UNCERTAINTY)
 
 
 def test_small_layers_are_calibrated_only_with_cuda_graphs() -> None:
@@ -333,7 +333,7 @@ def test_small_layers_are_calibrated_only_with_cuda_graphs() -> None:
 
 
 def test_full_recomputation_in_pretrain_skips_the_last_product() -> None:
-    """Two thirds of a layer's products are computed again: 2871.1 ms for 2375.8 on H200 is 1.21, not 4/3."""
+    """Two thirds of a layer's products are repeated: 2871.1 ms instead of 2375.8 on H200 is 1.21, not 4/3."""
 
     def ratio(program: str) -> float:
         layout = Layout(1, 1, 1, 8, 32)
@@ -379,7 +379,7 @@ def test_rotary_positions_of_pretrain_cost_their_memory_traffic() -> None:
     llama, layout = replace(GPT_3B, family="llama"), Layout(1, 1, 1, 1, 1)
 
     def of_shared_keys(recompute: Recompute, program: str) -> float:
-        """ms of 8 in place of 32 groups of keys: less is rotated, and all else is the same for both programs."""
+        """Return the difference in ms between 8 and 32 groups of keys, which changes only the rotation."""
         training = replace(BF16, recompute=recompute)
         few, many = (
             duration(replace(llama, kv_groups=groups), layout, training, NO_NAME, program).compute_ms
@@ -400,7 +400,7 @@ def test_rotary_positions_of_pretrain_cost_their_memory_traffic() -> None:
 
 def test_pretrain_loss_moves_fewer_bytes_per_logit() -> None:
     def of_vocabulary(program: str, tensor_parallel: int) -> float:
-        """ms of 2^16 more columns of 2^17 logits each."""
+        """Return the additional ms of 2^16 more columns of 2^17 logits each."""
         layout = Layout(tensor_parallel, tensor_parallel, 1, 64, 64)
         one, two = (
             duration(replace(GPT_3B, vocab=vocab), layout, BF16, NO_NAME, program).compute_ms
@@ -487,9 +487,9 @@ def test_unknown_bandwidth_increases_the_uncertainty(known: Hardware, unknown: H
 def test_job_on_one_node_needs_no_network_bandwidth() -> None:
     for gpu, certain in (("NVIDIA H200", CALIBRATED_UNCERTAINTY), ("NVIDIA H100 80GB HBM3", SAME_CHIP_UNCERTAINTY)):
         machine = machine_of(1, 8, gpu, 141, {"bf16": 989})
-        found = duration(GPT_6B, Layout(8, 4, 1, 1, 32), BF16, machine, "pretrain")
-        assert found.tensor_parallel_ms > 0 and found.data_parallel_ms > 0
-        assert found.uncertainty == certain
+        result = duration(GPT_6B, Layout(8, 4, 1, 1, 32), BF16, machine, "pretrain")
+        assert result.tensor_parallel_ms > 0 and result.data_parallel_ms > 0
+        assert result.uncertainty == certain
 
 
 MODELS = st.builds(
@@ -540,11 +540,11 @@ def test_parts_of_every_valid_layout_add_up_to_a_finite_time(
     model: ModelShape, layout: Layout, training: Training, hardware: Hardware, program: str
 ) -> None:
     hardware = hardware.model_copy(update={"peak_tflops": {"bf16": 312}})
-    found = duration(model, layout, training, hardware, program)
-    parts = astuple(found)[3:]
-    assert all(math.isfinite(part) and part >= 0 for part in parts) and found.compute_ms > 0
-    assert found.iteration_ms == pytest.approx(sum(parts))
-    assert 0 < found.uncertainty < 2
+    result = duration(model, layout, training, hardware, program)
+    parts = astuple(result)[3:]
+    assert all(math.isfinite(part) and part >= 0 for part in parts) and result.compute_ms > 0
+    assert result.iteration_ms == pytest.approx(sum(parts))
+    assert 0 < result.uncertainty < 2
 
 
 @given(MODELS, layouts(), TRAININGS, PROGRAMS)

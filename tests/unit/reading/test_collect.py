@@ -1,4 +1,4 @@
-"""Collecting: what is new is read once, another log is read anew, and where nothing is new nothing is written."""
+"""Tests of collecting: new content is read once, and a replaced log from its beginning."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LINE = (
     " grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
 )
 KEPT = ("iteration", "verdict", "verdict_reason", "failure", "deciding_line", "deciding_rank", "execution")
-"""What collecting says of the attempt itself."""
+"""Columns of an attempt that collecting sets."""
 DONE = "[after training is done] datetime: 2026-01-01 00:00:00 \n"
 
 
@@ -57,12 +57,12 @@ EXECUTION = " > execution: graph\n"
 
 
 def waiting(text: str) -> str:
-    """The log of a program that measures for how long GPUs wait for the host."""
+    """Return the log of a program that measures the host wait."""
     return EXECUTION + text.replace(" | learning", " | host wait per iteration (ms): 30.9 | learning")
 
 
 class Made:
-    """Jobs of a ledger, each with a folder of its own."""
+    """Jobs of a ledger with their folders."""
 
     def __init__(self, home: Path, *names: str) -> None:
         self.home = home
@@ -81,7 +81,7 @@ class Made:
         return self.home / f"{name}-id"
 
     def runs(self, *attempts: int) -> None:
-        record_observations(self.ledger, {one: Observation("RUNNING", RUNNING) for one in attempts or (1,)}, [])
+        record_observations(self.ledger, {attempt: Observation("RUNNING", RUNNING) for attempt in attempts or (1,)}, [])
 
     def ends(self, *attempts: int, state: str = "COMPLETED", code: int = 0, **seen: Any) -> None:
         end = Observation(state, ENDED, exit_code=code, **seen)
@@ -94,7 +94,7 @@ class Made:
         return [line.iteration for line in iterations_of(self.ledger, attempt)]
 
     def begin_again(self) -> None:
-        """As if the first job had only just begun."""
+        """Reset the first job to its start."""
         for file in self.folder().iterdir():
             file.write_text("")
         nothing = dict.fromkeys((*KEPT, "ended_at", "exit_code"))
@@ -104,7 +104,7 @@ class Made:
             session.execute(sa.update(Attempt).values(state="RUNNING", phase=RUNNING, **nothing))
 
     def check_as_measured(self, name: str = "a") -> None:
-        """The ledger has what all of the job's files, read anew, say."""
+        """Check that the ledger has the content of all of the job's files."""
         row = self.row(name)
         now = measure(row)
         assert [getattr(row, name) for name in KEPT] == [getattr(now, name) for name in KEPT]
@@ -114,30 +114,32 @@ class Made:
         assert metrics == {metric.name: metric for metric in now.metrics}
 
     def everything(self) -> dict[str, list[tuple[Any, ...]]]:
-        """What collecting writes, less when it did."""
+        """Return everything that collecting writes, without times."""
         with self.ledger.reading() as session:
-            found = {
+            stored = {
                 table.__tablename__: [tuple(row) for row in session.execute(sa.select(*table.__table__.columns))]
                 for table in (Iteration, Metric, LogOffset)
             }
-            found["attempts"] = [tuple(row) for row in session.execute(sa.select(*(getattr(Attempt, n) for n in KEPT)))]
+            stored["attempts"] = [
+                tuple(row) for row in session.execute(sa.select(*(getattr(Attempt, n) for n in KEPT)))
+            ]
             events = sa.select(Event.kind, Event.detail).where(Event.kind == "verdict")
-            found["events"] = [tuple(row) for row in session.execute(events)]
-        return found
+            stored["events"] = [tuple(row) for row in session.execute(events)]
+        return stored
 
 
 def _plain(line: IterationLine) -> tuple[object, ...]:
-    """A number that is none is nothing."""
+    """Return None for NaN."""
     values = dataclasses.astuple(line)
     return tuple(None if isinstance(v, float) and not math.isfinite(v) else v for v in values)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """One job that runs."""
-    one = Made(tmp_path, "a")
-    one.runs()
-    return one
+    """Return a ledger with one running job."""
+    jobs = Made(tmp_path, "a")
+    jobs.runs()
+    return jobs
 
 
 # ---- while it runs, and at its end ---------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def test_running_jobs_are_not_read_if_only_ended_ones_are_collected(made: Made) 
 
 
 def test_new_lines_are_added_and_stored_lines_are_not_rewritten(made: Made) -> None:
-    """What was stored is not written again: here it would lose a mark that only this test can have made."""
+    """A rewritten line would lose a mark that this test sets."""
     file = made.folder() / "log.txt"
     file.write_text(log(5))
     collect(made.ledger)
@@ -180,7 +182,7 @@ def test_new_lines_are_added_and_stored_lines_are_not_rewritten(made: Made) -> N
 
 
 def test_nothing_is_written_without_new_content(made: Made) -> None:
-    """Also with half a line at the end, which the next look reads again."""
+    """The log ends within a line, which the next refresh reads."""
     (made.folder() / "log.txt").write_text(log(5) + LINE.format(n=6, ms=106.0, loss="6.9")[:50])
     (made.folder() / "batch.txt").write_text("")
     collect(made.ledger)
@@ -206,7 +208,7 @@ def test_judged_attempt_is_never_read_again(made: Made, monkeypatch: pytest.Monk
     assert made.everything() == before
 
 
-# ---- a log that is another one -------------------------------------------------------------------------------
+# ---- a replaced log ------------------------------------------------------------------------------------------
 
 
 def replaced(file: Path, text: str) -> None:
@@ -220,7 +222,7 @@ def truncated(file: Path, text: str) -> None:
 
 
 def rewritten(file: Path, text: str) -> None:
-    """In place, and longer than what was read."""
+    """Rewrite the log in place with more content than was read."""
     with file.open("r+") as open_file:
         open_file.write(text + " " * 9000 + "\n")
 
@@ -251,7 +253,7 @@ def test_replaced_log_is_read_from_its_beginning(made: Made, change: str) -> Non
 
 
 def test_replaced_log_with_the_same_bytes_is_read_from_its_beginning(made: Made) -> None:
-    """Its bytes do not tell them apart, where it is looked at them."""
+    """The bytes that identify the file are equal."""
     file, noise = made.folder() / "log.txt", "noise\n" * FINGERPRINT_BYTES
     file.write_text(noise + log(3) + noise)
     collect(made.ledger)
@@ -290,7 +292,7 @@ def test_restart_within_the_log_voids_earlier_lines(made: Made) -> None:
 
 
 def test_content_of_a_deleted_log_still_counts(made: Made) -> None:
-    """A file that is not there is no empty one."""
+    """A missing file is not an empty file."""
     file = made.folder() / "log.txt"
     file.write_text(log(8))
     collect(made.ledger)
@@ -312,9 +314,9 @@ def test_execution_mode_is_recorded_while_running_and_host_wait_at_the_end(made:
     collect(made.ledger)
     assert (made.row().execution, made.row().verdict) == ("graph", "verified")
     assert {line.host_wait_ms for line in iterations_of(made.ledger, 1)} == {30.9}
-    found = metrics_of(made.ledger, [1])[1]
-    assert found["host_wait_ms"].value == 30.9
-    assert found["host_wait_percent"].value == pytest.approx(100 * 30.9 / found["iteration_ms"].value)
+    stored = metrics_of(made.ledger, [1])[1]
+    assert stored["host_wait_ms"].value == 30.9
+    assert stored["host_wait_percent"].value == pytest.approx(100 * 30.9 / stored["iteration_ms"].value)
     made.check_as_measured()
 
 
@@ -396,19 +398,19 @@ def test_incremental_reading_stores_the_same_as_one_reading(
 
 
 class Counted(io.BufferedReader):
-    """A file that tells how many bytes were read from it."""
+    """File that counts the bytes read from it."""
 
     read_bytes = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        found = super().read(size)
-        Counted.read_bytes += len(found)
-        return found
+        content = super().read(size)
+        Counted.read_bytes += len(content)
+        return content
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
-    """Every byte that is read of a job's files."""
+    """Count every byte that is read of a job's files."""
 
     def opened(folder: Path, name: str) -> BinaryIO | None:
         file = open_job_file(folder, name)
@@ -421,7 +423,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counted]]:
 
 
 def test_refresh_reads_only_new_bytes_and_fingerprints(made: Made, counted: type[Counted]) -> None:
-    """Beside it the bytes that tell whether the log is still the same one."""
+    """The fingerprints of the log are read, too."""
     file = made.folder() / "log.txt"
     file.write_text(log(5) + "x" * 99 + "\n" + "noise\n" * 200_000)
     collect(made.ledger)
@@ -446,7 +448,7 @@ SAMPLES = "".join(
 
 
 def test_gpu_samples_need_no_second_reading_of_the_log(made: Made, counted: type[Counted]) -> None:
-    """Also if the log was read in several parts: the times of the first and last measured line are facts."""
+    """The times of the first and last measured line are facts, also if the log was read in parts."""
     times = {n: log(n, begin=n).replace("2026-01-01 00:00:00", f"2026-01-01 00:00:0{n}") for n in range(1, 9)}
     file = made.folder() / "log.txt"
     (made.folder() / "gpus.n1.csv").write_text(SAMPLES)
@@ -483,7 +485,7 @@ def test_log_of_any_size_is_collected_in_constant_memory(made: Made, state: str)
 
 
 def test_iterations_come_from_the_first_file_that_has_them(made: Made) -> None:
-    """Ranks may each have a file, and a rank that comes earlier its first line later."""
+    """Each rank may have a file, and an earlier rank may write its first line later."""
     for name in ("rank1.txt", "rank3.txt"):
         (made.folder() / name).write_text("")
     (made.folder() / "rank3.txt").write_text(log(4, ms=300))
@@ -513,8 +515,8 @@ def test_unreadable_log_is_reported_and_other_jobs_are_judged(tmp_path: Path) ->
     (site.folder("b") / "log.txt").write_text("x" * 1_100_000 + "\n" + log(8))
     (site.folder("c") / "log.txt").write_text(log(8))
     site.ends(1, 2, 3)
-    said = collect(site.ledger)
-    assert [text.partition("-id/")[2] for text in said] == [
+    warnings = collect(site.ledger)
+    assert [text.partition("-id/")[2] for text in warnings] == [
         "log.txt: is a folder and not a file, so it is not read",
         "log.txt: 1 line of 1,100,001 bytes ignored, as no program writes such a line",
     ]
@@ -558,10 +560,10 @@ def test_ended_attempt_has_its_gpu_hours_as_a_metric(made: Made, device: str, ho
 
 
 def test_gpu_samples_replace_metrics_of_the_log(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = (
+    error_line = (
         "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1 | max allocated: 9 | reserved: 1 | max reserved: 9 |"
     )
-    (made.folder() / "log.txt").write_text(log(2) + f"{said} total device memory used: 900\n" + log(8, begin=3))
+    (made.folder() / "log.txt").write_text(log(2) + f"{error_line} total device memory used: 900\n" + log(8, begin=3))
     sampled = [MeasuredMetric("gpu_memory_used_gb", 71.5, "GB"), MeasuredMetric("gpu_clock_mhz", 1410.0, "MHz")]
     monkeypatch.setattr(collecting, "sampled_metrics", lambda folder, *_: sampled if folder == made.folder() else [])
     made.ends()
@@ -617,15 +619,15 @@ def test_crash_within_the_transaction_changes_nothing(made: Made, monkeypatch: p
 def test_content_read_by_another_terminal_is_not_overwritten(
     made: Made, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
-    """It is through between our look at the file and our writing it down."""
+    """The other terminal finishes between our reading and our writing."""
     file = made.folder() / "log.txt"
     file.write_text(log(4))
     collect(made.ledger)
     file.write_text(log(6))
     turns: list[int] = []
 
-    def follows(*words: Any, **named: Any) -> NewContent:
-        found = read_new(*words, **named)
+    def follows(*arguments: Any, **named: Any) -> NewContent:
+        content = read_new(*arguments, **named)
         if not turns:
             turns.append(1)
             if meanwhile == "grown and ended":
@@ -634,7 +636,7 @@ def test_content_read_by_another_terminal_is_not_overwritten(
             if meanwhile == "begun again":
                 file.write_text(log(2, ms=900))
             collect(new_ledger(made.home))
-        return found
+        return content
 
     monkeypatch.setattr(collecting, "read_new", follows)
     collect(made.ledger)
@@ -645,7 +647,7 @@ def test_content_read_by_another_terminal_is_not_overwritten(
 
 
 def test_many_jobs_are_collected_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And written a few thousand lines at a time: however many there are, memory holds no more."""
+    """They are written in batches of a few thousand lines, so memory does not grow."""
     names = [f"job{number}" for number in range(7)]
     site = Made(tmp_path / "site", *names)
     for name in names:
@@ -660,9 +662,9 @@ def test_many_jobs_are_collected_in_batches(tmp_path: Path, monkeypatch: pytest.
         rows.append(len(ids))
         return attempts.rows_of_attempts(ledger, ids)
 
-    def record_measurements(ledger: Ledger, found: list[Measurement], on: dict[int, OffsetUpdate]) -> list[int]:
-        lines.append(sum(len(one.iterations) for one in found))
-        return measurements.record_measurements(ledger, found, on)
+    def record_measurements(ledger: Ledger, batch: list[Measurement], on: dict[int, OffsetUpdate]) -> list[int]:
+        lines.append(sum(len(measurement.iterations) for measurement in batch))
+        return measurements.record_measurements(ledger, batch, on)
 
     monkeypatch.setattr(collecting, "rows_of_attempts", rows_of_attempts)
     monkeypatch.setattr(collecting, "record_measurements", record_measurements)

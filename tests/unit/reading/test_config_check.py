@@ -1,4 +1,4 @@
-"""Whether what ran is what was planned: each size, from each place in a log that tells it."""
+"""Tests of the comparison of plan and log: each size from each part of the log that has it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ FACTS = LogFacts(
 )
 
 
-def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | None = None) -> list[str]:
+def reasons(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | None = None) -> list[str]:
     return [mismatch.reason for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
 
 
@@ -82,26 +82,26 @@ def said(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str | No
     [("gpu", "cpu", True), ("gpu", "NVIDIA H200", False), ("cpu", "cpu", False), (None, "cpu", False)],
 )
 def test_gpu_job_that_ran_on_the_cpu_is_a_mismatch(device: str | None, ran: str, differs: bool) -> None:
-    """torch only warns of a driver that fails, and goes on without a GPU."""
+    """torch only warns about a failing driver and continues without a GPU."""
     facts = replace(FACTS, software=f"torch 2.11.0+cu130 | megatron-core 0.16.1 | backend gloo | device {ran}")
-    found = said(facts, replace(PLANNED, device=device))
-    assert found == (["ran on the CPU, not on GPUs"] if differs else [])
+    result = reasons(facts, replace(PLANNED, device=device))
+    assert result == (["ran on the CPU, not on GPUs"] if differs else [])
 
 
 def test_job_that_ran_as_planned_has_no_mismatch() -> None:
-    assert said() == []
-    assert said(commit=PLANNED.commit) == []
+    assert reasons() == []
+    assert reasons(commit=PLANNED.commit) == []
 
 
 def test_value_that_is_not_in_the_log_is_no_mismatch() -> None:
-    assert said(LogFacts()) == []
-    assert said(LogFacts(settings=dict.fromkeys(SETTINGS, "None"))) == []
+    assert reasons(LogFacts()) == []
+    assert reasons(LogFacts(settings=dict.fromkeys(SETTINGS, "None"))) == []
     unplanned = Expected(gpus=64, tensor_parallel=8, pipeline_parallel=2, iterations=20)
-    assert said(expected=unplanned) == []
+    assert reasons(expected=unplanned) == []
 
 
 @pytest.mark.parametrize(
-    ("setting", "ran", "words"),
+    ("setting", "ran", "reason"),
     [
         ("world_size", "8", "ran with world size 8, not 64"),
         ("tensor_model_parallel_size", "1", "ran with tensor-parallel size 1, not 8"),
@@ -119,12 +119,12 @@ def test_value_that_is_not_in_the_log_is_no_mismatch() -> None:
         ("params_dtype", "torch.float32", "ran in fp32, not bf16"),
     ],
 )
-def test_each_size_in_the_argument_dump_is_compared_with_the_plan(setting: str, ran: str, words: str) -> None:
-    assert said(replace(FACTS, world=None, settings=SETTINGS | {setting: ran})) == [words]
+def test_each_size_in_the_argument_dump_is_compared_with_the_plan(setting: str, ran: str, reason: str) -> None:
+    assert reasons(replace(FACTS, world=None, settings=SETTINGS | {setting: ran})) == [reason]
 
 
 @pytest.mark.parametrize(
-    ("world", "words"),
+    ("world", "reason"),
     [
         (WorldLine(8, 2, 8, 2, 2), "ran with world size 8, not 64"),
         (WorldLine(64, 4, 8, 2, 2), "ran with data-parallel size 4, not 2"),
@@ -133,15 +133,15 @@ def test_each_size_in_the_argument_dump_is_compared_with_the_plan(setting: str, 
         (WorldLine(64, 2, 8, 2, 1), "ran with context-parallel size 1, not 2"),
     ],
 )
-def test_each_size_in_the_world_line_is_compared_before_the_dump(world: WorldLine, words: str) -> None:
-    (found,) = mismatches(LogReport(IterationLines(), replace(FACTS, world=world)), PLANNED)
-    assert (found.reason, found.is_of_world) == (words, True)
+def test_each_size_in_the_world_line_is_compared_before_the_dump(world: WorldLine, reason: str) -> None:
+    (mismatch,) = mismatches(LogReport(IterationLines(), replace(FACTS, world=world)), PLANNED)
+    assert (mismatch.reason, mismatch.is_of_world) == (reason, True)
 
 
 def test_every_mismatch_is_reported_once() -> None:
     settings = SETTINGS | {"tensor_model_parallel_size": "1", "num_layers": "12", "params_dtype": "torch.half"}
     facts = replace(FACTS, world=WorldLine(32, 8, 1, 2, 2), settings=settings, padded_vocab=50304)
-    assert said(facts) == [
+    assert reasons(facts) == [
         "ran with world size 32, not 64",
         "ran with tensor-parallel size 1, not 8",
         "ran with data-parallel size 8, not 2",
@@ -153,23 +153,23 @@ def test_every_mismatch_is_reported_once() -> None:
 
 def test_dtype_of_old_programs_follows_from_their_switches() -> None:
     settings = {name: value for name, value in SETTINGS.items() if name != "params_dtype"}
-    assert said(replace(FACTS, settings=settings)) == []
-    assert said(replace(FACTS, settings=settings | {"bf16": "False", "fp16": "True"})) == ["ran in fp16, not bf16"]
+    assert reasons(replace(FACTS, settings=settings)) == []
+    assert reasons(replace(FACTS, settings=settings | {"bf16": "False", "fp16": "True"})) == ["ran in fp16, not bf16"]
 
 
 def test_different_parameter_counts_are_reported_for_planned_stages() -> None:
-    assert said(replace(FACTS, parameters={(0, 0): 100, (3, 1): 91, (4, 1): 91, (0, 7): 5})) == [
+    assert reasons(replace(FACTS, parameters={(0, 0): 100, (3, 1): 91, (4, 1): 91, (0, 7): 5})) == [
         "ran with 91 parameters on tensor-parallel rank 3 of stage 1, not 90"
     ]
-    assert said(expected=replace(PLANNED, parameters=(None, None))) == []
+    assert reasons(expected=replace(PLANNED, parameters=(None, None))) == []
 
 
 def test_other_commit_is_a_mismatch_and_an_abbreviation_is_not() -> None:
     other = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
-    assert said(replace(FACTS, code_commit=None), commit=other) == ["ran commit d98e8a64ddf3, not 6985e58938d4"]
-    assert said(replace(FACTS, code_commit=other[:7])) == ["ran commit d98e8a6, not 6985e58938d4"]
-    assert said(replace(FACTS, code_commit=None), replace(PLANNED, commit=None), commit=other) == []
-    assert said(replace(FACTS, code_commit=None), commit="unknown") == []
+    assert reasons(replace(FACTS, code_commit=None), commit=other) == ["ran commit d98e8a64ddf3, not 6985e58938d4"]
+    assert reasons(replace(FACTS, code_commit=other[:7])) == ["ran commit d98e8a6, not 6985e58938d4"]
+    assert reasons(replace(FACTS, code_commit=None), replace(PLANNED, commit=None), commit=other) == []
+    assert reasons(replace(FACTS, code_commit=None), commit="unknown") == []
 
 
 def test_world_size_comes_from_its_line_or_the_dump() -> None:
@@ -186,7 +186,7 @@ def row_of(folder: Path, case: Case, arguments: list[str], code: str = "c0ffee1"
 
 
 def planned_as(row: JobRow, case: Case, arguments: list[str]) -> JobRow:
-    """The configuration as the ledger keeps it."""
+    """Return the configuration as the ledger stores it."""
     configuration = {
         "model": asdict(case.model),
         "layout": asdict(case.layout),
@@ -247,16 +247,16 @@ def test_branch_or_digest_is_not_compared_as_a_commit(tmp_path: Path) -> None:
 
 
 def shipped_cases() -> list[Case]:
-    """One for each shape, layout and program that ships, at every scale."""
+    """Return a case for each shipped model, layout and workload at every scale."""
     folders = Folders(CHECKOUT, CHECKOUT)
-    found: dict[object, Case] = {}
+    cases: dict[object, Case] = {}
     for name in experiment_names(folders):
         entry = find_experiment(folders, name)
         for scale in ("paper", *entry.experiment.scales):
             for case in expand(entry, scale):
                 key = case.workload, case.model, case.layout.tensor_parallel, case.arguments
-                found.setdefault(key, case)
-    return list(found.values())
+                cases.setdefault(key, case)
+    return list(cases.values())
 
 
 def test_expected_vocabulary_is_that_of_the_workload_for_shipped_cases(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_site_data_are_padded_to_the_planned_vocabulary(tmp_path: Path) -> None:
 def test_null_tokenizer_has_one_more_entry(tmp_path: Path) -> None:
     case = case_of("figure-13", pp=8, gbs=32)
     arguments = ["--tokenizer-type", "NullTokenizer", "--vocab-size"]
-    for told, padded in (("51199", 51200), ("51200", 52224)):
-        assert expected_of(row_of(tmp_path, case, [*arguments, told])).padded_vocabulary == padded
+    for size, padded in (("51199", 51200), ("51200", 52224)):
+        assert expected_of(row_of(tmp_path, case, [*arguments, size])).padded_vocabulary == padded
 
 
 def test_only_megatron_kwai_counts_context_parallelism_as_data_parallelism(tmp_path: Path) -> None:
@@ -336,9 +336,9 @@ def test_logs_of_old_programs_match_their_plan(tmp_path: Path, workload: str) ->
     case = replace(shipped, workload=workload, layout=layout, training=training)
     expected = expected_of(row_of(tmp_path, case, arguments_of(workload, case)))
     log = WORLDS[workload] + DUMP
-    assert [one.reason for one in mismatches(read_log(log), expected)] == []
+    assert [mismatch.reason for mismatch in mismatches(read_log(log), expected)] == []
     broken = read_log(log.replace(b"......... 5\n", b"......... None\n").replace(b"32256", b"32128"))
-    assert [one.reason for one in mismatches(broken, expected)] == [
+    assert [mismatch.reason for mismatch in mismatches(broken, expected)] == [
         "ran with virtual stages 1, not 5",
         "ran with padded vocabulary 32128, not 32256",
     ]

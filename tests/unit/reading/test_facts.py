@@ -1,4 +1,4 @@
-"""Facts as they are stored, and those of several files put merged_facts."""
+"""Tests of stored facts, and of merged facts of several files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The class of a failure: it decides what is run again, so a wrong one costs GPU-hours or a result."""
+"""Tests of failure classes. A wrong class costs GPU-hours or a result."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_each_fault_has_its_class(state: str, exit_code: int | None, log: bytes,
 
 
 def classed(log: bytes, ending: Ending) -> Failure:
-    found = cause(log)
-    return failure_of(ending, found.kind if found else None)
+    line = cause(log)
+    return failure_of(ending, line.kind if line else None)
 
 
 def test_job_with_a_failed_dependency_is_stopped_not_cancelled() -> None:
@@ -147,14 +147,14 @@ def test_the_cause_decides_before_the_missing_proof_of_the_image(
     ending = Ending(ENDED, state, exit_code, None, "1 of 2 nodes ran it inside torch:1", None, nodes_inside)
     finder = CauseFinder()
     finder.feed(log)
-    found = finder.cause()
-    assert str(failure_of(ending, found.kind if found else None)) == expected
+    line = finder.cause()
+    assert str(failure_of(ending, line.kind if line else None)) == expected
 
 
 @pytest.mark.parametrize("kind", [None, "out of GPU memory", "out of host memory", "NCCL time-out", "error"])
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"])
 def test_job_with_another_configuration_has_class_configuration(state: str, kind: str | None) -> None:
-    """Least of all that it ran out of memory, as its source may say that it does."""
+    """For example not that it ran out of memory as published."""
     assert failure_of(Ending(ENDED, state, None, None), kind, differs=True) is Failure.CONFIGURATION
 
 
@@ -176,7 +176,7 @@ FOUND = Cause(
 
 
 @pytest.mark.parametrize(
-    ("failure", "found", "line"),
+    ("failure", "best", "line"),
     [
         (Failure.NCCL_ERROR, FOUND, "NCCL error in"),
         (Failure.TIMEOUT, FOUND, "DUE TO TIME LIMIT"),
@@ -190,8 +190,8 @@ FOUND = Cause(
         (Failure.PROGRAM, None, None),
     ],
 )
-def test_shown_line_belongs_to_the_failure_class(failure: Failure, found: Cause | None, line: str | None) -> None:
-    shown = failing_line(failure, found)
+def test_shown_line_belongs_to_the_failure_class(failure: Failure, best: Cause | None, line: str | None) -> None:
+    shown = failing_line(failure, best)
     assert (shown.line if shown else None) == line
 
 

@@ -1,4 +1,4 @@
-"""The nodes that the next attempt excludes. With too many it cannot run, without the right one it fails again."""
+"""Tests of the nodes that the next attempt excludes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ MOST_MEMORY = 24 * LONGEST_LINE_BYTES
 
 
 def write_plain(folder: Path) -> None:
-    """Most of it is a hole, which takes no disk."""
+    """Write a sparse file, which takes no disk space."""
     with (folder / "log.txt").open("wb") as file:
         file.truncate(SIZE)
         file.seek(SIZE)
@@ -145,8 +145,8 @@ def test_failed_nodes_of_a_log_of_any_size_take_constant_memory(tmp_path: Path, 
     assert on_disk < MOST_MEMORY
     tracemalloc.start()
     try:
-        found = failed_nodes(Failure.GPU_FAULT, log_blocks(tmp_path), UNKNOWN)
+        nodes_at_fault = failed_nodes(Failure.GPU_FAULT, log_blocks(tmp_path), UNKNOWN)
         assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
     finally:
         tracemalloc.stop()
-    assert found == ("n3",)
+    assert nodes_at_fault == ("n3",)

@@ -1,3 +1,5 @@
+"""Tests of metrics from nvidia-smi samples."""
+
 from __future__ import annotations
 
 import math
@@ -41,19 +43,19 @@ def metrics(folder: Path, log: str = "", warmup_iterations: int = 0) -> dict[str
 
 
 def test_memory_is_the_maximum_of_all_gpus_and_power_the_median_of_busy_ones(tmp_path: Path) -> None:
-    found = metrics(
+    result = metrics(
         written(tmp_path, sample(1000, 0, 80) + sample(2000, 99, 600, 1700), sample(61000, 100, 700, 1800, heat=70))
     )
-    assert found["gpu_memory_used_gb"].value == 61000 * 2**20 / 1e9
-    assert (found["gpu_power_w"].value, found["gpu_power_w"].count) == (650, 2)
-    assert found["gpu_clock_mhz"].value == 1750 and found["gpu_temperature_c"].value == 70
+    assert result["gpu_memory_used_gb"].value == 61000 * 2**20 / 1e9
+    assert (result["gpu_power_w"].value, result["gpu_power_w"].count) == (650, 2)
+    assert result["gpu_clock_mhz"].value == 1750 and result["gpu_temperature_c"].value == 70
 
 
 def test_slowdown_by_heat_differs_from_the_power_limit(tmp_path: Path) -> None:
     text = sample(1, 99, bits=0x4) + sample(1, 99, bits=0x4 | 0x40) + sample(1, 99, bits=0x1) + sample(1, 99, bits=0)
-    found = metrics(written(tmp_path, text + sample(1, 3, bits=0x40)))
-    assert found["gpu_power_capped_percent"].value == 50
-    assert found["gpu_slowed_percent"].value == 25
+    result = metrics(written(tmp_path, text + sample(1, 3, bits=0x40)))
+    assert result["gpu_power_capped_percent"].value == 50
+    assert result["gpu_slowed_percent"].value == 25
 
 
 def test_idle_gpu_has_only_a_memory_metric(tmp_path: Path) -> None:
@@ -61,8 +63,8 @@ def test_idle_gpu_has_only_a_memory_metric(tmp_path: Path) -> None:
 
 
 def test_values_that_are_not_available_give_no_metric(tmp_path: Path) -> None:
-    found = metrics(written(tmp_path, sample(5, 99, "[N/A]", "[N/A]", "N/A")))
-    assert set(found) == {"gpu_memory_used_gb", "gpu_power_capped_percent", "gpu_slowed_percent"}
+    result = metrics(written(tmp_path, sample(5, 99, "[N/A]", "[N/A]", "N/A")))
+    assert set(result) == {"gpu_memory_used_gb", "gpu_power_capped_percent", "gpu_slowed_percent"}
 
 
 def iteration(number: int, at: str) -> str:
@@ -95,5 +97,5 @@ def test_job_without_samples_has_no_gpu_metrics(tmp_path: Path) -> None:
 def test_any_bytes_in_a_sample_file_give_finite_numbers(tmp_path_factory, parts: list[bytes]) -> None:  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("samples")
     (folder / "gpus.n.csv").write_bytes(b"".join(parts))
-    for one in samples_of(folder):
-        assert math.isfinite(one.memory_used_bytes) and math.isfinite(one.utilization_percent)
+    for parsed in samples_of(folder):
+        assert math.isfinite(parsed.memory_used_bytes) and math.isfinite(parsed.utilization_percent)

@@ -1,4 +1,4 @@
-"""The files of a log: found in order, read in blocks that together are the file, whatever is in them."""
+"""Tests of log files: their order, and blocks that together are the file."""
 
 from __future__ import annotations
 
@@ -93,18 +93,18 @@ def test_truncated_archive_is_read_up_to_its_end(tmp_path: Path, packer: str) ->
     text = os.urandom(200_000).hex().encode()
     packed = PACKERS[packer](text)
     (tmp_path / "log.txt").write_bytes(packed[: len(packed) * 2 // 3])
-    found, complaints = read(only(tmp_path))
-    assert text.startswith(found) and len(found) > len(text) // 4
-    assert complaints == [f"{tmp_path}/log.txt: truncated archive, read only up to its end"]
+    content, warnings = read(only(tmp_path))
+    assert text.startswith(content) and len(content) > len(text) // 4
+    assert warnings == [f"{tmp_path}/log.txt: truncated archive, read only up to its end"]
 
 
 @pytest.mark.parametrize("packer", PACKERS)
 def test_damaged_archive_is_read_up_to_the_damage(tmp_path: Path, packer: str) -> None:
     packed = PACKERS[packer](LINES)
     (tmp_path / "log.txt").write_bytes(packed + b"and more that is no archive")
-    found, (complaint,) = read(only(tmp_path))
-    assert found == LINES and complaint.startswith(f"{tmp_path}/log.txt: damaged archive, read only up to the damage (")
-    assert "\n" not in complaint
+    content, (warning,) = read(only(tmp_path))
+    assert content == LINES and warning.startswith(f"{tmp_path}/log.txt: damaged archive, read only up to the damage (")
+    assert "\n" not in warning
 
 
 @pytest.mark.parametrize("packer", PACKERS)
@@ -126,16 +126,16 @@ def test_too_long_line_is_ignored_in_constant_memory(tmp_path: Path) -> None:
         log.truncate(len(b"before\n") + 30 * module.LONGEST_LINE_BYTES)  # a hole: no disk is written
         log.seek(0, os.SEEK_END)
         log.write(b"\nbehind\n")
-    file, size, words = only(tmp_path), 0, b""
+    file, size, kept = only(tmp_path), 0, b""
     tracemalloc.start()
     try:
         blocks = file.blocks()
         for block in blocks:
-            size, words = size + len(block), words + block.replace(b"\n", b"")
+            size, kept = size + len(block), kept + block.replace(b"\n", b"")
         assert tracemalloc.get_traced_memory()[1] < 8 * module.LONGEST_LINE_BYTES
     finally:
         tracemalloc.stop()
-    assert (words, size) == (b"beforebehind", file.size)
+    assert (kept, size) == (b"beforebehind", file.size)
     assert blocks.warnings == [
         f"{tmp_path}/log.txt: 1 line of 31,457,281 bytes ignored, as no program writes such a line"
     ]

@@ -1,4 +1,4 @@
-"""What a log says about itself, in the formats Megatron-LM has had, cut, doubled and mixed with other talk."""
+"""Tests of the log parser: formats of Megatron-LM versions, incomplete, repeated and mixed lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORLD_TODAY = (
 
 
 def line(iteration: int, elapsed_ms: float = 100.0, loss: float | None = 6.9, nan: int = 0) -> bytes:
-    """A line as our own program prints it."""
+    """Return an iteration line of `orchestrator.pretrain`."""
     arguments = parse_arguments(
         [
             "--tensor-model-parallel-size",
@@ -61,7 +61,7 @@ def line(iteration: int, elapsed_ms: float = 100.0, loss: float | None = 6.9, na
 
 
 def read_in(parts: list[bytes]) -> LogReport:
-    """One part after the other, as a log grows."""
+    """Read the parts one after another, as a log grows."""
     facts, read = LogFacts(), []
     for part in parts:
         read.append(read_part(part, facts, final=False))
@@ -70,7 +70,7 @@ def read_in(parts: list[bytes]) -> LogReport:
 
 
 def numbers(report: LogReport) -> list[tuple[int, float]]:
-    return [(one.iteration, one.elapsed_ms) for one in report.iterations]
+    return [(entry.iteration, entry.elapsed_ms) for entry in report.iterations]
 
 
 def test_a_log_of_2021_is_read() -> None:
@@ -97,7 +97,7 @@ def test_log_of_pretrain_is_read() -> None:
         + log_lines.moment("after training is done", NOW).encode()
     )
     report = read_log(log)
-    assert numbers(report) == [(1, 612.5), (2, 100.0)] and [one.loss for one in report.iterations] == [6.9, 6.9]
+    assert numbers(report) == [(1, 612.5), (2, 100.0)] and [entry.loss for entry in report.iterations] == [6.9, 6.9]
     assert report.says_done
     facts = report.facts
     assert facts.software == "torch 2.9.0 | megatron-core 0.16.1 | backend nccl | device x"
@@ -137,14 +137,14 @@ def test_lines_before_a_restart_do_not_count() -> None:
 
 def test_implausible_number_is_counted_and_is_no_restart() -> None:
     report = read_log(line(1) + line(2, -5.0) + line(3) + line(999) + line(4))
-    assert [one.is_finite for one in report.iterations] == [True, False, True, True] and report.last_iteration == 4
+    assert [entry.is_finite for entry in report.iterations] == [True, False, True, True] and report.last_iteration == 4
     assert (report.facts.odd_lines, report.facts.first_odd) == (2, "iteration 2: -5 ms per iteration")
     assert report.facts.restarts == 0
 
 
 def test_nan_loss_makes_its_line_not_finite() -> None:
     report = read_log(line(1) + line(2).replace(b"6.900000E+00", b"nan") + line(3, nan=1) + line(4, loss=None))
-    assert [one.is_finite for one in report.iterations] == [True, False, False, True]
+    assert [entry.is_finite for entry in report.iterations] == [True, False, False, True]
 
 
 DONE = b"[after training is done] datetime: 2026-01-01 \n"

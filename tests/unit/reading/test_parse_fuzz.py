@@ -1,4 +1,4 @@
-"""Any bytes are read without a fault, in parts as in whole, and in time that grows with their number alone."""
+"""Fuzz tests of the log parser: any bytes, in parts or as a whole, in linear time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.megatron.logs import iteration_lines, scan
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
 from orchestrator.reading.parse import LogReport, read_log
-from tests.unit.reading.test_parse_golden_logs import LOGS, in_parts, said
+from tests.unit.reading.test_parse_golden_logs import LOGS, content_of, in_parts
 
 GOLDEN = [log.read_bytes() for log in LOGS]
 LINES = sorted({line for log in GOLDEN for line in log.splitlines(keepends=True)})
@@ -38,7 +38,7 @@ WORDS = [
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A log that something has happened to; several times."""
+    """Return a log after several random changes."""
     log = draw(st.sampled_from(GOLDEN))
     chance = random.Random(draw(st.integers(0, 2**32)))
     for change in draw(
@@ -76,13 +76,13 @@ def test_any_log_gives_the_same_in_parts_and_as_a_whole(log: bytes, cuts: list[i
     assert in_parts(log, iter(sorted(cut for cut in cuts if cut < len(log)))) == whole
     numbers = [line.iteration for line in whole.iterations]
     assert all(before < after for before, after in pairwise(numbers))
-    json.dumps(said(log), allow_nan=False)
+    json.dumps(content_of(log), allow_nan=False)
     list(alpa_rows(log))
 
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if a golden log were a big one: some of it is read by the line, some at once."""
+    """Use small blocks, so that a golden log is read like a large one."""
     monkeypatch.setattr(scan, "_WINDOW_BYTES", 700)
     monkeypatch.setattr(scan, "_SAMPLE_BYTES", 200)
     monkeypatch.setattr(scan, "_BYTES_PER_BAR", 60)
@@ -93,12 +93,12 @@ def test_many_small_blocks_give_the_same_as_one(request: pytest.FixtureRequest) 
     @given(log=LOGGED)
     @settings(max_examples=100, deadline=None)
     def read(log: bytes) -> None:
-        found.append((log, read_log(log)))
+        reports.append((log, read_log(log)))
 
-    found: list[tuple[bytes, LogReport]] = []
+    reports: list[tuple[bytes, LogReport]] = []
     read()
     request.getfixturevalue("small_pieces")
-    for log, report in found:
+    for log, report in reports:
         assert read_log(log) == report
 
 
@@ -135,13 +135,13 @@ ENDLESS = [
 
 @pytest.mark.parametrize("word", ENDLESS, ids=repr)
 def test_very_long_line_is_read_in_bounded_time(word: bytes) -> None:
-    """A repetition without a bound takes hours here."""
+    """An unbounded repetition in a pattern would take hours."""
     for log in (word * (300_000 // len(word)), DUMP_BEGINS + b"\n" + word * (300_000 // len(word)) + LINE * 5):
         read_log(log)
 
 
 def work(log: bytes) -> int:
-    """How often anything is called to read a log."""
+    """Return the number of function calls to read a log."""
     calls = 0
 
     def count(*_: object) -> None:

@@ -1,8 +1,8 @@
-"""Whole logs, one of each era and dialect, and all that is read from them. Any pair in `logs/` is tested.
+"""Tests of whole logs, one of each version and dialect, and their content. Each pair in `logs/` is tested.
 
     python -m tests.unit.reading.test_parse_golden_logs
 
-writes what is read now from those that have no expectation yet; whether it is right is for a person to say.
+writes the expectation of each log that has none. Check it by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FOLDER = Path(__file__).parent / "logs"
 LOGS = sorted(FOLDER.glob("*.log"))
 
 
-def said(log: bytes) -> dict[str, Any]:
-    """All that is read: without what it does not say, and what only the next reading needs. A line is its numbers."""
+def content_of(log: bytes) -> dict[str, Any]:
+    """Return the content of a log, without empty facts and the state for the next part. A line is its numbers."""
     report, why = read_log(log), cause(log)
     facts = {name: value for name, value in report.facts.as_json().items() if name not in ("version", "unfinished")}
     assert isinstance(report.iterations, IterationLines)
@@ -43,7 +43,7 @@ def said(log: bytes) -> dict[str, Any]:
 
 
 def in_parts(log: bytes, ends: Iterator[int]) -> LogReport:
-    """Read as it grows to these lengths; the facts are stored in between."""
+    """Read a log that grows to these lengths, and store the facts after each part."""
     facts, parts, start = LogFacts(), [], 0
     for end in [*ends, len(log)]:
         part = read_part(log[start:end], LogFacts.from_json(json.loads(json.dumps(facts.as_json()))), end == len(log))
@@ -54,7 +54,7 @@ def in_parts(log: bytes, ends: Iterator[int]) -> LogReport:
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
 def test_content_of_golden_logs(log: Path) -> None:
-    assert said(log.read_bytes()) == yaml.safe_load(log.with_suffix(".yaml").read_text())
+    assert content_of(log.read_bytes()) == yaml.safe_load(log.with_suffix(".yaml").read_text())
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
@@ -70,7 +70,7 @@ def test_each_expectation_has_its_log() -> None:
 
 
 if __name__ == "__main__":
-    for one in LOGS:
-        if not one.with_suffix(".yaml").exists():
-            text = yaml.safe_dump(said(one.read_bytes()), sort_keys=False, width=120)
-            one.with_suffix(".yaml").write_text(text)
+    for log in LOGS:
+        if not log.with_suffix(".yaml").exists():
+            text = yaml.safe_dump(content_of(log.read_bytes()), sort_keys=False, width=120)
+            log.with_suffix(".yaml").write_text(text)

@@ -1,4 +1,4 @@
-"""Iteration lines -> metrics: what is dropped, what is kept, and the paper's own equation, computed by hand."""
+"""Tests of metrics from iteration lines: used lines, and the paper's equation computed by hand."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def lines(*elapsed_ms: float, first: int = 1, step: int = 1, loss: float = 6.9) 
 
 
 def computed(*elapsed_ms: float, warmup: int = 2, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(with_used(lines(*elapsed_ms), warmup), job_spec(**configuration))
-    return {metric.name: metric for metric in found}
+    result = metrics(with_used(lines(*elapsed_ms), warmup), job_spec(**configuration))
+    return {metric.name: metric for metric in result}
 
 
 def test_first_line_and_warm_up_do_not_count() -> None:
@@ -40,9 +40,9 @@ def test_interval_counts_if_it_ends_after_the_warm_up() -> None:
 
 def test_line_with_nan_does_not_count() -> None:
     read = [*lines(9, 8), *lines(7, first=3, loss=math.nan), *lines(6, first=4)]
-    found = with_used(read, 0)
-    assert [line.used for line in found] == [False, True, False, True]
-    assert [line.is_finite for line in found] == [True, True, False, True]
+    result = with_used(read, 0)
+    assert [line.used for line in result] == [False, True, False, True]
+    assert [line.is_finite for line in result] == [True, True, False, True]
 
 
 def test_line_without_a_positive_time_does_not_count() -> None:
@@ -52,14 +52,14 @@ def test_line_without_a_positive_time_does_not_count() -> None:
 
 
 def waiting(*waits_ms: float | None) -> dict[str, MeasuredMetric]:
-    """The metrics of iterations of 200 ms with these host waits, of which the first two lines do not count."""
+    """Return the metrics of iterations of 200 ms with these host waits. The first two lines do not count."""
     read = [replace(lines(200.0, first=n)[0], host_wait_ms=wait) for n, wait in enumerate(waits_ms, 1)]
     return {metric.name: metric for metric in metrics(with_used(read, 2), job_spec())}
 
 
 def test_host_wait_is_the_median_of_the_used_lines() -> None:
-    found = waiting(190.0, 150.0, 10.0, 20.0, 90.0)
-    wait, share = found["host_wait_ms"], found["host_wait_percent"]
+    result = waiting(190.0, 150.0, 10.0, 20.0, 90.0)
+    wait, share = result["host_wait_ms"], result["host_wait_percent"]
     assert (wait.value, wait.unit, wait.spread, wait.count) == (20.0, "ms", 20.0, 3)
     assert (share.value, share.unit, share.spread, share.count) == (10.0, "%", 10.0, 3)
 
@@ -93,28 +93,28 @@ def test_second_forward_pass_counts_only_with_recomputation() -> None:
 
 
 def test_spread_is_half_the_interquartile_range() -> None:
-    found = computed(999, 999, 100, 104, 102, 110, 1000)
+    result = computed(999, 999, 100, 104, 102, 110, 1000)
     # of 100 102 104 110 1000 the quartiles are 102 and 110
-    assert found["iteration_ms"] == MeasuredMetric("iteration_ms", 104, "ms", 4.0, 5)
-    relative = found["tflops_per_gpu"].spread or 0.0
-    assert relative / found["tflops_per_gpu"].value == pytest.approx(4 / 104)
-    assert found["sequences_per_s"].value == pytest.approx(4 / 0.104)
+    assert result["iteration_ms"] == MeasuredMetric("iteration_ms", 104, "ms", 4.0, 5)
+    relative = result["tflops_per_gpu"].spread or 0.0
+    assert relative / result["tflops_per_gpu"].value == pytest.approx(4 / 104)
+    assert result["sequences_per_s"].value == pytest.approx(4 / 0.104)
 
 
 def test_percentage_of_a_known_peak() -> None:
     assert "percent_of_peak" not in computed(9, 9, 100)
-    found = computed(9, 9, 100, peak_tflops=2.0)
-    assert found["percent_of_peak"].value == pytest.approx(50 * found["tflops_per_gpu"].value)
+    result = computed(9, 9, 100, peak_tflops=2.0)
+    assert result["percent_of_peak"].value == pytest.approx(50 * result["tflops_per_gpu"].value)
 
 
 def test_rates_have_the_relative_spread_of_the_time() -> None:
     # 4 sequences of 64 tokens in 0.104 s on 4 GPUs; the middle half of 100 102 104 110 1000 spans 4 ms either way
-    found = computed(999, 999, 100, 104, 102, 110, 1000)
-    assert found["tokens_per_s"].value == pytest.approx(256 / 0.104)
-    assert found["tokens_per_s_per_gpu"].value == pytest.approx(64 / 0.104)
-    assert found["aggregate_pflops"].value == pytest.approx(7113539584 / 0.104 / 1e15)
+    result = computed(999, 999, 100, 104, 102, 110, 1000)
+    assert result["tokens_per_s"].value == pytest.approx(256 / 0.104)
+    assert result["tokens_per_s_per_gpu"].value == pytest.approx(64 / 0.104)
+    assert result["aggregate_pflops"].value == pytest.approx(7113539584 / 0.104 / 1e15)
     for name in ("tokens_per_s", "tokens_per_s_per_gpu", "aggregate_pflops"):
-        assert (found[name].spread or 0.0) / found[name].value == pytest.approx(4 / 104)
+        assert (result[name].spread or 0.0) / result[name].value == pytest.approx(4 / 104)
 
 
 LLAMA_7B: dict[str, Any] = {
@@ -131,9 +131,9 @@ def test_mfu_matches_the_value_that_atc24_printed(
     tokens_per_s_per_gpu: float, peak_tflops: float, published: float
 ) -> None:
     elapsed_ms = 16 * 12288 / 4 / tokens_per_s_per_gpu * 1e3
-    found = computed(9, 9, elapsed_ms, peak_tflops=peak_tflops, **LLAMA_7B)
-    assert found["tokens_per_s_per_gpu"].value == pytest.approx(tokens_per_s_per_gpu)
-    assert found["mfu_percent"].value == pytest.approx(published, abs=0.05)
+    result = computed(9, 9, elapsed_ms, peak_tflops=peak_tflops, **LLAMA_7B)
+    assert result["tokens_per_s_per_gpu"].value == pytest.approx(tokens_per_s_per_gpu)
+    assert result["mfu_percent"].value == pytest.approx(published, abs=0.05)
 
 
 def test_unknown_peak_gives_no_percentage() -> None:
@@ -151,20 +151,20 @@ SKIPS = {"causal_attention": True, "skips_last_product": True}
 
 
 def test_computed_share_and_mfu_are_metrics() -> None:
-    found = computed(9, 9, 786.075, computes=SKIPS, **SC21_1_7B)
-    assert found["percent_of_peak"].value == pytest.approx(62.17, abs=0.005)
+    result = computed(9, 9, 786.075, computes=SKIPS, **SC21_1_7B)
+    assert result["percent_of_peak"].value == pytest.approx(62.17, abs=0.005)
     # s/6h = 0.14815 and V/16lh = 0.05787: of 96 (1 + 0.14815 + 0.05787) are computed 88 + 96 (0.07407 + 0.05787).
-    assert found["percent_of_peak_computed"].value == pytest.approx(62.17 * 100.667 / 115.778, abs=0.01)
-    assert found["mfu_percent"].value == pytest.approx(62.17 * (72 * 1.07407 + 96 * 0.05787) / 115.778, abs=0.01)
+    assert result["percent_of_peak_computed"].value == pytest.approx(62.17 * 100.667 / 115.778, abs=0.01)
+    assert result["mfu_percent"].value == pytest.approx(62.17 * (72 * 1.07407 + 96 * 0.05787) / 115.778, abs=0.01)
     # The old program of 2021 computes all that equation 3 counts.
     all_of_it = {"causal_attention": False, "skips_last_product": False}
-    found = computed(9, 9, 786.075, computes=all_of_it, **SC21_1_7B)
-    assert found["percent_of_peak_computed"].value == pytest.approx(found["percent_of_peak"].value)
+    result = computed(9, 9, 786.075, computes=all_of_it, **SC21_1_7B)
+    assert result["percent_of_peak_computed"].value == pytest.approx(result["percent_of_peak"].value)
 
 
 def test_job_without_recorded_products_has_no_computed_share() -> None:
-    found = computed(9, 9, 786.075, **SC21_1_7B)
-    assert "mfu_percent" in found and "percent_of_peak_computed" not in found
+    result = computed(9, 9, 786.075, **SC21_1_7B)
+    assert "mfu_percent" in result and "percent_of_peak_computed" not in result
 
 
 @pytest.mark.parametrize("elapsed", [(), (5.0,), (5.0, 5.0)])
@@ -213,16 +213,16 @@ def test_reported_rates_do_not_change_computed_rates() -> None:
         IterationLine(number, 100.0, 6.9, 1.0, reported_tflops_per_gpu=rate, power_w=300.0)
         for number, rate in enumerate(printed, 1)
     ]
-    found = {metric.name: metric for metric in metrics(with_used(read, 0), job_spec())}
+    result = {metric.name: metric for metric in metrics(with_used(read, 0), job_spec())}
     # of 98, 100 and 104; the first line does not count, and NaN and -5 are no rates
-    assert found["reported_tflops_per_gpu"] == MeasuredMetric("reported_tflops_per_gpu", 100.0, "TFLOP/s", 1.5, 3)
-    assert found["gpu_power_w"].value == 300.0 and "reported_tokens_per_s_per_gpu" not in found
-    assert found["tflops_per_gpu"].value == computed(9, 9, 100)["tflops_per_gpu"].value
+    assert result["reported_tflops_per_gpu"] == MeasuredMetric("reported_tflops_per_gpu", 100.0, "TFLOP/s", 1.5, 3)
+    assert result["gpu_power_w"].value == 300.0 and "reported_tokens_per_s_per_gpu" not in result
+    assert result["tflops_per_gpu"].value == computed(9, 9, 100)["tflops_per_gpu"].value
 
 
 def with_facts(facts: LogFacts, **configuration: Any) -> dict[str, MeasuredMetric]:
-    found = metrics(with_used(lines(9, 9, 100), 0), job_spec(**configuration), facts)
-    return {metric.name: metric for metric in found}
+    result = metrics(with_used(lines(9, 9, 100), 0), job_spec(**configuration), facts)
+    return {metric.name: metric for metric in result}
 
 
 def test_memory_metrics_are_in_bytes_if_printed() -> None:
@@ -232,11 +232,11 @@ def test_memory_metrics_are_in_bytes_if_printed() -> None:
         theoretical_memory_bytes=8312 * 2**20,
         device_used_bytes=66123592192,
     )
-    found = with_facts(facts)
-    assert found["max_memory_allocated_bytes"] == MeasuredMetric("max_memory_allocated_bytes", 72762730496.0, "B")
-    assert found["max_memory_reserved_bytes"].value == 74000000000
-    assert found["theoretical_memory_bytes"].value == 8312 * 2**20
-    assert found["gpu_memory_used_gb"].value == pytest.approx(66.123592192)
+    result = with_facts(facts)
+    assert result["max_memory_allocated_bytes"] == MeasuredMetric("max_memory_allocated_bytes", 72762730496.0, "B")
+    assert result["max_memory_reserved_bytes"].value == 74000000000
+    assert result["theoretical_memory_bytes"].value == 8312 * 2**20
+    assert result["gpu_memory_used_gb"].value == pytest.approx(66.123592192)
     assert not any("memory" in name or "parameters" in name for name in with_facts(LogFacts()))
 
 
@@ -256,8 +256,8 @@ def test_parameters_are_summed_with_a_shared_embedding_counted_once() -> None:
     assert round(whole / 1e9, 1) == 1.7  # as the table prints it
     untied = replace(facts, settings={"untie_embeddings_and_output_weights": "True"})
     assert with_facts(untied, **SMALL)["parameters_billion"].value == pytest.approx((whole + 51200 * 2304) / 1e9)
-    one = {**SMALL, "layout": {**SMALL["layout"], "pipeline_parallel": 1}}
-    assert with_facts(LogFacts(parameters={(0, 0): whole}), **one)["parameters_billion"].value == whole / 1e9
+    one_stage = {**SMALL, "layout": {**SMALL["layout"], "pipeline_parallel": 1}}
+    assert with_facts(LogFacts(parameters={(0, 0): whole}), **one_stage)["parameters_billion"].value == whole / 1e9
 
 
 def test_incomplete_parameters_give_no_metric() -> None:

@@ -1,4 +1,4 @@
-"""How far and how fast a running job is, from the end of its log."""
+"""Tests of the progress of a running job from the end of its log."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def log(*elapsed_ms: float, first: int = 1, iterations: int = 100, loss: str = "
 
 
 def read(text: bytes, iterations: int = 100) -> Progress:
-    found = progress(text, iterations, job_spec())
-    assert found is not None
-    return found
+    current = progress(text, iterations, job_spec())
+    assert current is not None
+    return current
 
 
 def test_log_without_an_iteration_has_no_progress() -> None:
@@ -38,11 +38,11 @@ def test_first_interval_gives_the_iteration_and_no_pace() -> None:
 
 
 def test_pace_is_the_median_of_the_last_five_lines() -> None:
-    found = read(log(9000, 700, 700, 700, 100, 100, 130, 100, 400))
-    assert (found.iteration, found.iteration_ms) == (9, 100)
-    assert found.left_s == pytest.approx((100 - 9) * 0.1)
+    current = read(log(9000, 700, 700, 700, 100, 100, 130, 100, 400))
+    assert (current.iteration, current.iteration_ms) == (9, 100)
+    assert current.left_s == pytest.approx((100 - 9) * 0.1)
     # Equation 3 by hand, as in test_statistics: 7113539584 FLOPs in 0.1 s on 4 GPUs.
-    assert found.tflops_per_gpu == pytest.approx(7113539584 / 0.1 / 4 / 1e12, rel=1e-12)
+    assert current.tflops_per_gpu == pytest.approx(7113539584 / 0.1 / 4 / 1e12, rel=1e-12)
 
 
 def test_pace_is_per_iteration_for_longer_intervals() -> None:
@@ -51,8 +51,8 @@ def test_pace_is_per_iteration_for_longer_intervals() -> None:
 
 
 def test_progress_counts_from_the_last_restart() -> None:
-    found = read(log(9000, 100, 100, 100) + log(5000, 200, first=2))
-    assert (found.iteration, found.iteration_ms) == (3, 200) and found.left_s == pytest.approx(97 * 0.2)
+    current = read(log(9000, 100, 100, 100) + log(5000, 200, first=2))
+    assert (current.iteration, current.iteration_ms) == (3, 200) and current.left_s == pytest.approx(97 * 0.2)
     assert read(log(9000, 100, 100) + log(5000)) == Progress(1, None, None, None)
 
 

@@ -1,4 +1,4 @@
-"""The verdict: every way in which a job that looks well is not, and why."""
+"""Tests of verdicts and their reasons."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def never() -> Cause | None:
     raise AssertionError("a good log is not searched for errors")
 
 
-def says(kind: str, line: str, rank: int | None = None, *others: Cause) -> Callable[[], Cause | None]:
+def finder_of(kind: str, line: str, rank: int | None = None, *others: Cause) -> Callable[[], Cause | None]:
     return lambda: Cause(kind, line, rank, others)
 
 
-NO_MEMORY = says("out of GPU memory", "CUDA out of memory. Tried to allocate 2.00 GiB", 3)
+NO_MEMORY = finder_of("out of GPU memory", "CUDA out of memory. Tried to allocate 2.00 GiB", 3)
 
 
 def judged(
@@ -62,15 +62,15 @@ def judged(
     find: Callable[[], Cause | None] = nothing,
     expected: Expected = PLANNED,
 ) -> Judgement:
-    found = judge(report, expected, ending, find)
-    assert found is not None
-    return found
+    judgement = judge(report, expected, ending, find)
+    assert judgement is not None
+    return judgement
 
 
 def reason(report: LogReport = GOOD, ending: Ending = WELL, find: Callable[[], Cause | None] = nothing) -> str:
-    found = judged(report, ending, find)
-    assert found.verdict == "failed" and found.reason and found.failure
-    return found.reason
+    judgement = judged(report, ending, find)
+    assert judgement.verdict == "failed" and judgement.reason and judgement.failure
+    return judgement.reason
 
 
 def test_complete_job_is_verified_without_searching_for_errors() -> None:
@@ -96,11 +96,11 @@ def test_deciding_line_of_container_and_program_failures(
     kind: str, nodes_inside: int, failure: str, adds_proof: bool
 ) -> None:
     outside = f"{nodes_inside} of 2 nodes ran it inside torch:1"
-    line = says(kind, "the line that decided")
-    found = judged(log_of([]), Ending(ENDED, "FAILED", 1, None, outside, None, nodes_inside), line)
+    line = finder_of(kind, "the line that decided")
+    judgement = judged(log_of([]), Ending(ENDED, "FAILED", 1, None, outside, None, nodes_inside), line)
     proof = f"; {outside}" if adds_proof else ""
-    assert found.reason == f"FAILED with exit code 1 ({line()}); the log has no iteration{proof}"
-    assert (str(found.failure), found.cause) == (failure, line())
+    assert judgement.reason == f"FAILED with exit code 1 ({line()}); the log has no iteration{proof}"
+    assert (str(judgement.failure), judgement.cause) == (failure, line())
 
 
 @pytest.mark.parametrize("phase", ["submitting", "waiting", RUNNING])
@@ -127,10 +127,10 @@ def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
     line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
     assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit after its training was done")
     for upto in (4, 6):
-        found = judged(log_of(EIGHT[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)))
+        judgement = judged(log_of(EIGHT[:upto], done=False), LIMIT, lambda: replace(line, others=(line,)))
         why = f"reached its time limit at iteration {upto} of 8, with {upto - 2} measured intervals"
-        assert found == Judgement("verified", why, None, line)
-        assert found.cause is not None and found.cause.others == ()
+        assert judgement == Judgement("verified", why, None, line)
+        assert judgement.cause is not None and judgement.cause.others == ()
     assert judged(log_of(done=False), LIMIT).reason == (
         "reached its time limit at iteration 8 of 8, with 6 measured intervals"
     )
@@ -164,9 +164,9 @@ def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() 
     ],
 )
 def test_ranks_that_wait_for_a_failed_rank_until_the_limit_fail(kind: str, failure: Failure | None) -> None:
-    found = judged(log_of(EIGHT[:6], done=False), LIMIT, says(kind, "x", 3))
-    assert (found.verdict, found.failure) == (("failed", failure) if failure else ("verified", None))
-    done = judged(GOOD, LIMIT, says(kind, "x", 3))
+    judgement = judged(log_of(EIGHT[:6], done=False), LIMIT, finder_of(kind, "x", 3))
+    assert (judgement.verdict, judgement.failure) == (("failed", failure) if failure else ("verified", None))
+    done = judged(GOOD, LIMIT, finder_of(kind, "x", 3))
     assert done.verdict == "verified", "what a rank says of others at the end of a training that is done"
 
 
@@ -176,17 +176,19 @@ def test_completed_job_without_its_last_iteration_fails() -> None:
 
 
 def test_cause_in_the_log_replaces_the_reason_of_the_scheduler() -> None:
-    found = judged(ending=Ending(ENDED, "FAILED", 1, "NonZeroExitCode"), find=says("error", "ValueError: x", 3))
-    assert found.reason == "FAILED with exit code 1 (error: ValueError: x)"
-    assert (found.failure, found.cause) == (Failure.PROGRAM, Cause("error", "ValueError: x", 3))
-    lost = judged(ending=Ending(ENDED, "NODE_FAIL", None, "n8 is gone"), find=says("NCCL error", "x", 3))
+    judgement = judged(
+        ending=Ending(ENDED, "FAILED", 1, "NonZeroExitCode"), find=finder_of("error", "ValueError: x", 3)
+    )
+    assert judgement.reason == "FAILED with exit code 1 (error: ValueError: x)"
+    assert (judgement.failure, judgement.cause) == (Failure.PROGRAM, Cause("error", "ValueError: x", 3))
+    lost = judged(ending=Ending(ENDED, "NODE_FAIL", None, "n8 is gone"), find=finder_of("NCCL error", "x", 3))
     assert (lost.reason, lost.failure, lost.cause) == ("NODE_FAIL (n8 is gone)", Failure.NODE_FAIL, None)
 
 
 def test_cancelled_job_reports_who_cancelled_it() -> None:
-    found = judged(EMPTY, Ending(ENDED, "CANCELLED", 15, "by repro"), says("NCCL error", "x", 3))
-    assert found.reason == "CANCELLED with exit code 15 (by repro); the log has no iteration"
-    assert (found.failure, found.cause) == (Failure.CANCELLED, None)
+    judgement = judged(EMPTY, Ending(ENDED, "CANCELLED", 15, "by repro"), finder_of("NCCL error", "x", 3))
+    assert judgement.reason == "CANCELLED with exit code 15 (by repro); the log has no iteration"
+    assert (judgement.failure, judgement.cause) == (Failure.CANCELLED, None)
 
 
 RAN = Cause("what ran", "using world size: 1, data-parallel size: 1", 0)
@@ -201,17 +203,17 @@ RAN = Cause("what ran", "using world size: 1, data-parallel size: 1", 0)
     ],
 )
 def test_job_with_another_configuration_fails_with_its_line(world: WorldLine, expected: str) -> None:
-    found = judged(log_of(world=world), find=lambda: RAN)
-    assert (found.verdict, found.reason, found.failure) == ("failed", expected, Failure.CONFIGURATION)
-    assert found.cause == RAN
+    judgement = judged(log_of(world=world), find=lambda: RAN)
+    assert (judgement.verdict, judgement.reason, judgement.failure) == ("failed", expected, Failure.CONFIGURATION)
+    assert judgement.cause == RAN
 
 
 def test_every_mismatch_is_in_the_reason() -> None:
     facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
     report = LogReport(IterationLines.of(EIGHT, 8), facts)
-    found = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
-    assert found.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
-    assert (found.failure, found.cause) == (Failure.CONFIGURATION, None)
+    judgement = judged(report, find=lambda: RAN, expected=replace(PLANNED, layers=24, hidden=128))
+    assert judgement.reason == "ran with layers 12, not 24; ran with hidden size 64, not 128"
+    assert (judgement.failure, judgement.cause) == (Failure.CONFIGURATION, None)
 
 
 def test_other_checkout_is_a_mismatch() -> None:
@@ -223,19 +225,19 @@ def test_other_checkout_is_a_mismatch() -> None:
 
 
 def test_out_of_memory_in_another_layout_is_not_the_published_outcome() -> None:
-    found = judged(log_of((), replace(WORLD, pipeline_parallel=1)), FAILED, NO_MEMORY)
-    assert found.failure is Failure.CONFIGURATION
-    assert found.reason == (
+    judgement = judged(log_of((), replace(WORLD, pipeline_parallel=1)), FAILED, NO_MEMORY)
+    assert judgement.failure is Failure.CONFIGURATION
+    assert judgement.reason == (
         "FAILED with exit code 1 (out of GPU memory: CUDA out of memory. Tried to allocate 2.00 GiB);"
         " ran with pipeline-parallel size 1, not 2; the log has no iteration"
     )
 
 
 def test_log_with_iterations_needs_a_world_size() -> None:
-    found = judged(log_of(world=None))
-    assert (found.reason, found.failure) == ("the log has no world size", Failure.INCOMPLETE)
-    told = LogFacts(settings={"world_size": "4"}, says_done=True, last_iteration=8)
-    assert judged(LogReport(IterationLines.of(EIGHT, 8), told)).verdict == "verified"
+    judgement = judged(log_of(world=None))
+    assert (judgement.reason, judgement.failure) == ("the log has no world size", Failure.INCOMPLETE)
+    facts = LogFacts(settings={"world_size": "4"}, says_done=True, last_iteration=8)
+    assert judged(LogReport(IterationLines.of(EIGHT, 8), facts)).verdict == "verified"
 
 
 def test_completed_job_without_iterations_fails() -> None:
@@ -247,9 +249,9 @@ def test_completed_job_without_iterations_fails() -> None:
 def test_nan_fails_a_completed_job_with_its_line(bad: dict[str, float]) -> None:
     broken = replace(EIGHT[1], **bad)  # type: ignore[arg-type]
     shown = Cause("not a number", "iteration        2/       8 | lm loss: nan |", 3)
-    found = judged(log_of((EIGHT[0], broken, *EIGHT[2:])), find=says("error", "srun: x", None, shown))
-    assert (found.reason, found.failure) == ("NaN or infinite numbers at iteration 2", Failure.NUMBERS)
-    assert found.cause == shown
+    judgement = judged(log_of((EIGHT[0], broken, *EIGHT[2:])), find=finder_of("error", "srun: x", None, shown))
+    assert (judgement.reason, judgement.failure) == ("NaN or infinite numbers at iteration 2", Failure.NUMBERS)
+    assert judgement.cause == shown
 
 
 def test_skipped_iterations_are_no_fault() -> None:
@@ -259,7 +261,7 @@ def test_skipped_iterations_are_no_fault() -> None:
 
 def test_reasons_begin_with_the_first_cause() -> None:
     report = log_of(EIGHT[:1], replace(WORLD, world_size=1), done=False)
-    assert reason(report, FAILED, says("error", "it broke")) == (
+    assert reason(report, FAILED, finder_of("error", "it broke")) == (
         "FAILED with exit code 1 (error: it broke); ran with world size 1, not 4; the log ends at iteration 1 of 8"
     )
 
@@ -272,9 +274,9 @@ GPU = "out of memory on the GPU (rank 3, tried to allocate 2.00 GiB)"
     [(FAILED, "FAILED with exit code 1"), (replace(LIMIT, exit_code=None), "TIMEOUT"), (WELL, None)],
 )
 def test_out_of_memory_is_the_first_reason(ending: Ending, expected: str | None) -> None:
-    said = "; ".join(filter(None, [GPU, expected, "the log has no iteration"]))
-    found = judged(log_of(()), ending, NO_MEMORY)
-    assert (found.reason, found.failure, found.cause) == (said, Failure.GPU_OOM, NO_MEMORY())
+    reason_text = "; ".join(filter(None, [GPU, expected, "the log has no iteration"]))
+    judgement = judged(log_of(()), ending, NO_MEMORY)
+    assert (judgement.reason, judgement.failure, judgement.cause) == (reason_text, Failure.GPU_OOM, NO_MEMORY())
 
 
 @pytest.mark.parametrize(
@@ -290,10 +292,10 @@ def test_out_of_memory_is_the_first_reason(ending: Ending, expected: str | None)
     ],
 )
 def test_memory_reason_has_rank_and_requested_size(line: str, rank: int | None, expected: str) -> None:
-    assert reason(EMPTY, FAILED, says("out of GPU memory", line, rank)).startswith(
+    assert reason(EMPTY, FAILED, finder_of("out of GPU memory", line, rank)).startswith(
         f"out of memory on the GPU ({expected}"
     )
-    assert reason(EMPTY, FAILED, says("out of GPU memory", "CUDA error")).startswith("out of memory on the GPU; F")
+    assert reason(EMPTY, FAILED, finder_of("out of GPU memory", "CUDA error")).startswith("out of memory on the GPU; F")
 
 
 IN_USE = (
@@ -307,10 +309,10 @@ IN_USE = (
     ("line", "of"), [(IN_USE, "rank 0, others had 100.0 of its 139.8 GiB, tried to"), ("x", "rank")]
 )
 def test_memory_used_by_others_is_not_the_published_outcome(line: str, of: str) -> None:
-    found = judged(log_of(()), FAILED, says("GPU in use", line, 0))
-    assert found.reason is not None and found.reason.startswith(f"a GPU was in use by another process ({of}")
-    assert found.failure is Failure.GPU_IN_USE and found.cause is not None and found.cause.line == line
-    assert not found.reason.startswith(OUT_OF_MEMORY), "what an expected end is known by"
+    judgement = judged(log_of(()), FAILED, finder_of("GPU in use", line, 0))
+    assert judgement.reason is not None and judgement.reason.startswith(f"a GPU was in use by another process ({of}")
+    assert judgement.failure is Failure.GPU_IN_USE and judgement.cause is not None and judgement.cause.line == line
+    assert not judgement.reason.startswith(OUT_OF_MEMORY), "what an expected end is known by"
 
 
 def test_complete_job_is_verified_after_a_temporary_memory_shortage() -> None:
@@ -383,10 +385,10 @@ def test_verdict_class_line_and_rank_of_whole_logs(
         return finder.cause()
 
     exit_code = 0 if state == "COMPLETED" else 1
-    found = judged(read_log(text.encode()), Ending(ENDED, state, exit_code, None), find)
-    assert (found.verdict, str(found.failure) if found.failure else None) == (verdict, failure)
-    assert (found.cause.line.strip()[: len(line)] if found.cause and line else found.cause) == line
-    assert (found.cause.rank if found.cause else None) == rank
+    judgement = judged(read_log(text.encode()), Ending(ENDED, state, exit_code, None), find)
+    assert (judgement.verdict, str(judgement.failure) if judgement.failure else None) == (verdict, failure)
+    assert (judgement.cause.line.strip()[: len(line)] if judgement.cause and line else judgement.cause) == line
+    assert (judgement.cause.rank if judgement.cause else None) == rank
 
 
 # ---- with the folder of a job ----------------------------------------------------------------------------------------
@@ -394,19 +396,19 @@ def test_verdict_class_line_and_rank_of_whole_logs(
 
 @pytest.fixture
 def row(tmp_path: Path) -> JobRow:
-    """One job of eight iterations that ended well, whose log is in `tmp_path`."""
+    """Return a successful job of eight iterations with its log in `tmp_path`."""
     return replace(a_row(tmp_path), folder=str(tmp_path), exit_code=0, verdict=None, iteration=None)
 
 
 def test_attempt_out_of_memory_has_class_gpu_oom(row: JobRow, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(log(1) + "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
-    found = measure(replace(row, state="FAILED", exit_code=1))
-    assert found.verdict_reason == (
+    judgement = measure(replace(row, state="FAILED", exit_code=1))
+    assert judgement.verdict_reason == (
         "out of memory on the GPU (rank 1); FAILED with exit code 1; the log ends at iteration 1 of 8"
     )
-    assert (found.failure, found.deciding_rank) == ("gpu-oom", 1)
-    assert found.deciding_line == "torch.OutOfMemoryError: CUDA out of memory."
-    assert ran_out_of_memory(found.failure)
+    assert (judgement.failure, judgement.deciding_rank) == ("gpu-oom", 1)
+    assert judgement.deciding_line == "torch.OutOfMemoryError: CUDA out of memory."
+    assert ran_out_of_memory(judgement.failure)
 
 
 def test_job_with_only_warm_up_iterations_fails(row: JobRow, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A site that has every program, and a case for each of them."""
+"""A profile with every workload, and a case for each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ workloads:
 
 
 def one_of_each() -> list[tuple[Case, Paper]]:
-    """A case of each program, with its paper."""
+    """Return a case of each workload with its paper."""
     rows = [
         ("figure-13", "pp=8,tp=8,gbs=32"),
         ("alpa-gpt", "gpus=4"),
@@ -35,8 +35,8 @@ def one_of_each() -> list[tuple[Case, Paper]]:
         ("core-dp", "case=101"),
         ("tutorial-cp", "case=312"),
     ]
-    found = [(find_case(experiment, name), shipped(experiment).paper) for experiment, name in rows]
-    return [*found, (replace(found[0][0], workload="megatron-2026"), found[0][1])]
+    cases = [(find_case(experiment, name), shipped(experiment).paper) for experiment, name in rows]
+    return [*cases, (replace(cases[0][0], workload="megatron-2026"), cases[0][1])]
 
 
 def pretrain_case() -> tuple[Case, Paper]:
@@ -54,6 +54,6 @@ SITE_FIELDS = {
 
 def arguments_of(workload: str, case: Case, **fields: object) -> list[str]:
     """Return the arguments of a case with these fields of the site; fields that are required have a value."""
-    found = find_workload(workload)
-    required = {name: SITE_FIELDS[name] for name, field in found.site.model_fields.items() if field.is_required()}
-    return found.all_arguments(case, found.site.model_validate(required | fields))
+    record = find_workload(workload)
+    required = {name: SITE_FIELDS[name] for name, field in record.site.model_fields.items() if field.is_required()}
+    return record.all_arguments(case, record.site.model_validate(required | fields))

@@ -86,9 +86,9 @@ def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> N
     (package / "toy.py").write_text(TOY)
     site.write_text(PROFILE)
 
-    def repro(*words: str) -> subprocess.CompletedProcess[str]:
+    def repro(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"PYTHONPATH": str(CHECKOUT), "REPRO_HOME": str(tmp_path / "home")}
-        command = [sys.executable, "-c", MAIN, str(package), *words]
+        command = [sys.executable, "-c", MAIN, str(package), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
 
     options = ("figure-13", "--cluster", str(site), "--workload", "toy", "--where", "pp=8,gbs=32")

@@ -1,4 +1,4 @@
-"""A case on a cluster -> the command of a rank."""
+"""Tests of the command of a rank for a case on a cluster."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def test_only_flash_attention_computes_half_of_the_scores(
 
 
 def test_megatron_has_commit_and_image_of_the_paper_and_paths_of_the_site(tmp_path: Path) -> None:
-    found = program(selene(tmp_path))
-    assert found.per_rank()[:4] == [
+    result = program(selene(tmp_path))
+    assert result.per_rank()[:4] == [
         "python",
         "-u",
         "/code/Megatron-LM/pretrain_gpt.py",
         "--activations-checkpoint-method",
     ]
-    assert found.code == "6985e58938d40ad91ac07b0fddcfad8132e1447e"
-    assert (found.image, found.image_path) == ("nvidia/pytorch:20.12-py3", "/images/pytorch-20.12.sqsh")
-    assert found.mounts == ("/code/Megatron-LM",)
+    assert result.code == "6985e58938d40ad91ac07b0fddcfad8132e1447e"
+    assert (result.image, result.image_path) == ("nvidia/pytorch:20.12-py3", "/images/pytorch-20.12.sqsh")
+    assert result.mounts == ("/code/Megatron-LM",)
 
 
 def test_python_of_pretrain_comes_from_site_image_or_this_process(tmp_path: Path) -> None:
@@ -67,24 +67,24 @@ def test_python_of_pretrain_comes_from_site_image_or_this_process(tmp_path: Path
     named = cluster_of(tmp_path, PLAIN + "workloads: {pretrain: {python: /opt/py}}\n")
     assert program(named, "quad").python == "/opt/py"
     boxed = cluster_of(tmp_path, PLAIN + "container: {runtime: pyxis, images: {pretrain: /i.sqsh}}\n")
-    found = program(boxed, "quad")
-    assert (found.python, found.image_path, found.mounts) == ("python", "/i.sqsh", (found.python_path,))
-    assert found.python_path == str(CHECKOUT / "runs" / "programs" / code_version())
+    result = program(boxed, "quad")
+    assert (result.python, result.image_path, result.mounts) == ("python", "/i.sqsh", (result.python_path,))
+    assert result.python_path == str(CHECKOUT / "runs" / "programs" / code_version())
 
 
 def test_pretrain_ranks_are_forked_by_its_launcher(tmp_path: Path) -> None:
-    found = program(cluster_of(tmp_path), "quad")
+    result = program(cluster_of(tmp_path), "quad")
     launcher = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=4"]
-    assert found.all_ranks(4)[1:] == [*launcher, *found.arguments]
-    assert found.below_launcher() == list(found.arguments)
-    assert found.per_rank()[1:] == ["-u", "-m", "orchestrator.pretrain", *found.arguments]
+    assert result.all_ranks(4)[1:] == [*launcher, *result.arguments]
+    assert result.below_launcher() == list(result.arguments)
+    assert result.per_rank()[1:] == ["-u", "-m", "orchestrator.pretrain", *result.arguments]
 
 
 def test_ranks_of_other_programs_are_started_by_torchrun(tmp_path: Path) -> None:
-    found = program(selene(tmp_path))
+    result = program(selene(tmp_path))
     launcher = ["-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
-    assert found.all_ranks(4)[1:] == [*launcher, *found.below_launcher()]
-    assert found.below_launcher() == ["/code/Megatron-LM/pretrain_gpt.py", *found.arguments]
+    assert result.all_ranks(4)[1:] == [*launcher, *result.below_launcher()]
+    assert result.below_launcher() == ["/code/Megatron-LM/pretrain_gpt.py", *result.arguments]
 
 
 def test_missing_workload_in_profile_is_reported_with_its_fields(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_workload_is_offered_if_the_profile_defines_it(tmp_path: Path) -> None:
 
 def test_atc24_programs_have_the_variables_of_their_scripts(tmp_path: Path) -> None:
     entry, cluster = shipped("atc-table-8"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    found = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
-    kwai, origin = found["megatron-kwai"], found["megatron-jan-2024"]
+    result = {case.workload: program_for(case, entry.paper, cluster, FOLDERS) for case in expand(entry)}
+    kwai, origin = result["megatron-kwai"], result["megatron-jan-2024"]
     assert (kwai.target, kwai.python_path, kwai.code[:10]) == (("/kwai/pretrain_gpt.py",), "/kwai", "b2646e4d9f")
     assert (origin.target, origin.python_path, origin.code[:10]) == (("/jan/pretrain_gpt.py",), "/jan", "eba78b0973")
     # -x of mpirun in both scripts, less PYTHONPATH, MASTER_ADDR, MASTER_PORT and CUDA_DEVICE_MAX_CONNECTIONS=1.
@@ -169,10 +169,10 @@ def test_tutorial_generations_run_two_checkouts(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
     for name, checkout, code in (("core-dp", "/core", "core_r0.14.0"), ("tutorial-cp", "/fork", "6ac43930b5")):
         entry = shipped(name)
-        found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
-        assert (found.target, found.python_path) == ((f"{checkout}/pretrain_gpt.py",), checkout)
-        assert found.code.startswith(code) and found.environment == ()
-        assert found.arguments[found.arguments.index("--vocab-file") + 1] == f"{checkout}/v"
+        result = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
+        assert (result.target, result.python_path) == ((f"{checkout}/pretrain_gpt.py",), checkout)
+        assert result.code.startswith(code) and result.environment == ()
+        assert result.arguments[result.arguments.index("--vocab-file") + 1] == f"{checkout}/v"
 
 
 def test_megatron_arguments_have_each_flag_once_and_no_python_values(
@@ -187,12 +187,12 @@ def test_megatron_arguments_have_each_flag_once_and_no_python_values(
         for case in expand(entry):
             if not is_offered(case.workload, cluster):
                 continue
-            words = program_for(case, entry.paper, cluster, FOLDERS).arguments
+            arguments = program_for(case, entry.paper, cluster, FOLDERS).arguments
             if case.workload == "megatron-alpa":  # its script takes no flags
                 continue
-            flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+            flags = [word.partition("=")[0] for word in arguments if word.startswith("--")]
             assert len(flags) == len(set(flags)), f"{name} {case.name}"
-            assert not {"", "None", "True", "False"} & set(words), f"{name} {case.name}"
-            assert words[: len(words) - len(case.arguments)] + case.arguments == words
+            assert not {"", "None", "True", "False"} & set(arguments), f"{name} {case.name}"
+            assert arguments[: len(arguments) - len(case.arguments)] + case.arguments == arguments
             ran.add(case.workload)
     assert ran == set(workloads()) - {"megatron-alpa", "megatron-2026", "pretrain"}

@@ -1,4 +1,4 @@
-"""Every case of the catalogue with every program: a list of arguments that can be read back, or one line why not."""
+"""Tests of every case with every workload: arguments that can be parsed, or a refusal in one line."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
 
 @pytest.mark.parametrize("workload", workloads())
 def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywhere: Cluster) -> None:
-    said = 0
+    supported = 0
     for paper, own in CATALOGUE:
         case = replace(own, workload=workload)
         # Another paper's program is named by no paper.yaml but its own; here all of them are.
         anywhere = paper.model_copy(update={"code": CODE})
         try:
-            words = program_for(case, anywhere, everywhere, FOLDERS).arguments
+            arguments = program_for(case, anywhere, everywhere, FOLDERS).arguments
         except ReproError as refused:
             assert len(refused.problems) == 1 and "\n" not in str(refused)
             assert str(refused).startswith(f"{case.name}: ") and own.workload != workload
             continue
-        said += 1
-        assert not {"", "None", "True", "False"} & set(words), case.name
-        assert sizes(words) == (
+        supported += 1
+        assert not {"", "None", "True", "False"} & set(arguments), case.name
+        assert sizes(arguments) == (
             str(case.layout.tensor_parallel),
             str(case.layout.pipeline_parallel),
             str(case.layout.micro_batch_size),
@@ -69,17 +69,17 @@ def test_every_case_gives_arguments_or_a_one_line_refusal(workload: str, everywh
             str(case.model.heads),
             str(case.model.seq),
         ), f"{workload} {case.name}"
-    assert said >= sum(own.workload == workload for _, own in CATALOGUE)
-    assert said
+    assert supported >= sum(own.workload == workload for _, own in CATALOGUE)
+    assert supported
 
 
-def sizes(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The layout and the model as the program reads them."""
-    if words[-1] == "megatron_results_e2e":
-        case = ast.literal_eval(words[-2])
+def sizes(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return layout and model as the program parses them."""
+    if arguments[-1] == "megatron_results_e2e":
+        case = ast.literal_eval(arguments[-2])
         micro_batch = case[1] // case[7] // case[12]
         return tuple(str(size) for size in (case[8], case[11], micro_batch, *(case[i] for i in (1, 4, 3, 5, 2))))
-    flags = read_flags(words)
+    flags = read_flags(arguments)
     names = (
         "tensor-model-parallel-size pipeline-model-parallel-size micro-batch-size global-batch-size num-layers "
         "hidden-size num-attention-heads seq-length"

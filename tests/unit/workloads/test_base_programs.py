@@ -1,4 +1,4 @@
-"""What each maker says of its program beside the arguments: data, MPI, kernels, and which words are the site's."""
+"""Tests of programs beside their arguments: data, MPI, compiled kernels, and values of the site."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_todays_megatron_needs_only_a_checkout(
         ReproError, match=r"^site does not define workload megatron-2026. Hint: .* megatron-2026: checkout$"
     ):
         program_for(case, entry.paper, cluster_of(tmp_path), FOLDERS)
-    found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
-    assert (found.target, found.python_path, found.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))
-    assert (found.code, found.data) == ("d98e8a64ddf34856e74b24714e3bedb2f5a39553", "mock data")
-    assert "--mock-data" in found.arguments
+    program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS)
+    assert (program.target, program.python_path, program.mounts) == (("/today/pretrain_gpt.py",), "/today", ("/today",))
+    assert (program.code, program.data) == ("d98e8a64ddf34856e74b24714e3bedb2f5a39553", "mock data")
+    assert "--mock-data" in program.arguments
     named = entry.paper.model_copy(update={"code": {"megatron-2026": CodeFields(repository="r", commit="c0ffee")}})
     assert program_for(case, named, cluster_of(tmp_path, PLAIN + EVERYWHERE), FOLDERS).code == "c0ffee"
 
@@ -41,9 +41,9 @@ def test_todays_megatron_needs_a_vocabulary_for_site_data(tmp_path: Path) -> Non
     entry = shipped()
     case = replace(expand(entry)[0], workload="megatron-2026")
     whole = "workloads: {megatron-2026: {checkout: /c, data_path: /d, vocab_file: /v, merge_file: /m}}\n"
-    found = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + whole), FOLDERS)
-    assert found.data == "/d" and "--mock-data" not in found.arguments
-    assert [found.arguments[found.arguments.index(f"--{name}") + 1] for name in ("vocab-file", "merge-file")] == [
+    program = program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + whole), FOLDERS)
+    assert program.data == "/d" and "--mock-data" not in program.arguments
+    assert [program.arguments[program.arguments.index(f"--{name}") + 1] for name in ("vocab-file", "merge-file")] == [
         "/v",
         "/m",
     ]
@@ -62,7 +62,8 @@ def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_p
     case = replace(expand(entry, "quad")[0], workload="megatron-2026")
     text = "workloads: {megatron-2026: {checkout: /c, transformer_engine: %s}}\n"
     usual, own = (
-        program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + text % said), FOLDERS) for said in ("true", "false")
+        program_for(case, entry.paper, cluster_of(tmp_path, PLAIN + text % value), FOLDERS)
+        for value in ("true", "false")
     )
     assert usual == program_for(
         case, entry.paper, cluster_of(tmp_path, PLAIN + "workloads: {megatron-2026: {checkout: /c}}\n"), FOLDERS
@@ -72,21 +73,23 @@ def test_flags_without_transformer_engine_have_the_profile_field_as_origin(tmp_p
     assert [word for word in own.arguments if word not in usual.arguments] == flags.replace(
         "impl", "impl local"
     ).split()
-    said = {word for word, path in own.site_values if path == ("workloads", "megatron-2026", "transformer_engine")}
-    assert said == set(flags.split())
+    flags_of_site = {
+        word for word, path in own.site_values if path == ("workloads", "megatron-2026", "transformer_engine")
+    }
+    assert flags_of_site == set(flags.split())
     with pytest.raises(ReproError, match=r"transformer_engine: input should be a valid boolean"):
         cluster_of(tmp_path, PLAIN + text % "perhaps")
 
 
 def test_alpa_benchmark_is_unverifiable(tmp_path: Path) -> None:
     entry, cluster = shipped("alpa-gpt"), cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    found = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
-    assert found.per_rank()[:3] == ["python", "-u", "/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py"]
+    program = program_for(expand(entry)[0], entry.paper, cluster, FOLDERS)
+    assert program.per_rank()[:3] == ["python", "-u", "/alpa/osdi22_artifact/megatron/benchmark_gpt_one_case.py"]
     # the fork for `import megatron`, the root of Alpa's own checkout for `from benchmark.util import ...`
-    assert (found.python_path, found.mounts) == ("/alpas:/alpa", ("/alpas", "/alpa"))
-    assert found.code == "c28bbd208d16ffea61fa3c545e66b3a9d87f9d84"
-    assert found.data == "synthetic"
-    assert found.unverifiable is not None and "mean of two steps" in found.unverifiable
+    assert (program.python_path, program.mounts) == ("/alpas:/alpa", ("/alpas", "/alpa"))
+    assert program.code == "c28bbd208d16ffea61fa3c545e66b3a9d87f9d84"
+    assert program.data == "synthetic"
+    assert program.unverifiable is not None and "mean of two steps" in program.unverifiable
     others = [
         program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each() if case.workload != "megatron-alpa"
     ]
@@ -100,8 +103,8 @@ def test_alpa_benchmark_folder_is_checked(tmp_path: Path) -> None:
 
 def test_data_and_compilation_of_each_program(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, PLAIN + EVERYWHERE)
-    found = {case.workload: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
-    assert {name: program.data for name, program in found.items()} == {
+    programs = {case.workload: program_for(case, paper, cluster, FOLDERS) for case, paper in one_of_each()}
+    assert {name: program.data for name, program in programs.items()} == {
         "megatron-2021": "/2021/d",
         "megatron-alpa": "synthetic",
         "megatron-kwai": "/kwai/d",
@@ -110,12 +113,12 @@ def test_data_and_compilation_of_each_program(tmp_path: Path) -> None:
         "megatron-tutorial-fork": "/fork/d",
         "megatron-2026": "mock data",
     }
-    assert {name: program.compiles_in for name, program in found.items() if program.compiles_in} == {
+    assert {name: program.compiles_in for name, program in programs.items() if program.compiles_in} == {
         "megatron-2021": "/2021",
         "megatron-alpa": "/alpas",
         "megatron-kwai": "/kwai",
     }
-    for program in found.values():
+    for program in programs.values():
         assert bool(program.warm_up) == (program.compiles_in is not None)
     assert program_for(*pretrain_case(), cluster, FOLDERS).data == "synthetic"
 
@@ -152,7 +155,7 @@ def test_warm_up_compiles_all_kernels_and_trains_nothing(index: int, kernels: li
 
 
 def write_kernels(checkout: Path) -> None:
-    """The two functions that a start of Megatron-LM compiles with, with the conditions of theirs, and no compiler."""
+    """Write the two functions of Megatron-LM that compile kernels, with their conditions and without a compiler."""
     (checkout / "megatron" / "data").mkdir(parents=True)
     (checkout / "megatron" / "__init__.py").write_text("")
     (checkout / "megatron" / "data" / "__init__.py").write_text("")
@@ -192,14 +195,14 @@ def test_site_values_match_command_and_profile_fields(tmp_path: Path) -> None:
     named = PLAIN + EVERYWHERE + "  pretrain: {python: /opt/py}\n"
     cluster = cluster_of(tmp_path, named)
     for case, paper in [*one_of_each(), pretrain_case()]:
-        found = program_for(case, paper, cluster, FOLDERS)
-        words = [found.python, *found.target, *found.arguments, *found.mounts]
-        assert {word for word, _ in found.site_values} <= set(words)
-        for word, path in found.site_values:
+        program = program_for(case, paper, cluster, FOLDERS)
+        command = [program.python, *program.target, *program.arguments, *program.mounts]
+        assert {word for word, _ in program.site_values} <= set(command)
+        for word, path in program.site_values:
             value: Any = cluster.profile.model_dump(by_alias=True)
             for part in path:
                 value = value[part]
             assert value.startswith(word) or word.startswith(value), (word, path)
         given = cluster.profile.workloads.model_dump(by_alias=True)[case.workload]
-        told = {path[-1] for _, path in found.site_values}
-        assert told == {field for field, value in given.items() if isinstance(value, str)}
+        fields = {path[-1] for _, path in program.site_values}
+        assert fields == {field for field, value in given.items() if isinstance(value, str)}

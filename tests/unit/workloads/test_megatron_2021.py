@@ -1,4 +1,4 @@
-"""The argument list of Megatron-LM in 2021 is the published scripts' own."""
+"""Tests of the arguments of Megatron-LM of 2021 against the published scripts."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def test_arguments_save_no_checkpoint() -> None:
 def test_values_other_than_program_defaults_are_given() -> None:
     case = expand(shipped())[0]
     training = replace(case.training, dtype="bf16", dropout=0.0)
-    found = arguments(replace(case, training=training, model=replace(case.model, ffn=32768)))
-    assert found[-8:] == (
+    result = arguments(replace(case, training=training, model=replace(case.model, ffn=32768)))
+    assert result[-8:] == (
         ["--loss-scale", "8192", "--ffn-hidden-size", "32768", "--hidden-dropout", "0.0", "--attention-dropout", "0.0"]
     )
-    assert "--bf16" in found and "--fp16" not in found
+    assert "--bf16" in result and "--fp16" not in result
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
+    ("part", "change", "reason"),
     [
         ("model", {"family": "llama"}, "models other than dense GPT with separate keys for each head"),
         ("model", {"experts": 8}, "models other than dense GPT with separate keys for each head"),
@@ -87,9 +87,9 @@ def test_values_other_than_program_defaults_are_given() -> None:
         ("layout", {"sequence_parallel": True}, "sequence parallelism"),
     ],
 )
-def test_later_features_are_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_later_features_are_refused(part: str, change: dict[str, Any], reason: str) -> None:
     case = expand(shipped())[0]
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments(changed)
-    assert str(caught.value) == f"{case.name}: megatron-2021 does not support {said}"
+    assert str(caught.value) == f"{case.name}: megatron-2021 does not support {reason}"

@@ -1,4 +1,4 @@
-"""Cases of every paper in the arguments of today's Megatron-LM; those of SC21 are in test_megatron_sc21."""
+"""Tests of the arguments of today's Megatron-LM for every paper; SC21 is in test_megatron_sc21."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def flags(case: Case, data: dict[str, str] | None = None) -> dict[str, tuple[str
 
 def test_llama_flags_differ_from_gpt() -> None:
     # llama2-70b of examples/atc24 at b2646e4d9f, 8,192 tokens, tp 2, cp 4, pp 8 and 5 chunks of 2 layers a stage
-    found = flags(today("atc-figure-9", "model=llama2-70b,gpus=256"))
+    result = flags(today("atc-figure-9", "model=llama2-70b,gpus=256"))
     expected = (
         "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
         "--untie-embeddings-and-output-weights --ffn-hidden-size 28672 --group-query-attention --num-query-groups 8 "
@@ -40,22 +40,22 @@ def test_llama_flags_differ_from_gpt() -> None:
         "--pipeline-model-parallel-size 8 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 "
         "--seq-length 8192 --max-position-embeddings 8192"
     )
-    assert read_flags(expected.split()).items() <= found.items()
-    assert not {"--loss-scale", "--recompute-granularity", "--fp16"} & set(found)
+    assert read_flags(expected.split()).items() <= result.items()
+    assert not {"--loss-scale", "--recompute-granularity", "--fp16"} & set(result)
 
 
 def test_expert_flags_are_those_of_the_tutorials() -> None:
-    found = flags(today("core-ep", "case=511"))
+    result = flags(today("core-ep", "case=511"))
     expected = (
         "--num-experts 256 --moe-router-topk 8 --moe-ffn-hidden-size 1024 --expert-model-parallel-size 4 "
         "--expert-tensor-parallel-size 2 --moe-grouped-gemm --overlap-grad-reduce"
     )
-    assert read_flags(expected.split()).items() <= found.items()
-    assert "--ffn-hidden-size" not in found
+    assert read_flags(expected.split()).items() <= result.items()
+    assert "--ffn-hidden-size" not in result
 
 
 @pytest.mark.parametrize(
-    ("recompute", "said"),
+    ("recompute", "expected"),
     [
         ("none", []),
         ("selective", ["--recompute-granularity", "selective"]),
@@ -65,22 +65,22 @@ def test_expert_flags_are_those_of_the_tutorials() -> None:
         ),
     ],
 )
-def test_recomputation_flags_of_today(recompute: str, said: list[str]) -> None:
-    found = arguments_of("megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute))
-    assert found[: len(said)] == said
-    assert [word for word in found if word.startswith("--recompute")] == said[::2]
+def test_recomputation_flags_of_today(recompute: str, expected: list[str]) -> None:
+    result = arguments_of("megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", recompute=recompute))
+    assert result[: len(expected)] == expected
+    assert [word for word in result if word.startswith("--recompute")] == expected[::2]
 
 
 def test_arguments_of_a_case_come_once_and_last() -> None:
     case = replace(today("figure-13", "pp=8,tp=8,gbs=32"), arguments=("--eval-interval=25", "--swiglu"))
-    found = arguments_of("megatron-2026", case)
-    assert found[-2:] == ["--eval-interval=25", "--swiglu"]
-    assert sum(word.startswith("--eval-interval") for word in found) == 1
+    result = arguments_of("megatron-2026", case)
+    assert result[-2:] == ["--eval-interval=25", "--swiglu"]
+    assert sum(word.startswith("--eval-interval") for word in result) == 1
 
 
 def test_run_longer_than_the_script_trains_to_its_end() -> None:
-    found = flags(today("figure-13", "pp=8,tp=8,gbs=32", iterations=600))
-    assert (found["--train-iters"], found["--exit-interval"]) == (("600",), ("600",))
+    result = flags(today("figure-13", "pp=8,tp=8,gbs=32", iterations=600))
+    assert (result["--train-iters"], result["--exit-interval"]) == (("600",), ("600",))
 
 
 def test_attention_flag_is_given_only_if_the_case_sets_it() -> None:
@@ -100,7 +100,7 @@ def test_site_data_replace_mock_data_with_the_same_padding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "name", "change", "said"),
+    ("experiment", "name", "change", "reason"),
     [
         ("atc-table-8", "case=ours", {"offload": 0.0}, "recomputation ours (only none, selective, full)"),
         ("atc-table-8", "case=baseline", {"offload": 0.5}, "offloading"),
@@ -112,14 +112,14 @@ def test_site_data_replace_mock_data_with_the_same_padding() -> None:
         ),
     ],
 )
-def test_settings_of_megatron_kwai_are_refused(experiment: str, name: str, change: dict[str, Any], said: str) -> None:
+def test_settings_of_megatron_kwai_are_refused(experiment: str, name: str, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-2026", today(experiment, name, **change))
-    assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
+    assert str(caught.value) == f"{name}: megatron-2026 does not support {reason}"
 
 
 @pytest.mark.parametrize(
-    ("experiment", "name", "change", "said"),
+    ("experiment", "name", "change", "reason"),
     [
         ("figure-13", "pp=8,tp=8,gbs=32", {"attention": "flash"}, "flash attention without transformer-engine"),
         (
@@ -132,20 +132,20 @@ def test_settings_of_megatron_kwai_are_refused(experiment: str, name: str, chang
     ],
 )
 def test_transformer_engine_settings_are_refused_without_it(
-    experiment: str, name: str, change: dict[str, Any], said: str
+    experiment: str, name: str, change: dict[str, Any], reason: str
 ) -> None:
     case = today(experiment, name, **change)
     assert arguments_of("megatron-2026", case)
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-2026", case, transformer_engine=False)
-    assert str(caught.value) == f"{name}: megatron-2026 does not support {said}"
+    assert str(caught.value) == f"{name}: megatron-2026 does not support {reason}"
 
 
 def test_own_layers_use_unfused_attention() -> None:
-    found = arguments_of(
+    result = arguments_of(
         "megatron-2026", today("figure-13", "pp=8,tp=8,gbs=32", attention="unfused"), transformer_engine=False
     )
-    assert found[found.index("--transformer-impl") + 1] == "local"
+    assert result[result.index("--transformer-impl") + 1] == "local"
 
 
 def test_data_with_more_tokens_than_the_vocabulary_are_refused() -> None:
@@ -156,8 +156,8 @@ def test_data_with_more_tokens_than_the_vocabulary_are_refused() -> None:
 
 def test_vocabulary_without_divisor_gets_the_default_padding() -> None:
     case = today("atc-table-8", "case=baseline")
-    found = flags(replace(case, layout=replace(case.layout, tensor_parallel=8)))  # 32,004 does not divide by 8
-    assert found["--vocab-size"] == ("32004",) and "--make-vocab-size-divisible-by" not in found
+    result = flags(replace(case, layout=replace(case.layout, tensor_parallel=8)))  # 32,004 does not divide by 8
+    assert result["--vocab-size"] == ("32004",) and "--make-vocab-size-divisible-by" not in result
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What Alpa's benchmark script is given, held to the suite that it published."""
+"""Tests of the arguments of Alpa's benchmark script against its published suite."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_tuple_without_recomputation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
+    ("part", "change", "reason"),
     [
         ("model", {"family": "llama"}, "models other than dense GPT with a feed-forward layer of 4 x hidden"),
         ("model", {"ffn": 100}, "models other than dense GPT with a feed-forward layer of 4 x hidden"),
@@ -70,12 +70,12 @@ def test_tuple_without_recomputation() -> None:
         ("layout", {"tensor_parallel": 2, "sequence_parallel": True}, "sequence parallelism"),
     ],
 )
-def test_settings_that_the_script_lacks_are_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_that_the_script_lacks_are_refused(part: str, change: dict[str, Any], reason: str) -> None:
     case = find_case("alpa-gpt", "gpus=4")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-alpa", changed)
-    assert str(caught.value) == f"gpus=4: megatron-alpa does not support {said}"
+    assert str(caught.value) == f"gpus=4: megatron-alpa does not support {reason}"
 
 
 def test_script_imports_from_its_own_checkout() -> None:

@@ -1,4 +1,4 @@
-"""The argument lists of the Megatron tutorials are their scripts' own."""
+"""Tests of the arguments of the Megatron tutorials against their scripts."""
 
 from __future__ import annotations
 
@@ -116,17 +116,17 @@ def test_context_parallelism_sets_flash_attention_and_communication(row: str, sw
     published += COMMON.format(**ONE | {"CP": switches["CP"]})
     if switches["COMM"]:
         published += f"--cp-comm-type {switches['COMM']}"
-    found, expected = read_flags(arguments(find_case("core-cp", f"case={row}"))), read_flags(published.split())
-    # How often that table evaluates is the experiment's to say.
-    assert {**found, "--eval-interval": ()} == {**expected, "--eval-interval": ()}
+    result, expected = read_flags(arguments(find_case("core-cp", f"case={row}"))), read_flags(published.split())
+    # The experiment sets how often that table evaluates.
+    assert {**result, "--eval-interval": ()} == {**expected, "--eval-interval": ()}
 
 
 def test_eval_interval_of_the_experiment_is_kept() -> None:
     case = find_case("core-cp", "case=302")
-    for words in (("--eval-interval", "25"), ("--eval-interval=25",)):
-        found = arguments(replace(case, arguments=words))
-        assert read_flags(found)["--eval-interval"] == ("25",)
-        assert sum(word.startswith("--eval-interval") for word in found) == 1
+    for typed in (("--eval-interval", "25"), ("--eval-interval=25",)):
+        result = arguments(replace(case, arguments=typed))
+        assert read_flags(result)["--eval-interval"] == ("25",)
+        assert sum(word.startswith("--eval-interval") for word in result) == 1
 
 
 def test_first_generation_has_the_flags_of_its_script() -> None:
@@ -151,7 +151,7 @@ def test_loss_scale_is_given_only_with_fp16() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
+    ("part", "change", "reason"),
     [
         ("training", {"recompute": "ours"}, "recomputation ours (only none, full)"),
         ("training", {"offload": 0.5}, "offloading"),
@@ -162,9 +162,9 @@ def test_loss_scale_is_given_only_with_fp16() -> None:
         ("model", {"ffn": 4096}, "models other than GPT-2's, with or without experts"),
     ],
 )
-def test_settings_outside_the_tutorials_are_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_outside_the_tutorials_are_refused(part: str, change: dict[str, Any], reason: str) -> None:
     case = find_case("core-dp", "case=101")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments(changed)
-    assert str(caught.value) == f"case=101: megatron-core-0.14 does not support {said}"
+    assert str(caught.value) == f"case=101: megatron-core-0.14 does not support {reason}"

@@ -1,4 +1,4 @@
-"""The argument lists of ATC'24's two programs are their scripts' own."""
+"""Tests of the arguments of ATC'24's two programs against their scripts."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ llama2-70b 32 2 ours 0.858
 
 
 def scripted(text: str, iterations: int) -> list[str]:
-    """The script's words with ours in their place, and where ours ends."""
-    words = text.split()
+    """Return the script's arguments with the values of the case, and the end of ours."""
+    scripted_arguments = text.split()
     for flag, value in OURS.items():
-        words[words.index(flag) + 1] = value
-    return [*words, "--exit-interval", str(iterations)]
+        scripted_arguments[scripted_arguments.index(flag) + 1] = value
+    return [*scripted_arguments, "--exit-interval", str(iterations)]
 
 
 def settings_of(case: Case) -> tuple[int, str, float]:
-    """PP_l, CKPT and OFFLOAD_ALPHA as the arguments have them."""
+    """Return PP_l, CKPT and OFFLOAD_ALPHA of an argument list."""
     flags = read_flags(arguments_of("megatron-kwai", case))
     ckpt = "no"
     if flags.get("--recompute-granularity") == ("full",):
@@ -161,7 +161,7 @@ def test_arguments_save_no_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "said"),
+    ("part", "change", "reason"),
     [
         ("training", {"recompute": "selective"}, "recomputation selective (only full, ours, none)"),
         ("training", {"distributed_optimizer": False}, "an optimizer that is not distributed"),
@@ -174,26 +174,26 @@ def test_arguments_save_no_checkpoint() -> None:
         ("model", {"experts": 8}, "models other than dense Llama"),
     ],
 )
-def test_settings_that_the_kwai_script_lacks_are_refused(part: str, change: dict[str, Any], said: str) -> None:
+def test_settings_that_the_kwai_script_lacks_are_refused(part: str, change: dict[str, Any], reason: str) -> None:
     case = find_case("atc-table-8", "case=ours")
     changed = replace(case, **{part: replace(getattr(case, part), **change)})
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-kwai", changed)
-    assert str(caught.value) == f"case=ours: megatron-kwai does not support {said}"
+    assert str(caught.value) == f"case=ours: megatron-kwai does not support {reason}"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         ({"recompute": "ours"}, "recomputation ours (only full, none)"),  # CKPT=ours ends that script with an error
         ({"offload": 0.5}, "offloading"),  # it reads no OFFLOAD_ALPHA
     ],
 )
-def test_origin_refuses_settings_of_kwai(change: dict[str, Any], said: str) -> None:
+def test_origin_refuses_settings_of_kwai(change: dict[str, Any], reason: str) -> None:
     case = find_case("atc-demo", "case=origin")
     with pytest.raises(ReproError) as caught:
         arguments_of("megatron-jan-2024", replace(case, training=replace(case.training, **change)))
-    assert str(caught.value) == f"case=origin: megatron-jan-2024 does not support {said}"
+    assert str(caught.value) == f"case=origin: megatron-jan-2024 does not support {reason}"
 
 
 def test_other_context_parallel_communication_is_refused() -> None:

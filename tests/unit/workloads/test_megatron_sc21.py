@@ -1,4 +1,4 @@
-"""All 99 cases of SC21 in the words of 2021 and of today, held to the published scripts word for word and in order."""
+"""Tests of all 99 cases of SC21 in arguments of 2021 and of today against the published scripts."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ CASES = [(job_name(experiment, case), case) for experiment in NAMES for case in 
 
 
 def published(name: str, year: str, substitutions: dict[str, object]) -> list[str]:
-    """The published list with our values for these flags, each of which must be in it."""
+    """Return the published list with our values for these flags, each of which it must contain."""
     point = POINTS[name]
     text = PUBLISHED["extras"][point["extra"]][f"first_{year}"] + " " + PUBLISHED[f"then_{year}"]
-    words: list[str] = text.format(**point, divisor=1024 // point["tp"]).split()
+    arguments: list[str] = text.format(**point, divisor=1024 // point["tp"]).split()
     for flag, value in substitutions.items():
-        words[words.index(flag) + 1] = str(value)
-    return words
+        arguments[arguments.index(flag) + 1] = str(value)
+    return arguments
 
 
 def test_published_jobs_and_cases_match_one_to_one() -> None:

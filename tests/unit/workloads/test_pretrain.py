@@ -1,4 +1,4 @@
-"""What the orchestrator asks of its own training program, read back by that program."""
+"""Tests of the arguments of `orchestrator.pretrain`, parsed by that program."""
 
 from __future__ import annotations
 

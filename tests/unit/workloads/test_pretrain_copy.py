@@ -1,4 +1,4 @@
-"""The copy of `orchestrator.pretrain` that jobs import: complete, alone in its folder, and not writable by others."""
+"""Tests of the copy of `orchestrator.pretrain` that jobs import: complete, alone, and protected."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_copy_has_only_the_files_of_the_program(tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     copy_program(folders)
     folder = program_folder(folders)
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     expected = {f"orchestrator/pretrain/{file.name}" for file in SOURCES.glob("*.py")}
-    assert found == expected | {"orchestrator/__init__.py"}
+    assert files == expected | {"orchestrator/__init__.py"}
     assert all((SOURCES / Path(name).name).read_bytes() == (folder / name).read_bytes() for name in expected)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
