@@ -89,10 +89,12 @@ def read_outcome(
     matching = [row for row in rows if workload in (None, row.workload)]
     if not matching:
         options = [scale and f"at {scale}", cluster and f"on {cluster}", workload and f"with {workload}"]
-        what = " ".join(filter(None, [experiment or "anything", *options]))
+        what = " ".join(
+            filter(None, [experiment or "nothing", *options, "was never submitted" if experiment else "was submitted"])
+        )
         command = f"repro submit {experiment or 'figure-13'} --cluster {cluster or 'local'}"
         hint = f"{command} --workload {workload}" if workload else command
-        raise ReproError(Problem(f"{what} was never submitted", hint=hint))
+        raise ReproError(Problem(what, hint=hint))
     last = in_order_of_runs(matching, run_summaries(ledger))[-1]
     return outcome_of(ledger, find_experiment(folders, last.experiment), rows, last)
 

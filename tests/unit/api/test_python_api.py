@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ PAGE = CHECKOUT / "docs" / "python-api.md"
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A project folder that is the working folder and home."""
     site = Site.make(tmp_path / "project")
+    shutil.copy(site.folder / "clusters" / "here.yaml", site.folder / "clusters" / "local.yaml")
     monkeypatch.chdir(site.folder)
     monkeypatch.setenv("REPRO_HOME", str(site.folder))
     monkeypatch.delenv("REPRO_DATABASE", raising=False)
@@ -38,7 +40,7 @@ def examples() -> list[str]:
 def test_the_documented_example_runs_as_written(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for example in examples():
-        if "api.plot" in example and importlib.util.find_spec("matplotlib") is None:
+        if "repro.plot" in example and importlib.util.find_spec("matplotlib") is None:
             continue
         exec(example, names)
     printed = capsys.readouterr().out
