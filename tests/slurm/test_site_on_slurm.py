@@ -22,14 +22,16 @@ pytestmark = pytest.mark.usefixtures("slurm_cluster")
 
 
 @pytest.fixture
-def picky(slurm_cluster: SlurmCluster) -> Iterator[str]:
+def restricted_partition(slurm_cluster: SlurmCluster) -> Iterator[str]:
     """Yield a partition with its own rights and limits, on two nodes of which one has an additional feature."""
     first, second = slurm_cluster.node_names[-2:]
     rights = ("AllowAccounts=small", "AllowQos=limited", "QOS=limited", "OverSubscribe=EXCLUSIVE")
     slurm_cluster.run("scontrol", "update", f"NodeName={second}", "AvailableFeatures=h100,rack2")
-    slurm_cluster.run("scontrol", "create", "PartitionName=picky", f"Nodes={first},{second}", "MaxTime=2-0", *rights)
-    yield "picky"
-    slurm_cluster.run("scontrol", "delete", "PartitionName=picky")
+    slurm_cluster.run(
+        "scontrol", "create", "PartitionName=restricted", f"Nodes={first},{second}", "MaxTime=2-0", *rights
+    )
+    yield "restricted"
+    slurm_cluster.run("scontrol", "delete", "PartitionName=restricted")
     slurm_cluster.run("scontrol", "update", f"NodeName={second}", "AvailableFeatures=h100", "ActiveFeatures=h100")
 
 
@@ -125,9 +127,9 @@ def test_site_without_controller_is_unreachable(slurm_cluster: SlurmCluster) -> 
         read_site("root")
 
 
-@pytest.mark.parametrize("partition", [None, "short", "lo", "picky"])
+@pytest.mark.parametrize("partition", [None, "short", "lo", "restricted"])
 def test_slurm_accepts_jobs_of_a_generated_profile(
-    slurm_cluster: SlurmCluster, tmp_path: Path, picky: str, partition: str | None
+    slurm_cluster: SlurmCluster, tmp_path: Path, restricted_partition: str, partition: str | None
 ) -> None:
     file = tmp_path / "here.yaml"
     file.write_text(profile_text(read_site("root"), "here", partition, "../schemas/cluster.json"))
@@ -136,7 +138,7 @@ def test_slurm_accepts_jobs_of_a_generated_profile(
     assert asked is not None and [blank.path for blank in cluster.unfilled if blank.path[0] != "container"] == []
     assert hardware.gpu == "H100"
     most = asked.max_nodes or hardware.nodes
-    assert most == (2 if partition in ("short", picky) else 4)
+    assert most == (2 if partition in ("short", restricted_partition) else 4)
     assert (asked.partition, asked.gres_type) == (partition or "batch", "h100")
     options = (
         *(f"--account={asked.account}", f"--partition={asked.partition}", f"--time={asked.time_limit}"),

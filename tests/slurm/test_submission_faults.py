@@ -189,9 +189,9 @@ def assert_each_case_is_queued_once_of_two(mine: StandInSite, shared: Path, clus
 # ---- the controller --------------------------------------------------------------------------------------------
 
 
-def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
+def shorten_timeouts(cluster: SlurmCluster, site: StandInSite) -> None:
     """Make clients wait for the controller for four seconds instead of ten."""
-    conf = cluster.conf.with_name("impatient.conf")
+    conf = cluster.conf.with_name("short_timeouts.conf")
     conf.write_text(cluster.conf.read_text() + "MessageTimeout=4\n")
     site.variables["SLURM_CONF"] = str(conf)
 
@@ -199,7 +199,7 @@ def impatient(cluster: SlurmCluster, site: StandInSite) -> None:
 def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
-    impatient(paused_cluster, site)
+    shorten_timeouts(paused_cluster, site)
     controller = f"$(cat {paused_cluster.folder}/pid/slurmctld.pid)"
     # The request is in the frozen controller's socket, and is accepted when the controller continues.
     late = f'kill -STOP {controller}; /usr/bin/sbatch "$@"; code=$?; kill -CONT {controller}; exit $code'
@@ -214,7 +214,7 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
     site.prepare('sbatch: ["--hold"]')  # a killed controller forgets that its partition is down
-    impatient(paused_cluster, site)
+    shorten_timeouts(paused_cluster, site)
     failed = site.folder / "sbatch-failed"
     kill = f"kill -9 $(cat {paused_cluster.folder}/pid/slurmctld.pid)"
     first = f'{kill}; /usr/bin/sbatch "$@"; code=$?; touch {failed}; exit $code'
@@ -249,7 +249,7 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, pa
 def test_without_a_controller_status_shows_the_age_and_no_state_changes(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
-    impatient(paused_cluster, site)
+    shorten_timeouts(paused_cluster, site)
     assert site.submit("--where", "gbs=4").returncode == 0
     before = [(row["state"], row["id"]) for row in site.status()]
     paused_cluster.stop_controller()

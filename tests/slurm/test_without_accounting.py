@@ -45,7 +45,7 @@ main()
 
 
 @pytest.fixture(scope="module")
-def forgetful(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: ARG001  says why there is none, once
+def forgetful_cluster(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: ARG001  says why there is none, once
     """Yield two nodes. squeue forgets jobs after some seconds, and arrays have at most four elements."""
     shape = Shape(nodes=2, accounting=False, min_job_age_s=2, most_in_array=4, last_job_id=40, private_jobs=True)
     cluster = SlurmCluster(Path(tempfile.mkdtemp(prefix="repro-slurm-")), shape)
@@ -59,7 +59,7 @@ def forgetful(slurm_cluster: SlurmCluster) -> Iterator[SlurmCluster]:  # noqa: A
 
 
 @pytest.fixture
-def site(forgetful: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
+def site(forgetful_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]:  # noqa: ARG001  needs it up
     made = StandInSite(tmp_path).prepare(account="max_running: 6")
     yield made
     made.variables.clear()
@@ -82,7 +82,7 @@ def wait_for_end_records(site: StandInSite, jobs: int) -> None:
     wait_until(lambda: len(list(site.folder.glob("runs/*/*/end"))) == jobs, f"{jobs} jobs write their end records")
 
 
-def hasty(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def jobs_after_two_refreshes(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return the jobs after two refreshes without the waiting time before a job is lost."""
     monkeypatch.setattr(refreshing, "LOST_AFTER", timedelta(0))
     site.status()
@@ -90,7 +90,7 @@ def hasty(site: StandInSite, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
 
 
 def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mistaken(
-    site: StandInSite, forgetful: SlurmCluster
+    site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:
     site.behave("gated")
     assert site.submit().returncode == 0, "six cases, in arrays of four and two"
@@ -98,29 +98,29 @@ def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mist
     assert len({job_id.partition("_")[0] for job_id in ids}) == 2
     (site.folder / "go").touch()
     wait_for_end_records(site, 6)
-    wait_until_forgotten(forgetful)
+    wait_until_forgotten(forgetful_cluster)
     job_ids: set[str] = set()
     while ids[0].partition("_")[0] not in job_ids:  # until another user's job has the id of ours
         assert len(job_ids) < 60
-        job_ids.add(forgetful.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"))
+        job_ids.add(forgetful_cluster.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"))
         if len(job_ids) % 10 == 0:
-            forgetful.run("scancel", "-u", "root")
+            forgetful_cluster.run("scancel", "-u", "root")
     rows = site.status()
     assert {(row["state"], row["verdict"]) for row in rows} == {("COMPLETED", "verified")}, rows
     assert "end record" in site.repro("history", rows[0]["job"]).stdout
-    forgetful.run("scancel", "-u", "root")
+    forgetful_cluster.run("scancel", "-u", "root")
 
 
 def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
-    site: StandInSite, forgetful: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+    site: StandInSite, forgetful_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("hang")
     assert site.submit(*CASE).returncode == 0
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
-    for node in forgetful.node_names:  # both lose their power: no end record is written
-        forgetful.kill_node(node)
-        forgetful.set_node(node, "down")
-    wait_until_forgotten(forgetful)
+    for node in forgetful_cluster.node_names:  # both lose their power: no end record is written
+        forgetful_cluster.kill_node(node)
+        forgetful_cluster.set_node(node, "down")
+    wait_until_forgotten(forgetful_cluster)
     (row,) = site.status()
     assert row["state"] == "RUNNING" and row["verdict"] is None, "not concluded at once"
     assert "1 running, 0 submitted" in site.submit(*CASE).stderr
@@ -134,12 +134,12 @@ def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
     assert "1 submitted" in site.submit(*CASE).stderr
     late = subprocess.run(["bash", f"{lost.folder}/job.sh", lost.folder], capture_output=True, text=True, check=False)
     assert late.returncode == 143 and "given up" in late.stderr, "a late copy of the lost attempt does not start"
-    for node in forgetful.node_names:
-        forgetful.start_node(node)
+    for node in forgetful_cluster.node_names:
+        forgetful_cluster.start_node(node)
 
 
 def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
-    forgetful: SlurmCluster,
+    forgetful_cluster: SlurmCluster,
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="repro-shared-"))
     folder.chmod(0o777)
@@ -164,7 +164,7 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
         (row,) = site.status()
         assert (row["state"], row["verdict"]) == ("RUNNING", None)
         assert "1 running, 0 submitted" in site.submit(*CASE).stderr
-        assert ids_in_queue(forgetful.run, folder) == [job["id"]]
+        assert ids_in_queue(forgetful_cluster.run, folder) == [job["id"]]
     finally:
         (site.folder / "go").touch()
         site.repro("cancel", "figure-13", "--yes")
@@ -172,44 +172,44 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
 
 
 def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
-    site: StandInSite, forgetful: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+    site: StandInSite, forgetful_cluster: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
     (job,) = site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
     site.variables["SLURM_CONF"] = str(slurm_cluster.conf)
-    (row,) = hasty(site, monkeypatch)
+    (row,) = jobs_after_two_refreshes(site, monkeypatch)
     assert (row["state"], row["verdict"]) == ("RUNNING", None)
     refused = site.repro("cancel", job["job"], "--yes")
     assert refused.returncode == 1 and "set SLURM_CONF" in refused.stderr, refused.stderr
     assert "0 submitted" in site.submit(*CASE).stderr
     del site.variables["SLURM_CONF"]
-    (row,) = hasty(site, monkeypatch)
-    assert row["state"] == "RUNNING" and ids_in_queue(forgetful.run, site.folder) == [job["id"]]
+    (row,) = jobs_after_two_refreshes(site, monkeypatch)
+    assert row["state"] == "RUNNING" and ids_in_queue(forgetful_cluster.run, site.folder) == [job["id"]]
 
 
-def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful: SlurmCluster) -> None:
+def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful_cluster: SlurmCluster) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING", LIMIT_S)
     ledger = open_ledger(ledger_url(None, site.folder))
     assert ledger is not None
 
-    def looked_at() -> object:
+    def last_poll() -> object:
         with ledger.reading() as session:
             return session.scalar(sa.select(sa.func.max(Poll.asked_at)))
 
-    before = looked_at()
+    before = last_poll()
     environment = {**os.environ, "REPRO_HOME": str(site.folder)}
     with subprocess.Popen(
         [REPRO, "wait", "figure-13"], cwd=site.folder, env=environment, stderr=subprocess.PIPE, text=True
     ) as waiting:
         try:
-            wait_until(lambda: looked_at() != before, "`repro wait` asks Slurm")
-            forgetful.stop_controller()
+            wait_until(lambda: last_poll() != before, "`repro wait` asks Slurm")
+            forgetful_cluster.stop_controller()
             (site.folder / "go").touch()
             wait_for_end_records(site, 1)
-            forgetful.lose_state()
+            forgetful_cluster.lose_state()
             messages = waiting.communicate(timeout=LIMIT_S)[1]
         finally:
             waiting.kill()
@@ -225,17 +225,17 @@ def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
 
 
 def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
-    site: StandInSite, forgetful: SlurmCluster
+    site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, '/usr/bin/sbatch "$@"; kill -9 $PPID')
     wait_for_end_records(site, 1)
-    wait_until_forgotten(forgetful)
+    wait_until_forgotten(forgetful_cluster)
     (row,) = site.status()
     assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
 
 
 def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
-    site: StandInSite, forgetful: SlurmCluster
+    site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:
     killed_with_its_sbatch(site, "kill -9 $PPID; exit 1")
     (row,) = site.status()
@@ -244,5 +244,5 @@ def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
     assert done.returncode == 0 and "1 job asked to end" in done.stderr, done.stderr
     (row,) = site.status()
     assert (row["state"], row["failure"]) == ("NEVER_SUBMITTED", "cancelled")
-    assert ids_in_queue(forgetful.run, site.folder) == []
+    assert ids_in_queue(forgetful_cluster.run, site.folder) == []
     assert "1 submitted" in site.submit(*CASE, "--rerun").stderr

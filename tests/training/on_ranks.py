@@ -34,7 +34,7 @@ LENGTH, BATCH, HIDDEN, WIDE, VOCABULARY = 8, 3, 16, 24, 64
 CPU = torch.device("cpu")
 
 
-def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
+def losses_and_gradients_equal_torchs(dtype: torch.dtype = torch.float32) -> None:
     """Each rank has a part of the vocabulary, and every rank has labels in the other's part."""
     from orchestrator.pretrain.layers import cross_entropy
 
@@ -69,11 +69,11 @@ def losses_and_gradients_are_torchs(dtype: torch.dtype = torch.float32) -> None:
     assert seen == [place]
 
 
-def losses_of_16_bit_logits_are_torchs_in_fp32() -> None:
-    losses_and_gradients_are_torchs(torch.bfloat16)
+def losses_of_16_bit_logits_equal_torchs_in_fp32() -> None:
+    losses_and_gradients_equal_torchs(torch.bfloat16)
 
 
-def a_bias_within_the_product_gives_what_one_added_after_it_gives() -> None:
+def bias_in_the_product_equals_bias_added_after_it() -> None:
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 
     from orchestrator.pretrain.layers import BiasedColumnParallelLinear
@@ -87,7 +87,7 @@ def a_bias_within_the_product_gives_what_one_added_after_it_gives() -> None:
         assert ours["bias"].abs().sum() > 0 and ours["weight"].abs().sum() > 0
 
 
-def a_product_left_out_changes_no_gradient() -> None:
+def a_skipped_product_changes_no_gradient() -> None:
     from orchestrator.pretrain.layers import SkippableRowParallelLinear
 
     for fuses in (False, True):
@@ -146,7 +146,7 @@ RECOMPUTED = {
 }
 
 
-def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
+def recomputation_skips_the_last_product_of_a_segment() -> None:
     from megatron.core.tensor_parallel.layers import RowParallelLinear
 
     results = {}
@@ -173,7 +173,7 @@ def recomputation_leaves_the_last_product_of_a_segment_out() -> None:
     assert results == RECOMPUTED
 
 
-def nobody_reads_the_product_that_is_left_out() -> None:
+def the_skipped_product_is_never_read() -> None:
     from orchestrator.pretrain import layers
 
     results = []
@@ -242,12 +242,12 @@ def _losses(chunk: Any) -> torch.Tensor:
 
 
 CHECKS: list[Callable[[], None]] = [
-    losses_and_gradients_are_torchs,
-    losses_of_16_bit_logits_are_torchs_in_fp32,
-    a_bias_within_the_product_gives_what_one_added_after_it_gives,
-    a_product_left_out_changes_no_gradient,
-    recomputation_leaves_the_last_product_of_a_segment_out,
-    nobody_reads_the_product_that_is_left_out,
+    losses_and_gradients_equal_torchs,
+    losses_of_16_bit_logits_equal_torchs_in_fp32,
+    bias_in_the_product_equals_bias_added_after_it,
+    a_skipped_product_changes_no_gradient,
+    recomputation_skips_the_last_product_of_a_segment,
+    the_skipped_product_is_never_read,
     recomputed_layers_keep_no_activations,
 ]
 
