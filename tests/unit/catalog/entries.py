@@ -1,4 +1,4 @@
-"""Experiments for tests: the shipped figure 13, and small ones written on the spot."""
+"""Experiments for tests: the shipped figure 13, and small ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ axes:
 
 
 def short(problem: object) -> str:
-    """What a problem says, its files named without their folder."""
+    """Return the text of a problem, with file names without their folder."""
     return re.sub(r"\S*experiments/p/", "", str(problem))
 
 
@@ -41,7 +41,7 @@ def shipped(name: str = "figure-13") -> Entry:
 
 
 def write_experiment(folder: Path, text: str = BASE, name: str = "figure-1") -> Path:
-    """`folder/experiments/p/NAME.yaml`, with the paper that it belongs to."""
+    """Write and read `folder/experiments/p/NAME.yaml` and its paper."""
     paper = folder / "experiments" / "p"
     paper.mkdir(parents=True, exist_ok=True)
     (paper / "paper.yaml").write_text("title: t\nvenue: v\n")
@@ -55,5 +55,5 @@ def entry_of(folder: Path, text: str = BASE) -> Entry:
 
 
 def find_case(experiment: str, name: str, scale: str = "paper") -> Case:
-    """One case of a shipped experiment, by the name that a person filters for."""
+    """Return a case of a shipped experiment, by the text of `--where`."""
     return next(case for case in expand(shipped(experiment), scale) if case.name == name)

@@ -1,4 +1,4 @@
-"""The catalogue's Alpa against the case lists, the shapes and the reference results of its artifact."""
+"""Experiments of Alpa: cases, model shapes and reference results of its artifact."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_cases_are_trained_as_the_benchmark_trains(name: str) -> None:
 
 def test_published_throughput_is_the_reference_files_and_recomputation_counts_in_it() -> None:
     for case, (*_, rate, seconds, pflops, confirmed) in zip(expand(shipped("alpa-gpt")), BEST.values(), strict=True):
-        found = {point.metric: point for point in case.published}
-        assert {metric: (point.how, point.value, point.confirmed) for metric, point in found.items()} == {
+        points = {point.metric: point for point in case.published}
+        assert {metric: (point.how, point.value, point.confirmed) for metric, point in points.items()} == {
             "tflops_per_gpu": ("printed", rate, confirmed),
             "aggregate_pflops": ("derived", pflops, confirmed),
         }

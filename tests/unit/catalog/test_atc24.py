@@ -1,4 +1,4 @@
-"""The catalogue's ATC'24 against the artifact's scripts and the tables of its README."""
+"""Experiments of ATC'24: the scripts of the artifact and the tables of its README."""
 
 from __future__ import annotations
 
@@ -127,16 +127,16 @@ CLAIMS = {
 
 
 def described(case: Case) -> str:
-    """A case as a line of JOBS, without its last column."""
+    """Return a case as a line of JOBS, without the last column."""
     model, layout, training = case.model, case.layout, case.training
     sizes = (layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel, layout.virtual_stages)
-    found = [case.workload.removeprefix("megatron-"), case.value("model"), model.seq, layout.gpus]
-    found += [layout.global_batch_size, *sizes, layout.data_parallel, layout.microbatches]
-    return " ".join(map(str, [*found, training.recompute, training.offload]))
+    values = [case.workload.removeprefix("megatron-"), case.value("model"), model.seq, layout.gpus]
+    values += [layout.global_batch_size, *sizes, layout.data_parallel, layout.microbatches]
+    return " ".join(map(str, [*values, training.recompute, training.offload]))
 
 
 def outcomes(case: Case, metric: str) -> str:
-    """What is published for a case, as the last column of JOBS says it."""
+    """Return the published result of a case, as in the last column of JOBS."""
     if case.expected is not None:
         assert not case.published
         return case.expected.outcome
@@ -144,12 +144,12 @@ def outcomes(case: Case, metric: str) -> str:
 
 
 def rates(name: str, case: str) -> dict[str, dict[str, PublishedPoint]]:
-    """GPU -> metric -> the published number."""
+    """Return the published points by GPU and metric."""
     (only,) = select(expand(shipped(name)), {"case": case})
-    found: dict[str, dict[str, PublishedPoint]] = {}
+    values: dict[str, dict[str, PublishedPoint]] = {}
     for point in only.published:
-        found.setdefault(point.gpu or "", {})[point.metric] = point
-    return found
+        values.setdefault(point.gpu or "", {})[point.metric] = point
+    return values
 
 
 @pytest.mark.parametrize(
@@ -192,18 +192,18 @@ def test_published_bytes_tokens_and_outcomes_are_the_readmes(
     name: str, metric: str, numbers: int, out_of_memory: int
 ) -> None:
     cases = expand(shipped(name))
-    found = [outcomes(case, metric) for case in cases]
-    assert found == [line.rsplit(" ", 1)[1] for line in JOBS[name].splitlines()]
-    assert (sum(text.isdigit() for text in found), found.count("oom")) == (numbers, out_of_memory)
+    values = [outcomes(case, metric) for case in cases]
+    assert values == [line.rsplit(" ", 1)[1] for line in JOBS[name].splitlines()]
+    assert (sum(text.isdigit() for text in values), values.count("oom")) == (numbers, out_of_memory)
     points = [point for case in cases for point in case.published]
     assert all(point.how == "printed" and point.confirmed and point.gpu for point in points)
 
 
 @pytest.mark.parametrize(("name", "case"), THROUGHPUT)
 def test_published_throughput_is_the_readmes_and_its_mfu_follows_from_it(name: str, case: str) -> None:
-    found = rates(name, case)
+    values = rates(name, case)
     assert {
-        gpu: (by["tokens_per_s_per_gpu"].value, by["mfu_percent"].value) for gpu, by in found.items()
+        gpu: (by["tokens_per_s_per_gpu"].value, by["mfu_percent"].value) for gpu, by in values.items()
     } == THROUGHPUT[name, case]
     (only,) = select(expand(shipped(name)), {"case": case})
     for gpu, (tokens_per_s, mfu_percent) in THROUGHPUT[name, case].items():

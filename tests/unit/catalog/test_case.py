@@ -1,4 +1,4 @@
-"""What a case is called in file names: safe whatever its rows are called, and no two cases alike."""
+"""Names of cases in file names: safe for every row name, and unique."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASE = expand(shipped(), "cpu")[0]
 
 
 def named(name: str) -> Case:
-    """A row that goes by its own name."""
+    """Return a row with this name."""
     return replace(CASE, point=(("case", name),))
 
 
@@ -41,26 +41,26 @@ def test_no_case_has_the_folder_of_something_else_of_its_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "other"),
     [("a b", "a_b"), ("a/b", "a b"), ("a%b", "a b"), ("x" * 300, "x" * 301), ("", "_"), ("..", "case-..")],
 )
-def test_two_names_that_would_become_one_stay_two(one: str, other: str) -> None:
-    assert named(one).slug != named(other).slug
-    assert named(one).slug == named(one).slug
+def test_two_names_that_would_become_one_stay_two(name: str, other: str) -> None:
+    assert named(name).slug != named(other).slug
+    assert named(name).slug == named(name).slug
 
 
 def test_the_digest_is_of_the_name_and_the_same_wherever_it_is_made() -> None:
-    """A script that was submitted yesterday is found again by it."""
+    """Check that the name of an existing script does not change."""
     assert named("..").slug == "case-..-b7790b"
 
 
 NAMES = st.text(max_size=200) | st.text(st.sampled_from("ab ./-_"), max_size=4)
 
 
-@given(one=NAMES, other=NAMES)
-@example(one="a b", other="a/b")
-def test_whatever_two_rows_are_called_they_have_a_folder_each(one: str, other: str) -> None:
-    slugs = [named(name).slug for name in (one, other)]
-    assert (slugs[0] == slugs[1]) is (one == other)
+@given(name=NAMES, other=NAMES)
+@example(name="a b", other="a/b")
+def test_whatever_two_rows_are_called_they_have_a_folder_each(name: str, other: str) -> None:
+    slugs = [named(name).slug, named(other).slug]
+    assert (slugs[0] == slugs[1]) is (name == other)
     for slug in slugs:
         assert slug[:1].isalnum() and not slug.startswith(("submissions", "warm-up-"))

@@ -1,4 +1,4 @@
-"""The same cases with another program: what goes with the source's own, and what would become one job."""
+"""Cases with another workload: dropped values, and cases that would become one job."""
 
 from __future__ import annotations
 

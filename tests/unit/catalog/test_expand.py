@@ -1,4 +1,4 @@
-"""Matrix, rules and scales -> cases; what a person may filter for."""
+"""Expansion of matrix, rules and scales into cases, and the selection of cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.paths import Folders
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
 
 
-def said(folder: Path, text: str, scale: str = "paper") -> list[str]:
+def messages(folder: Path, text: str, scale: str = "paper") -> list[str]:
     with pytest.raises(ReproError) as caught:
         expand(entry_of(folder, text), scale)
     return [short(problem) for problem in caught.value.problems]
@@ -53,7 +53,7 @@ def test_the_order_is_the_files_within_an_axis_and_the_axes_own_between_them(tmp
 
 
 def test_every_point_whose_rule_fails_is_named_at_the_rules(tmp_path: Path) -> None:
-    assert said(tmp_path, BASE.replace("pp: [1, 2, 4]", "pp: [1, 3, 5]").replace("[8, 16]", "[8]")) == [
+    assert messages(tmp_path, BASE.replace("pp: [1, 2, 4]", "pp: [1, 3, 5]").replace("[8, 16]", "[8]")) == [
         "figure-1.yaml:10:3 figure-1 pp=3,gbs=8: 8 does not divide by 3 (rule `gpus / pp`)",
         "figure-1.yaml:10:3 figure-1 pp=5,gbs=8: 8 does not divide by 5 (rule `gpus / pp`)",
     ]
@@ -61,7 +61,7 @@ def test_every_point_whose_rule_fails_is_named_at_the_rules(tmp_path: Path) -> N
 
 def test_a_fault_in_a_scales_own_rule_is_shown_in_that_scale(tmp_path: Path) -> None:
     text = BASE + "scales:\n  small:\n    gpus: 4\n    rules: {tp: gpu / pp}\n"
-    assert all(line.startswith("figure-1.yaml:19:12 ") for line in said(tmp_path, text, "small"))
+    assert all(line.startswith("figure-1.yaml:19:12 ") for line in messages(tmp_path, text, "small"))
 
 
 def test_rules_may_use_what_earlier_rules_gave_and_must_not_contradict_the_layout(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_rules_may_use_what_earlier_rules_gave_and_must_not_contradict_the_layou
     cases = expand(entry_of(tmp_path, BASE.replace("rules:\n  tp: gpus / pp\n", rules)))
     assert [(case.value("pp"), case.value("dp")) for case in cases[::2]] == [(1, 4), (2, 2), (4, 1)]
     wrong = BASE.replace("rules:\n  tp: gpus / pp\n", "rules:\n  tp: mbs + 1\n  dp: mbs\n").replace("[8, 16]", "[8]")
-    assert said(tmp_path, wrong)[0].endswith("pp=1,gbs=8: dp=1 but 8 GPUs leave data-parallel 4")
+    assert messages(tmp_path, wrong)[0].endswith("pp=1,gbs=8: dp=1 but 8 GPUs leave data-parallel 4")
 
 
 def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
-    lines = said(tmp_path, BASE.replace("fixed: {mbs: 1}\n", ""))
+    lines = messages(tmp_path, BASE.replace("fixed: {mbs: 1}\n", ""))
     assert len(lines) == 6 and lines[0].endswith("mbs is neither in matrix, nor fixed, nor set by a rule")
 
 
@@ -107,7 +107,7 @@ def test_a_batch_that_nothing_gives_is_missed(tmp_path: Path) -> None:
 def test_fields_that_contradict_one_another_are_refused_at_their_place(
     tmp_path: Path, text: str, expected: str
 ) -> None:
-    (only,) = said(tmp_path, text)
+    (only,) = messages(tmp_path, text)
     assert only.startswith(f"figure-1.yaml:{expected}"), only
 
 
@@ -118,7 +118,9 @@ ROWS = BASE.replace(
 
 def test_a_row_without_the_name_that_cases_go_by_is_refused_at_its_place(tmp_path: Path) -> None:
     hint = "add case: to the row, or change named_by"
-    assert said(tmp_path, ROWS) == [f"figure-1.yaml:8:3 case: missing, and named_by names cases by it. Hint: {hint}"]
+    assert messages(tmp_path, ROWS) == [
+        f"figure-1.yaml:8:3 case: missing, and named_by names cases by it. Hint: {hint}"
+    ]
 
 
 def large(cases: int) -> str:
@@ -130,7 +132,7 @@ def test_a_matrix_is_expanded_only_up_to_a_limit(tmp_path: Path, monkeypatch: py
     assert len(expand(entry_of(tmp_path, large(9)))) == 9
     monkeypatch.setattr("orchestrator.catalog.expand._case", None)  # nothing is expanded
     what = "figure-1.yaml:7:3 matrix: 12 cases at scale paper, and the limit is 9. Hint: remove values of the axes"
-    assert said(tmp_path, large(12)) == [what]
+    assert messages(tmp_path, large(12)) == [what]
 
 
 def test_no_shipped_experiment_is_near_the_limit() -> None:
@@ -141,7 +143,7 @@ def test_no_shipped_experiment_is_near_the_limit() -> None:
 
 @pytest.mark.parametrize("gbs", [10**9 + 1, 10**390], ids=["one more", "390 digits"])
 def test_a_count_has_a_limit(tmp_path: Path, gbs: int) -> None:
-    (only,) = said(tmp_path, BASE.replace("[8, 16]", f"[{gbs}]"))
+    (only,) = messages(tmp_path, BASE.replace("[8, 16]", f"[{gbs}]"))
     assert only.startswith("figure-1.yaml:8:9 matrix.gbs.0: input should be less than or equal to 1000000000, got 1")
 
 
@@ -150,7 +152,7 @@ def test_a_rule_cannot_exceed_the_limit_of_a_count(tmp_path: Path) -> None:
         "tp: gpus / pp", f"mbs: {' * '.join(['seq'] * 30)}"
     )
     text = text.replace("pp, tp]", "pp, mbs]")
-    assert all(line.endswith("` gives more than 1,000,000,000") for line in said(tmp_path, text))
+    assert all(line.endswith("` gives more than 1,000,000,000") for line in messages(tmp_path, text))
 
 
 def test_an_unknown_scale_names_the_near_and_else_all() -> None:

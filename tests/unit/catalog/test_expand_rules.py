@@ -1,4 +1,4 @@
-"""The arithmetic of rules: exact, and nothing but arithmetic."""
+"""Arithmetic of rules: exact, and nothing but arithmetic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_rules_are_ordinary_arithmetic(rule: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ("gpus / 5", "64 does not divide by 5 (rule `gpus / 5`)"),
         ("gpus / (pp - 4)", "64 does not divide by 0 (rule `gpus / (pp - 4)`)"),
@@ -35,10 +35,10 @@ def test_rules_are_ordinary_arithmetic(rule: str, value: int) -> None:
         ("a = 1", "rule `a = 1` is not arithmetic"),
     ],
 )
-def test_a_rule_that_gives_no_whole_positive_number_says_so(rule: str, said: str) -> None:
+def test_a_rule_that_gives_no_whole_positive_number_says_so(rule: str, message: str) -> None:
     with pytest.raises(RuleError) as caught:
         evaluate(rule, NAMES)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The shipped figure 13 against the paper's scripts, and its smaller scales against the figure."""
+"""Shipped figure 13: the paper's scripts, and the smaller scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding experiments by name, and what is wrong with a file said all at once."""
+"""Lookup of experiments by name, and all problems of a file at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short,
 SHIPPED = Folders(shipped=CHECKOUT, home=CHECKOUT / "no-such-home")
 
 
-def said(folder: Path, text: str) -> list[str]:
+def messages(folder: Path, text: str) -> list[str]:
     with pytest.raises(ReproError) as caught:
         entry_of(folder, text)
     return [short(problem) for problem in caught.value.problems]
@@ -100,23 +100,23 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
     ],
 )
 def test_a_wrong_field_is_said_with_its_place(tmp_path: Path, change: tuple[str, str], expected: list[str]) -> None:
-    lines = said(tmp_path, BASE.replace(*change))
+    lines = messages(tmp_path, BASE.replace(*change))
     assert len(lines) == len(expected) and all(map(str.startswith, lines, expected)), lines
 
 
 def test_a_ratio_that_nothing_could_fail_is_no_claim(tmp_path: Path) -> None:
     claim = "{id: a, kind: ratio, says: s, source: s, stated: printed, judged_at: [paper], of: {pp: 1}, over: {pp: 2}}"
-    (only,) = said(tmp_path, f"{BASE}claims:\n  - {claim}\n")
+    (only,) = messages(tmp_path, f"{BASE}claims:\n  - {claim}\n")
     assert only == "figure-1.yaml:17:5 claims.0: neither at_least nor at_most: the claim cannot fail"
 
 
 def test_a_matrix_without_an_axis_is_refused_so_that_no_case_is_nameless(tmp_path: Path) -> None:
     text = BASE.replace("  pp: [1, 2, 4]\n  gbs: [8, 16]\n", "  {}\n")
-    assert said(tmp_path, text) == ["figure-1.yaml:7:3 matrix: must have an axis"]
+    assert messages(tmp_path, text) == ["figure-1.yaml:7:3 matrix: must have an axis"]
 
 
 def test_a_scale_called_paper_is_refused(tmp_path: Path) -> None:
-    (only,) = said(tmp_path, BASE + "scales:\n  paper: {gpus: 4}\n")
+    (only,) = messages(tmp_path, BASE + "scales:\n  paper: {gpus: 4}\n")
     assert "the scale `paper` is the top level of the file" in only
 
 

@@ -1,4 +1,4 @@
-"""SC21's tables and figures against the published scripts, and their smaller scales against the figures."""
+"""Tables and figures of SC21: the published scripts, and the smaller scales."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_every_case_logs_past_its_warm_up(name: str, scale: str) -> None:
 
 
 def iteration_seconds(case: Case) -> float | None:
-    """At the rate that was printed or read off the plot; None where neither was."""
+    """Return the time at the rate that was printed or read off the plot; None if there is no rate."""
     flops = flops_per_iteration(case.model, case.layout.global_batch_size, case.training.recompute == "full")
     for point in case.published:
         if point.metric == "tflops_per_gpu":
@@ -282,7 +282,7 @@ def test_every_claim_has_cases_at_every_scale_that_judges_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUN)
 def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
-    """Ratios, over the pairs of readings that there are; a pair differs in nothing but the claim's settings."""
+    """Return the ratios of all pairs of readings. A pair differs only in the settings of the claim."""
     entry = shipped(f"sc21/{name}")
     values = {
         tuple(sorted(case.point)): point.value

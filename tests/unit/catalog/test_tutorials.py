@@ -1,4 +1,4 @@
-"""The Megatron-LM tutorials' rows against their tables, and the smaller scales against the rows."""
+"""Rows of the Megatron-LM tutorials: their tables, and the smaller scales."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_every_row_has_numbers_or_is_declared_to_run_out_of_memory() -> None:
 
 
 def test_virtual_stages_are_what_the_argument_makes_of_a_stage() -> None:
-    """Its argument is layers per virtual stage: 3 of 9 layers, and 3, 6, 9 and 18 of 18."""
+    """Check the layers per virtual stage in the arguments: 3 of 9 layers, and 3, 6, 9 and 18 of 18."""
     layers = {("core-pp", "438"): 3, **{("core-tp-pp", str(440 + n)): n for n in (3, 6, 9)}, ("core-tp-pp", "458"): 18}
     for key, argument in layers.items():
         case = row(*key)
@@ -154,7 +154,7 @@ def test_virtual_stages_are_what_the_argument_makes_of_a_stage() -> None:
 
 
 def test_models_have_the_sizes_of_their_names() -> None:
-    """Billions of parameters; for GPT-2 XL and OLMoE's shape as their own logs count them."""
+    """Check billions of parameters; for GPT-2 XL and the shape of OLMoE, those in their logs."""
     sizes = {"gpt2-1.2B": 1.2, "gpt2-2.5B": 2.5, "gpt2-4.2B": 4.2, "gpt2-8.3B": 8.3, "gpt-22b": 22, "gpt2-xl": 1.56}
     seen = {str(case.value("model")): case for name in SECOND for case in cases_of(name)}
     for name, size in sizes.items():

@@ -43,12 +43,12 @@ slurm: {time_limit: 1:00:00}
 
 
 def short(problem: object) -> str:
-    """What a problem says, its files named without their folder."""
+    """Return the text of a problem, with file names without their folder."""
     return re.sub(r"\S*clusters/", "", str(problem))
 
 
 def write_profile(folder: Path, text: str = PLAIN, overlay: str | None = None, name: str = "site") -> Folders:
-    """`folder/clusters/NAME.yaml` and its overlay; the folders to find them in."""
+    """Write `folder/clusters/NAME.yaml` and its overlay. Return the folders of the project."""
     (folder / "clusters").mkdir(exist_ok=True)
     (folder / "clusters" / f"{name}.yaml").write_text(text)
     if overlay is not None:
@@ -57,13 +57,13 @@ def write_profile(folder: Path, text: str = PLAIN, overlay: str | None = None, n
 
 
 def cluster_of(folder: Path, text: str = PLAIN, overlay: str | None = None, name: str = "site") -> Cluster:
-    """Read by path, so that no folder of the person running the tests comes into it."""
+    """Write and read a profile. It is read by path, independent of the user's folders."""
     write_profile(folder, text, overlay, name)
     return find_cluster(Folders(shipped=folder, home=folder), str(folder / "clusters" / f"{name}.yaml"))
 
 
 def selene(folder: Path, overlay: str | None = SELENE_FILLED) -> Cluster:
-    """The shipped profile with this overlay and not with one that lies in the checkout."""
+    """Return the shipped profile with this overlay, and without an overlay in the checkout."""
     return cluster_of(folder, (CHECKOUT / "clusters" / "selene.yaml").read_text(), overlay, "selene")
 
 
@@ -72,9 +72,9 @@ def shipped_names() -> list[str]:
 
 
 def copy_shipped(folder: Path) -> Folders:
-    """The shipped profiles in `folder/clusters`, without the overlays of the person running the tests.
+    """Copy the shipped profiles to `folder/clusters`, without the user's overlays.
 
-    What they extend is the copy beside them: by its name it would be that of the working folder.
+    A profile extends the copy in this folder. By name it would extend the profile in the working folder.
     """
     (folder / "clusters").mkdir(exist_ok=True)
     for name in shipped_names():
@@ -85,13 +85,14 @@ def copy_shipped(folder: Path) -> Folders:
 
 
 def shipped_cluster(folder: Path, name: str) -> Cluster:
-    """A shipped profile as it is shipped, its placeholders open."""
+    """Return a shipped profile with its open values."""
     return find_cluster(copy_shipped(folder), str(folder / "clusters" / f"{name}.yaml"))
 
 
 def filled(folder: Path, name: str) -> Cluster:
-    """A shipped profile as a site would have it: `folder/clusters` has the shipped files and an overlay of this one
-    that fills every placeholder, names the place of every workload and, where there are containers, every image.
+    """Return a shipped profile as a site uses it.
+
+    Its overlay sets every open value, the paths of every workload, and every image if there are containers.
     """
     cluster = shipped_cluster(folder, name)
     overlay = _without_blanks(cluster.layered.value, ()) or {}
@@ -110,7 +111,7 @@ def workload_names() -> list[str]:
 
 
 def image_names() -> list[str]:
-    """The images of the papers, and each workload's own name, which stands where its paper names none."""
+    """Return the images of the papers, and the names of workloads, which are the default image names."""
     files = sorted((CHECKOUT / "experiments").glob("*/paper.yaml"))
     papers = [read_model(Paper, read_document(path)) for path in files]
     return sorted({image for paper in papers for image in paper.images.values()} | {*workload_names()})
@@ -133,11 +134,11 @@ _FIELDS = {
     "benchmark": "/code/alpa/osdi22_artifact/megatron",
     "com.hooks.aws_ofi_nccl.variant": "cuda12",
 }
-"""What a site might write, by the field's name; a blank of any other field is a word."""
+"""Values of a site, by the name of the field. An open value of another field becomes a word."""
 
 
 def _without_blanks(value: Any, path: KeyPath) -> Any:
-    """The parts of `value` that have blanks, filled; a list with one is taken whole. None where nothing is blank."""
+    """Return the parts of `value` with open values, filled; whole lists; None if there is no open value."""
     if isinstance(value, dict):
         parts = {key: _without_blanks(item, (*path, key)) for key, item in value.items()}
         return {key: part for key, part in parts.items() if part is not None} or None
@@ -150,7 +151,7 @@ def _without_blanks(value: Any, path: KeyPath) -> Any:
 
 
 def _image(name: str, runtime: str) -> str:
-    """Files where the runtime takes them, else names in its own registry."""
+    """Return a file, or a name in a registry if the runtime uses no files."""
     if runtime in ("shifter", "podman-hpc"):
         return name if ":" in name else f"team/{name}:1"
     return f"/images/{read_image(name).file_stem}.{'sif' if runtime == 'apptainer' else 'sqsh'}"

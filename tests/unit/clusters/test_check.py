@@ -1,4 +1,4 @@
-"""A profile against a site built by hand: the faults that an administrator makes, each named in one line."""
+"""Checks of a profile against a site: each mistake of an administrator is one line."""
 
 from __future__ import annotations
 
@@ -56,31 +56,34 @@ SITE = Site(
 
 
 def pyxis_of(version: tuple[int, int]) -> SrunOptions:
-    """The options that srun has with this pyxis."""
+    """Return the options of srun with this pyxis."""
     names = frozenset(name for name, since in PYXIS_SINCE.items() if since <= version)
     return SrunOptions(names, names)
 
 
-def findings(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[Finding]:
+def check_findings(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[Finding]:
     return check_login(cluster_of(folder, profile, changed or "{}"), site)
 
 
 def faults(folder: Path, changed: str = "", site: Site = SITE, profile: str = PROFILE) -> list[str]:
-    """Each fault as it is printed, its file named without the folder."""
-    found = [one for one in findings(folder, changed, site, profile) if one.is_fault]
-    assert all(one.location and one.place == "login" for one in found)
-    return [f"{str(one.location).rpartition('/')[2]} {one.check}: {one.message}; {one.hint}" for one in found]
+    """Return each fault as it is printed, with file names without the folder."""
+    findings = [finding for finding in check_findings(folder, changed, site, profile) if finding.is_fault]
+    assert all(finding.location and finding.place == "login" for finding in findings)
+    return [
+        f"{str(finding.location).rpartition('/')[2]} {finding.check}: {finding.message}; {finding.hint}"
+        for finding in findings
+    ]
 
 
-def result_of(check: str, found: list[Finding]) -> tuple[str, str]:
-    (one,) = [one for one in found if one.check == check]
-    return one.result, one.message
+def result_of(check: str, findings: list[Finding]) -> tuple[str, str]:
+    (finding,) = [finding for finding in findings if finding.check == check]
+    return finding.result, finding.message
 
 
 def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) -> None:
-    found = findings(tmp_path)
-    assert {one.result for one in found} == {"ok"} and all(one.location for one in found)
-    assert [one.check for one in found] == [
+    findings = check_findings(tmp_path)
+    assert {finding.result for finding in findings} == {"ok"} and all(finding.location for finding in findings)
+    assert [finding.check for finding in findings] == [
         "slurm.partition",
         "slurm.account",
         "slurm.qos normal",
@@ -116,8 +119,8 @@ def test_a_profile_that_is_right_has_every_check_and_no_fault(tmp_path: Path) ->
     ],
 )  # fmt: skip
 def test_a_fault_is_named_with_its_place_and_its_mend(tmp_path: Path, changed: str, line: str) -> None:
-    (said,) = faults(tmp_path, changed)
-    assert said.startswith("site.local.yaml:1:") and said.endswith(line), said
+    (message,) = faults(tmp_path, changed)
+    assert message.startswith("site.local.yaml:1:") and message.endswith(line), message
 
 
 @pytest.mark.parametrize(
@@ -144,13 +147,13 @@ def test_a_partition_that_is_down_and_a_cluster_without_a_default_are_faults(tmp
     assert faults(tmp_path, site=down) == [
         "site.yaml:11:3 slurm.partition: gpus is not up; choose a partition that sinfo -s lists as up"
     ]
-    (said,) = faults(tmp_path, "slurm: {partition: null}", down)
-    assert "missing, and the cluster has no default partition; set slurm: partition:; there are: gpus" in said
+    (message,) = faults(tmp_path, "slurm: {partition: null}", down)
+    assert "missing, and the cluster has no default partition; set slurm: partition:; there are: gpus" in message
 
 
 def test_without_a_partition_jobs_are_held_to_the_default_one(tmp_path: Path) -> None:
-    said = faults(tmp_path, "slurm: {partition: null}")
-    assert [line.partition(" ")[2] for line in said] == [
+    message = faults(tmp_path, "slurm: {partition: null}")
+    assert [line.partition(" ")[2] for line in message] == [
         "slurm.time_limit: 1:00:00, but debug allows 0:30:00; set time_limit: 0:30:00",
         "slurm.max_nodes: jobs may have 4 nodes, but debug allows 1; set max_nodes: 1",
         "hardware.nodes: is 4, but debug has 1; set nodes: 1",
@@ -159,8 +162,8 @@ def test_without_a_partition_jobs_are_held_to_the_default_one(tmp_path: Path) ->
 
 def test_jobs_that_planning_lets_grow_beyond_the_partition_are_a_fault_until_max_nodes_says_so(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(replace(SITE.partitions[0], max_nodes=2),))
-    (said,) = faults(tmp_path, site=site)
-    assert said.endswith("jobs may have 4 nodes, but gpus allows 2; set max_nodes: 2")
+    (message,) = faults(tmp_path, site=site)
+    assert message.endswith("jobs may have 4 nodes, but gpus allows 2; set max_nodes: 2")
     assert faults(tmp_path, "slurm: {max_nodes: 2}", site) == []
 
 
@@ -168,32 +171,36 @@ def test_only_nodes_with_the_gpus_and_the_feature_asked_for_are_counted(tmp_path
     other = replace(GPUS, count=3, gres=(Gres("gpu", "v100", 4),), features=frozenset({"old"}), cpus=96)
     site = replace(SITE, partitions=(Partition("gpus", nodes=7, kinds=(GPUS, other)),))
     assert faults(tmp_path, "slurm: {gres_type: a100, cpus_per_task: 8}", site) == []
-    said = faults(tmp_path, "hardware: {nodes: 7}", site)
-    assert said == ["site.local.yaml:1:12 hardware.nodes: is 7, but gpus has 4 such nodes; set nodes: 4"]
-    said = faults(tmp_path, "slurm: {gres_type: null, constraint: old, cpus_per_task: 1}\nhardware: {nodes: 3}", site)
-    assert said == ["site.yaml:5:3 hardware.gpus_per_node: is 8, but the nodes have 4; set gpus_per_node: 4"]
+    message = faults(tmp_path, "hardware: {nodes: 7}", site)
+    assert message == ["site.local.yaml:1:12 hardware.nodes: is 7, but gpus has 4 such nodes; set nodes: 4"]
+    message = faults(
+        tmp_path, "slurm: {gres_type: null, constraint: old, cpus_per_task: 1}\nhardware: {nodes: 3}", site
+    )
+    assert message == ["site.yaml:5:3 hardware.gpus_per_node: is 8, but the nodes have 4; set gpus_per_node: 4"]
 
 
 def test_a_partition_without_gpus_is_a_fault_unless_none_are_asked_for(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(Partition("gpus", nodes=4, kinds=(replace(GPUS, gres=()),)),))
-    (said,) = faults(tmp_path, site=site)
-    assert said.endswith(
+    (message,) = faults(tmp_path, site=site)
+    assert message.endswith(
         "slurm.gpu_request: Slurm has no GPUs in partition gpus; set gpu_request: none if jobs get whole nodes"
     )
-    found = findings(tmp_path, "slurm: {gpu_request: none, gres_type: null}", site)
-    assert result_of("hardware.gpus_per_node", found)[0] == "unknown" and not any(one.is_fault for one in found)
+    findings = check_findings(tmp_path, "slurm: {gpu_request: none, gres_type: null}", site)
+    assert result_of("hardware.gpus_per_node", findings)[0] == "unknown" and not any(
+        finding.is_fault for finding in findings
+    )
 
 
 def test_nodes_that_slurm_keeps_to_itself_are_unknown_and_no_fault(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(Partition("gpus", nodes=4),))
-    found = findings(tmp_path, "slurm: {constraint: whatever}", site)
-    assert result_of("hardware.gpus_per_node", found)[0] == result_of("slurm.constraint", found)[0] == "unknown"
-    assert not any(one.is_fault for one in found)
+    findings = check_findings(tmp_path, "slurm: {constraint: whatever}", site)
+    assert result_of("hardware.gpus_per_node", findings)[0] == result_of("slurm.constraint", findings)[0] == "unknown"
+    assert not any(finding.is_fault for finding in findings)
 
 
 def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path) -> None:
     site = replace(SITE, reservations=(), complaints=("scontrol show reservation: Access/permission denied",))
-    assert result_of("slurm.reservation", findings(tmp_path, "slurm: {reservation: x}", site))[0] == "unknown"
+    assert result_of("slurm.reservation", check_findings(tmp_path, "slurm: {reservation: x}", site))[0] == "unknown"
 
 
 # ---- accounting ----------------------------------------------------------------------------------------------
@@ -208,24 +215,24 @@ def test_a_partition_that_takes_other_accounts_and_other_qos_is_named(tmp_path: 
 
 def test_an_account_of_another_partition_alone_is_a_fault(tmp_path: Path) -> None:
     site = replace(SITE, associations=(Association("research", ("normal",), partition="debug"),))
-    (said,) = faults(tmp_path, site=site)
-    assert "slurm.account: research cannot use partition gpus" in said
+    (message,) = faults(tmp_path, site=site)
+    assert "slurm.account: research cannot use partition gpus" in message
 
 
 def test_no_account_is_a_fault_only_where_slurm_asks_for_one_and_there_is_no_default(tmp_path: Path) -> None:
     none = "slurm: {account: null, qos: null}"
     without_default = replace(SITE, associations=(Association("a"), Association("b")))
     assert faults(tmp_path, none) == []
-    (said,) = faults(tmp_path, none, without_default)
-    assert said.endswith("slurm.account: missing, but Slurm requires one; your accounts are: a, b")
+    (message,) = faults(tmp_path, none, without_default)
+    assert message.endswith("slurm.account: missing, but Slurm requires one; your accounts are: a, b")
     free = replace(without_default, settings={"AccountingStorageEnforce": "none"})
     assert faults(tmp_path, none, free) == faults(tmp_path, "slurm: {account: any, qos: null}", free) == []
 
 
 def test_accounting_that_does_not_answer_leaves_account_and_qos_unknown(tmp_path: Path) -> None:
-    found = findings(tmp_path, site=replace(SITE, associations=None, qos=None))
-    assert result_of("slurm.account", found)[0] == result_of("slurm.qos normal", found)[0] == "unknown"
-    assert not any(one.is_fault for one in found)
+    findings = check_findings(tmp_path, site=replace(SITE, associations=None, qos=None))
+    assert result_of("slurm.account", findings)[0] == result_of("slurm.qos normal", findings)[0] == "unknown"
+    assert not any(finding.is_fault for finding in findings)
 
 
 TINY = replace(SITE, associations=(Association("research", ("normal", "tiny"), "tiny", is_default=True),))
@@ -235,8 +242,8 @@ def test_a_qos_whose_limits_are_lower_than_the_profile_says_is_a_fault_of_that_l
     changed = (
         "slurm:\n  qos:\n    - {name: tiny, max_nodes: 3, max_gpus: 24, max_time: 0:30:00}\n    - {name: normal}\n"
     )
-    (said,) = faults(tmp_path, changed, TINY)
-    assert said == (
+    (message,) = faults(tmp_path, changed, TINY)
+    assert message == (
         "site.local.yaml:3:7 slurm.qos tiny: jobs may have 3 nodes, Slurm's limit is 2; "
         "jobs may take 0:30:00, Slurm's limit is 0:10:00; set max_nodes: 2, max_time: 0:10:00"
     )
@@ -244,16 +251,16 @@ def test_a_qos_whose_limits_are_lower_than_the_profile_says_is_a_fault_of_that_l
 
 
 def test_a_qos_that_the_profile_gives_no_limits_is_held_to_what_jobs_may_be(tmp_path: Path) -> None:
-    (said,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
-    assert said.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; set time_limit: 0:10:00")
+    (message,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
+    assert message.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; set time_limit: 0:10:00")
     gpus = replace(TINY, qos=(Qos("tiny", max_gpus=8),))
-    (said,) = faults(tmp_path, "slurm: {qos: tiny}", gpus)
-    assert said.endswith("jobs may have 32 GPUs, Slurm's limit is 8; set max_nodes: 1")
+    (message,) = faults(tmp_path, "slurm: {qos: tiny}", gpus)
+    assert message.endswith("jobs may have 32 GPUs, Slurm's limit is 8; set max_nodes: 1")
 
 
 def test_the_qos_that_jobs_get_unnamed_is_held_to_its_limits_too(tmp_path: Path) -> None:
-    (said,) = faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00}", TINY)
-    assert said.endswith("slurm.qos tiny: jobs may have 4 nodes, Slurm's limit is 2; set max_nodes: 2")
+    (message,) = faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00}", TINY)
+    assert message.endswith("slurm.qos tiny: jobs may have 4 nodes, Slurm's limit is 2; set max_nodes: 2")
     assert faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00, max_nodes: 2}", TINY) == []
 
 
@@ -265,44 +272,44 @@ def test_the_partitions_own_qos_has_the_first_word(tmp_path: Path) -> None:
     )
     assert faults(tmp_path, "slurm: {qos: tiny}", wide) == []
     narrow = replace(wide, qos=(Qos("normal"), Qos("wide", max_nodes=1)))
-    (said,) = faults(tmp_path, site=narrow)
-    assert said.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; set max_nodes: 1")
+    (message,) = faults(tmp_path, site=narrow)
+    assert message.endswith("slurm.qos normal: jobs may have 4 nodes, Slurm's limit is 1; set max_nodes: 1")
 
 
 # ---- containers ----------------------------------------------------------------------------------------------
 
 
 def test_a_site_without_pyxis_is_named_once(tmp_path: Path) -> None:
-    (said,) = faults(tmp_path, f"{PYXIS}  pass_env: [NCCL_DEBUG]\n")
-    assert "container.runtime: srun has no --container-image, the option of pyxis; install pyxis, or remove" in said
+    (message,) = faults(tmp_path, f"{PYXIS}  pass_env: [NCCL_DEBUG]\n")
+    assert "container.runtime: srun has no --container-image, the option of pyxis; install pyxis, or remove" in message
 
 
 @pytest.mark.parametrize("field", ["pass_env: [NCCL_DEBUG]", "writable: true"])
 def test_a_pyxis_too_old_for_what_the_profile_asks_of_it_is_named(tmp_path: Path, field: str) -> None:
     old = replace(SITE, srun=pyxis_of((0, 8)))
-    said = faults(tmp_path, f"container:\n  runtime: pyxis\n  {field}\n", old)[0]
+    message = faults(tmp_path, f"container:\n  runtime: pyxis\n  {field}\n", old)[0]
     name = field.partition(":")[0]
-    assert said.startswith(f"site.local.yaml:3:3 container.{name}: this pyxis has no --container-")
-    assert said.endswith(f"pyxis 0.8, older than 0.11; install a newer version, or remove container.{name}:")
+    assert message.startswith(f"site.local.yaml:3:3 container.{name}: this pyxis has no --container-")
+    assert message.endswith(f"pyxis 0.8, older than 0.11; install a newer version, or remove container.{name}:")
 
 
 def test_a_pyxis_without_an_option_for_a_readonly_image_wants_its_version_in_the_profile(tmp_path: Path) -> None:
     old = replace(SITE, srun=pyxis_of((0, 8)))
-    (said,) = faults(tmp_path, "container:\n  runtime: pyxis\n", old)
-    assert said.startswith("site.local.yaml:1:1 container.version: this pyxis has no --container-readonly; ")
-    assert said.endswith('set container: version: "0.8"')
+    (message,) = faults(tmp_path, "container:\n  runtime: pyxis\n", old)
+    assert message.startswith("site.local.yaml:1:1 container.version: this pyxis has no --container-readonly; ")
+    assert message.endswith('set container: version: "0.8"')
     assert faults(tmp_path, 'container:\n  runtime: pyxis\n  version: "0.8"\n', old) == []
 
 
 def test_a_pyxis_that_cannot_pass_the_submitters_secrets_is_named(tmp_path: Path) -> None:
     changed = "container: {runtime: pyxis}\nenv_from: [HF_TOKEN]\n"
-    (said,) = faults(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 14))))
-    assert said.startswith("site.local.yaml:2:1 env_from: this pyxis has no --container-env; ")
+    (message,) = faults(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 14))))
+    assert message.startswith("site.local.yaml:2:1 env_from: this pyxis has no --container-env; ")
     assert faults(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 15)))) == []
 
 
 @pytest.mark.parametrize(
-    ("there", "said"),
+    ("there", "message"),
     [
         ((0, 14), 'is 0.20, but srun\'s options are those of pyxis 0.11, older than 0.15; set version: "0.11"'),
         ((0, 20), None),
@@ -311,15 +318,15 @@ def test_a_pyxis_that_cannot_pass_the_submitters_secrets_is_named(tmp_path: Path
     ],
 )
 def test_a_version_is_held_to_the_options_that_srun_has(
-    tmp_path: Path, there: tuple[int, int], said: str | None
+    tmp_path: Path, there: tuple[int, int], message: str | None
 ) -> None:
-    found = faults(tmp_path, PYXIS, replace(SITE, srun=pyxis_of(there)))
-    assert found == ([f"site.local.yaml:3:3 container.version: {said}"] if said else [])
+    findings = faults(tmp_path, PYXIS, replace(SITE, srun=pyxis_of(there)))
+    assert findings == ([f"site.local.yaml:3:3 container.version: {message}"] if message else [])
 
 
 def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -> None:
-    (said,) = faults(tmp_path, "container: {runtime: edf}\n")
-    assert said.startswith("site.local.yaml:1:13 container.runtime: srun has no --environment; ")
+    (message,) = faults(tmp_path, "container: {runtime: edf}\n")
+    assert message.startswith("site.local.yaml:1:13 container.runtime: srun has no --environment; ")
     assert (
         faults(tmp_path, "container: {runtime: edf}\n", replace(SITE, srun=SrunOptions(frozenset({"environment"}))))
         == []
@@ -327,13 +334,13 @@ def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -
 
 
 def test_facts_of_the_gpus_that_plans_need_are_asked_for_and_no_fault(tmp_path: Path) -> None:
-    found = findings(tmp_path, "hardware: {gpu_memory_gb: , peak_tflops: }")
-    later = [(one.check, one.hint) for one in found if one.result == "later"]
+    findings = check_findings(tmp_path, "hardware: {gpu_memory_gb: , peak_tflops: }")
+    later = [(finding.check, finding.hint) for finding in findings if finding.result == "later"]
     assert later == [
         ("hardware.gpu_memory_gb", "add hardware: gpu_memory_gb:"),
         ("hardware.peak_tflops", "add hardware: peak_tflops:"),
     ]
-    assert not any(one.is_fault for one in found)
+    assert not any(finding.is_fault for finding in findings)
 
 
 # ---- what is open, and what is nobody's fault ----------------------------------------------------------------
@@ -345,17 +352,17 @@ def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_pa
         "container: {runtime: pyxis, images: {pretrain: <file>}, mounts: [<data>]}\n"
         "workloads: {megatron-2026: {checkout: <where>}}\n"
     )
-    found = findings(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 24))))
-    results = {one.check: one.result for one in found}
+    findings = check_findings(tmp_path, changed, replace(SITE, srun=pyxis_of((0, 24))))
+    results = {finding.check: finding.result for finding in findings}
     waiting = {name for name, result in results.items() if result == "later"}
     assert waiting == {"container.images.pretrain", "workloads.megatron-2026.checkout"}
-    faulty = [one for one in found if one.is_fault]
-    assert {one.result for one in faulty} == {"open"}
-    assert {one.check for one in faulty} == {
+    faulty = [finding for finding in findings if finding.is_fault]
+    assert {finding.result for finding in faulty} == {"open"}
+    assert {finding.check for finding in faulty} == {
         *(f"slurm.{name}" for name in ("account", "partition", "constraint", "qos")),
         "container.mounts.0",
     }
-    assert all(one.hint and one.hint.endswith("site.local.yaml") for one in faulty)
+    assert all(finding.hint and finding.hint.endswith("site.local.yaml") for finding in faulty)
 
 
 def test_container_options_among_sbatchs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a profile asks of a container's runtime, and what that runtime does not have."""
+"""Container settings of a profile, and settings that a runtime does not support."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.unit.clusters.sites import PLAIN, cluster_of, short
 
 
 def container(folder: Path, fields: str) -> ContainerFields:
-    found = cluster_of(folder, f"{PLAIN}container: {{{fields}}}\n").profile.container
-    assert found is not None
-    return found
+    result = cluster_of(folder, f"{PLAIN}container: {{{fields}}}\n").profile.container
+    assert result is not None
+    return result
 
 
-def said(folder: Path, fields: str) -> str:
+def messages(folder: Path, fields: str) -> str:
     with pytest.raises(ReproError) as caught:
         container(folder, fields)
     (only,) = caught.value.problems
@@ -29,7 +29,7 @@ def said(folder: Path, fields: str) -> str:
     [("0.10", "writable: true", "0.11"), ("0.9.1", "writable: true", "0.11"), ("0.14", "pass_env: [NCCL_*]", "0.15")],
 )
 def test_what_the_sites_pyxis_is_too_old_for_is_refused(version: str, asked: str, since: str, tmp_path: Path) -> None:
-    fault = said(tmp_path, f"runtime: pyxis, version: '{version}', {asked}")
+    fault = messages(tmp_path, f"runtime: pyxis, version: '{version}', {asked}")
     name = asked.partition(":")[0]
     assert fault == f"site.yaml:5:1 container: {name} needs pyxis {since} or newer, but version is {version}"
 
@@ -61,7 +61,7 @@ def test_a_pyxis_has_an_option_for_a_readonly_image_from_0_11_on(
 
 @pytest.mark.parametrize("version", ["v0.20", "0.20-rc1", "new", "0."])
 def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
-    assert "container.version: string should match pattern" in said(tmp_path, f"runtime: pyxis, version: {version}")
+    assert "container.version: string should match pattern" in messages(tmp_path, f"runtime: pyxis, version: {version}")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_version_is_numbers_and_points(version: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_only_another_runtime_has_is_refused(fields: str, why: str, tmp_path: Path) -> None:
-    assert said(tmp_path, fields) == f"site.yaml:5:1 container: {why}"
+    assert messages(tmp_path, fields) == f"site.yaml:5:1 container: {why}"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_a_runtime_has_it_may_be_asked_for(fields: str, tmp_path: Path) -> 
 
 
 def test_a_runtime_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    assert "container.runtime: input should be 'pyxis', 'edf', 'shifter'" in said(tmp_path, "runtime: docker")
+    assert "container.runtime: input should be 'pyxis', 'edf', 'shifter'" in messages(tmp_path, "runtime: docker")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
 def test_mounts_that_a_runtime_would_misread_are_refused_with_or_without_a_condition(
     mount: str, why: str, tmp_path: Path
 ) -> None:
-    assert f"container.mounts.0: {why}" in said(tmp_path, f"runtime: pyxis, mounts: ['{mount}']")
-    assert f"container.mounts.0: {why}" in said(
+    assert f"container.mounts.0: {why}" in messages(tmp_path, f"runtime: pyxis, mounts: ['{mount}']")
+    assert f"container.mounts.0: {why}" in messages(
         tmp_path, f"runtime: pyxis, mounts: [{{mount: '{mount}', when: nodes > 1}}]"
     )
 
@@ -148,6 +148,6 @@ def test_a_name_to_be_passed_on_may_stand_for_all_that_start_so(name: str, tmp_p
 
 @pytest.mark.parametrize("name", ["*", "*_X", "A,B", "A=1", "A*B", ""])
 def test_what_is_no_variables_name_cannot_be_passed_on(name: str, tmp_path: Path) -> None:
-    assert "container.pass_env.0: string should match pattern" in said(
+    assert "container.pass_env.0: string should match pattern" in messages(
         tmp_path, f"runtime: pyxis, pass_env: ['{name}']"
     )

@@ -1,4 +1,4 @@
-"""What holds for some jobs only, and the names that are filled in."""
+"""Settings with a condition on the size of a job, and names in braces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image's name, however it is written, is one image to every runtime."""
+"""Image names: all spellings of a name are the same image for every runtime."""
 
 from __future__ import annotations
 

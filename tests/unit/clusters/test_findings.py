@@ -1,4 +1,4 @@
-"""The paths of a profile, and where each is looked for."""
+"""Paths of a profile, and the machine on which each is checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ workloads:
 
 def paths(folder: Path, overlay: str) -> dict[str, str]:
     cluster = cluster_of(folder, PLAIN, overlay)
-    return {one.path: f"{one.check} {one.location.rpartition('/')[2]}" for one in site_paths(cluster)}
+    return {finding.path: f"{finding.check} {finding.location.rpartition('/')[2]}" for finding in site_paths(cluster)}
 
 
 def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_staging_folder_that_the_user_cannot_write_to_is_told(
     writable: bool, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, _mode: writable or str(path) != str(tmp_path))
-    (found,) = path_findings(cluster_of(tmp_path, PLAIN, f"site: {{staging_folder: {tmp_path}}}\n"), "login")
-    assert (found.check, found.result, found.is_fault) == ("site.staging_folder", result, False)
-    assert ("you cannot write to it" in found.message) == (not writable)
+    (finding,) = path_findings(cluster_of(tmp_path, PLAIN, f"site: {{staging_folder: {tmp_path}}}\n"), "login")
+    assert (finding.check, finding.result, finding.is_fault) == ("site.staging_folder", result, False)
+    assert ("you cannot write to it" in finding.message) == (not writable)
 
 
 def test_a_python_is_a_path_of_the_node_only_without_a_container(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_is_still_to_be_filled_in_is_not_looked_for(tmp_path: Path) -> None
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A profile with an image that is there, and a mount that is not."""
+    """Return a profile with an image that exists, and a mount that does not exist."""
     (tmp_path / "there.sqsh").touch()
     return tmp_path
 
@@ -86,30 +86,32 @@ def overlay(folder: Path, also: str = "") -> str:
     return f"container: {{runtime: pyxis, images: {{pretrain: {image}}}, mounts: ['{mount}']}}\n{also}"
 
 
-def told(found: list[Finding]) -> list[tuple[str, str, str, str | None]]:
-    return [(one.check, one.place, one.result, one.hint) for one in found]
+def rows(results: list[Finding]) -> list[tuple[str, str, str, str | None]]:
+    return [(finding.check, finding.place, finding.result, finding.hint) for finding in results]
 
 
 def test_a_login_node_that_sees_the_paths_names_those_that_are_not_there(files: Path) -> None:
-    found = path_findings(cluster_of(files, PLAIN, overlay(files)), "login")
-    assert told(found) == [
+    results = path_findings(cluster_of(files, PLAIN, overlay(files)), "login")
+    assert rows(results) == [
         ("container.images.pretrain", "login", "ok", None),
         ("container.mounts", "login", "wrong", "correct the path, or create it"),
     ]
-    assert found[1].message == f"{files / 'gone'}: no such file or folder"
+    assert results[1].message == f"{files / 'gone'}: no such file or folder"
 
 
 def test_a_login_node_that_does_not_see_them_leaves_them_to_a_job(files: Path) -> None:
     cluster = cluster_of(files, PLAIN, overlay(files, "site: {login_sees_paths: false}\n"))
-    for found in (path_findings(cluster, "login"), path_findings(cluster, "compute")):
-        assert {(one.place, one.result, one.hint) for one in found} == {("compute", "not checked", "use --job")}
+    for results in (path_findings(cluster, "login"), path_findings(cluster, "compute")):
+        assert {(finding.place, finding.result, finding.hint) for finding in results} == {
+            ("compute", "not checked", "use --job")
+        }
 
 
 def test_what_a_job_saw_counts_and_not_what_this_machine_has(files: Path) -> None:
     cluster = cluster_of(files, PLAIN, overlay(files))
     seen: dict[str, Presence] = {str(files / "there.sqsh"): "no", str(files / "gone"): "yes"}
-    found = path_findings(cluster, "compute", seen)
-    assert [(one.place, one.result) for one in found] == [("compute", "wrong"), ("compute", "ok")]
+    results = path_findings(cluster, "compute", seen)
+    assert [(finding.place, finding.result) for finding in results] == [("compute", "wrong"), ("compute", "ok")]
 
 
 def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_mount(
@@ -120,12 +122,12 @@ def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_m
     assert (presence(file), presence(str(files / "gone"))) == ("unreadable", "no")
     text = f"container: {{runtime: pyxis, images: {{pretrain: {file}}}, mounts: ['{file}:/x']}}\n"
     cluster = cluster_of(files, PLAIN, text)
-    for found in (path_findings(cluster, "login"), path_findings(cluster, "compute", {file: "unreadable"})):
-        assert [(one.check, one.result, one.message) for one in found] == [
+    for results in (path_findings(cluster, "login"), path_findings(cluster, "compute", {file: "unreadable"})):
+        assert [(finding.check, finding.result, finding.message) for finding in results] == [
             ("container.images.pretrain", "wrong", f"{file}: you may not read it"),
             ("container.mounts", "ok", file),
         ]
-        assert found[0].location == cluster.location(("container", "images", "pretrain"))
+        assert results[0].location == cluster.location(("container", "images", "pretrain"))
 
 
 def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:

@@ -1,4 +1,4 @@
-"""The profile that is written from a Slurm site."""
+"""Profiles that are generated from a Slurm site."""
 
 from __future__ import annotations
 
@@ -110,16 +110,16 @@ def test_every_value_that_is_not_blank_says_who_told_it() -> None:
     lines = text_of().splitlines()
     for number, line in enumerate(lines):
         if re.match(r"  \w+: [^<{\[]", line):
-            told = "#" in line or lines[number - 1].startswith("  # ")
-            assert told and re.search(r"scontrol|sacctmgr|srun|data sheet|repro's default", line + lines[number - 1]), (
-                line
-            )
+            has_source = "#" in line or lines[number - 1].startswith("  # ")
+            assert has_source and re.search(
+                r"scontrol|sacctmgr|srun|data sheet|repro's default", line + lines[number - 1]
+            ), line
     assert max(map(len, lines)) <= 120
 
 
 @pytest.mark.parametrize("site", [SITE, replace(SITE, associations=None, qos=None), with_gpu(None), with_nodes()])
 def test_whatever_is_missing_the_profile_loads_and_asks_for_it(tmp_path: Path, site: Site) -> None:
-    site = replace(site, partitions=tuple(replace(one, nodes=4) for one in site.partitions))
+    site = replace(site, partitions=tuple(replace(part, nodes=4) for part in site.partitions))
     text = text_of(site)
     assert {blank.path for blank in loaded(tmp_path, text).unfilled} == {path for path, _ in placeholders(values(text))}
 
@@ -146,9 +146,9 @@ def test_limits_of_partition_and_qos_bound_the_nodes_and_the_jobs_at_once() -> N
     short = values(text_of(partition="short"))
     assert (short["hardware"]["nodes"], short["slurm"]["max_nodes"]) == (4, 2)
     bounded = replace(SITE, qos=(Qos("normal", 900, max_gpus=4, max_jobs=2),))
-    found = values(text_of(bounded))
-    assert (found["slurm"]["max_nodes"], found["slurm"]["max_running"]) == (1, 2)
-    assert (found["slurm"]["time_limit"], found["slurm"]["max_time"]) == ("0:15:00", "0:15:00")
+    settings = values(text_of(bounded))
+    assert (settings["slurm"]["max_nodes"], settings["slurm"]["max_running"]) == (1, 2)
+    assert (settings["slurm"]["time_limit"], settings["slurm"]["max_time"]) == ("0:15:00", "0:15:00")
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_gpus_and_memory_are_asked_for_as_the_scheduler_shares_them_out(
 
 def test_nodes_that_differ_only_in_their_rack_are_one_kind() -> None:
     racks = [replace(NODES, features=frozenset({"h100", f"rack{number}"})) for number in range(3)]
-    found = values(text_of(with_nodes(*racks)))
-    assert found["hardware"]["nodes"] == 12 and "constraint" not in found["slurm"]
+    settings = values(text_of(with_nodes(*racks)))
+    assert settings["hardware"]["nodes"] == 12 and "constraint" not in settings["slurm"]
 
 
 def test_jobs_are_kept_off_nodes_with_other_gpus_by_a_feature() -> None:
@@ -241,9 +241,9 @@ def test_jobs_are_kept_off_nodes_with_other_gpus_by_a_feature() -> None:
         replace(NODES, count=count, gres=(Gres("gpu", None, 4),), features=frozenset({name, "gpu"}))
         for count, name in ((3, "v100-16g"), (5, "v100-32g"))
     ]
-    found = values(text_of(with_nodes(*kinds)))
-    assert (found["hardware"]["nodes"], found["hardware"]["gpu_memory_gb"]) == (5, 32)
-    assert found["slurm"]["constraint"] == "v100-32g" and "gres_type" not in found["slurm"]
+    settings = values(text_of(with_nodes(*kinds)))
+    assert (settings["hardware"]["nodes"], settings["hardware"]["gpu_memory_gb"]) == (5, 32)
+    assert settings["slurm"]["constraint"] == "v100-32g" and "gres_type" not in settings["slurm"]
     alike = [replace(kind, memory_mb=count) for count, kind in enumerate((NODES, NODES))]
     text = text_of(with_nodes(*alike))
     assert "constraint" not in values(text)["slurm"] and "lists different nodes" in text
@@ -256,7 +256,7 @@ def test_without_pyxis_there_is_no_container() -> None:
 
 
 def test_images_are_asked_for_in_the_nodes_architecture() -> None:
-    assert "made for aarch64" in text_of(with_nodes(replace(NODES, architecture="aarch64")))
+    assert "built for aarch64" in text_of(with_nodes(replace(NODES, architecture="aarch64")))
 
 
 def test_a_default_for_mpi_that_srun_does_not_list_is_not_written() -> None:
@@ -294,9 +294,9 @@ def test_whatever_names_slurm_gives_they_are_read_back_as_they_are(
         reservations=(rest,),
         complaints=(rest,),
     )
-    found = values(profile_text(site, rest, None, rest))
-    assert found["about"] == f"{rest}, partition {partition} of the Slurm cluster {cluster}"
-    slurm = found["slurm"]
+    settings = values(profile_text(site, rest, None, rest))
+    assert settings["about"] == f"{rest}, partition {partition} of the Slurm cluster {cluster}"
+    slurm = settings["slurm"]
     assert (slurm["account"], slurm["partition"], slurm["qos"]) == (account, partition, qos)
     assert (slurm["gres_type"], slurm["constraint"]) == (gres, feature)
-    assert set(found) == {"about", "scheduler", "hardware", "site", "slurm", "container"}
+    assert set(settings) == {"about", "scheduler", "hardware", "site", "slurm", "container"}

@@ -1,4 +1,4 @@
-"""Profiles laid over one another: what wins, what is taken away, and where each value was written."""
+"""Merged layers of a profile: precedence, removal, and the location of each value."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orchestrator.config.yaml import YamlValue, parse_document
 from orchestrator.errors import ReproError
 
 
-def laid(*texts: str) -> Layered:
-    """Files a.yaml, b.yaml, ... over one another."""
+def merged(*texts: str) -> Layered:
+    """Merge the files a.yaml, b.yaml, and so on."""
     return lay([parse_document(text, f"{name}.yaml") for name, text in zip("abcdef", texts, strict=False)])
 
 
-def said(*texts: str) -> list[str]:
+def messages(*texts: str) -> list[str]:
     with pytest.raises(ReproError) as caught:
-        laid(*texts)
+        merged(*texts)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -41,7 +41,7 @@ def said(*texts: str) -> list[str]:
 def test_mappings_are_laid_over_field_by_field_and_all_else_is_replaced(
     below: str, over: str, expected: dict[str, Any]
 ) -> None:
-    assert laid(below, over).value == expected
+    assert merged(below, over).value == expected
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_mappings_are_laid_over_field_by_field_and_all_else_is_replaced(
     ],
 )
 def test_a_field_set_to_nothing_is_taken_away(below: str, over: str, expected: dict[str, Any]) -> None:
-    layered = laid(below, over)
+    layered = merged(below, over)
     assert layered.value == expected
     assert all(path == () or path[0] in expected for path in layered.locations)
 
 
 def test_what_was_taken_away_can_be_said_anew() -> None:
-    layered = laid("a: {x: 1}", "a:", "a: {y: 2}")
+    layered = merged("a: {x: 1}", "a:", "a: {y: 2}")
     assert (layered.value, layered.location(("a", "y"))) == ({"a": {"y": 2}}, "c.yaml:1:5")
 
 
@@ -79,7 +79,7 @@ def test_what_was_taken_away_can_be_said_anew() -> None:
     ],
 )
 def test_a_list_is_taken_from_and_then_added_to(steps: str, expected: list[str]) -> None:
-    assert laid("slurm: {srun: [--a=1, --b, --c=2]}", f"slurm: {{srun: {steps}}}").value == {
+    assert merged("slurm: {srun: [--a=1, --b, --c=2]}", f"slurm: {{srun: {steps}}}").value == {
         "slurm": {"srun": expected}
     }
 
@@ -94,11 +94,11 @@ def test_a_list_is_taken_from_and_then_added_to(steps: str, expected: list[str])
     ],
 )
 def test_an_item_with_fields_is_removed_by_what_names_it_or_in_full(item: str, named: str) -> None:
-    assert laid(f"a: [x, {item}, y]", f"a: {{remove: [{named}]}}").value == {"a": ["x", "y"]}
+    assert merged(f"a: [x, {item}, y]", f"a: {{remove: [{named}]}}").value == {"a": ["x", "y"]}
 
 
 def test_what_is_not_there_cannot_be_removed_and_is_said_where_it_is_asked_for() -> None:
-    problems = said("a: {b: [--x=1, {mount: /m, when: nodes > 1}]}", "a:\n  b: {remove: [--x, --y, --x, ~, mount]}")
+    problems = messages("a: {b: [--x=1, {mount: /m, when: nodes > 1}]}", "a:\n  b: {remove: [--x, --y, --x, ~, mount]}")
     assert problems == [
         "b.yaml:2:21 a.b: the list has no '--y' to remove",
         "b.yaml:2:26 a.b: the list has no '--x' to remove",
@@ -108,20 +108,22 @@ def test_what_is_not_there_cannot_be_removed_and_is_said_where_it_is_asked_for()
 
 
 def test_a_name_is_the_whole_word_before_the_equals_sign() -> None:
-    assert said("a: [--mem-per-cpu=1]", "a: {remove: [--mem]}") == ["b.yaml:1:14 a: the list has no '--mem' to remove"]
+    assert messages("a: [--mem-per-cpu=1]", "a: {remove: [--mem]}") == [
+        "b.yaml:1:14 a: the list has no '--mem' to remove"
+    ]
 
 
 @pytest.mark.parametrize("below", ["x: 1", "a: {c: 1}", "a: {b: }"])
 def test_steps_make_a_list_where_there_was_none_however_deep(below: str) -> None:
-    assert laid(below, "a: {b: {add: [1, 2]}}").mapping("a")["b"] == [1, 2]
+    assert merged(below, "a: {b: {add: [1, 2]}}").mapping("a")["b"] == [1, 2]
 
 
 def test_steps_of_a_first_file_make_its_list() -> None:
-    assert laid("a: {b: {c: {add: [1]}}}").value == {"a": {"b": {"c": [1]}}}
+    assert merged("a: {b: {c: {add: [1]}}}").value == {"a": {"b": {"c": [1]}}}
 
 
 def test_the_items_of_a_changed_list_keep_the_places_where_they_were_written() -> None:
-    layered = laid(
+    layered = merged(
         "a:\n- one\n- {mount: /m, when: w}\n- three", "a: {remove: [one], add: [four, {run: five}]}", "a:\n  add: six"
     )
     assert layered.value["a"] == [
@@ -139,7 +141,7 @@ def test_the_items_of_a_changed_list_keep_the_places_where_they_were_written() -
 
 
 def test_a_value_is_where_its_name_was_last_written_and_what_is_missing_where_it_belongs() -> None:
-    layered = laid("a:\n  x: 1\n  y: 2", "a: {x: 3}")
+    layered = merged("a:\n  x: 1\n  y: 2", "a: {x: 3}")
     assert [layered.location(path) for path in (("a", "x"), ("a", "y"), ("a", "z"), ("b",), ())] == [
         "b.yaml:1:5",
         "a.yaml:3:3",
@@ -151,7 +153,7 @@ def test_a_value_is_where_its_name_was_last_written_and_what_is_missing_where_it
 
 def test_what_is_no_mapping_is_refused_in_every_file() -> None:
     expected = "must be fields and values, `name: value`"
-    assert said("- a", "b: 1", "text") == [f"a.yaml:1:1 {expected}", f"c.yaml:1:1 {expected}"]
+    assert messages("- a", "b: 1", "text") == [f"a.yaml:1:1 {expected}", f"c.yaml:1:1 {expected}"]
 
 
 def test_the_documents_themselves_are_left_as_they_are() -> None:
@@ -192,7 +194,7 @@ def flow(value: Any) -> str:
 def test_every_value_of_the_top_file_is_there_and_every_leaf_has_the_place_of_a_file_that_says_it(
     below: dict[str, Any], over: dict[str, Any]
 ) -> None:
-    layered = laid(flow(below), flow(over))
+    layered = merged(flow(below), flow(over))
     texts = {"a.yaml": flow(below), "b.yaml": flow(over)}
     for path, item in leaves(over):
         if path and item != {}:
@@ -206,7 +208,7 @@ def test_every_value_of_the_top_file_is_there_and_every_leaf_has_the_place_of_a_
 
 @given(PROFILES)
 def test_a_file_over_itself_or_over_nothing_is_itself(only: dict[str, Any]) -> None:
-    assert laid(flow(only)).value == laid(flow(only), flow(only)).value == laid("{}", flow(only)).value == only
+    assert merged(flow(only)).value == merged(flow(only), flow(only)).value == merged("{}", flow(only)).value == only
 
 
 def value_at(value: Any, path: tuple[str | int, ...]) -> Any:

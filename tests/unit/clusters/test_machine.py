@@ -1,4 +1,4 @@
-"""What this machine has, as nvidia-smi says it."""
+"""Hardware of this machine, from the output of nvidia-smi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile may say, and what is refused before anything is submitted."""
+"""Fields of a profile, and values that are refused before a submission."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.clusters.sites import PLAIN, cluster_of, short
 CONTAINER = PLAIN + "container: {runtime: pyxis, %s}\n"
 
 
-def said(folder: Path, text: str) -> list[str]:
+def messages(folder: Path, text: str) -> list[str]:
     with pytest.raises(ReproError) as caught:
         cluster_of(folder, text)
     return [short(problem) for problem in caught.value.problems]
@@ -24,7 +24,7 @@ def slurm(line: str) -> str:
 
 @pytest.mark.parametrize("limit", ["30", "1:00", "0:00:00", "1h", "no", "'-1:00:00'"])
 def test_a_time_limit_that_slurm_would_read_otherwise_is_refused(tmp_path: Path, limit: str) -> None:
-    (only,) = said(tmp_path, PLAIN.replace("1:00:00", limit))
+    (only,) = messages(tmp_path, PLAIN.replace("1:00:00", limit))
     assert only.startswith("site.yaml:4:9 slurm.time_limit: ")
 
 
@@ -32,7 +32,7 @@ def test_a_time_limit_that_slurm_would_read_otherwise_is_refused(tmp_path: Path,
 def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_registry_name(
     tmp_path: Path, image: str
 ) -> None:
-    (only,) = said(tmp_path, CONTAINER % f"images: {{a: {image}}}")
+    (only,) = messages(tmp_path, CONTAINER % f"images: {{a: {image}}}")
     assert only.startswith("site.yaml:5:38 container.images.a: an image file needs a path, /... or ./...")
 
 
@@ -44,7 +44,7 @@ def test_paths_and_registry_names_are_images(tmp_path: Path, image: str) -> None
 
 @pytest.mark.parametrize("mount", ["data", "data:/data", "/a:/a,/b:/b", "~/x"])
 def test_mounts_that_pyxis_refuses_or_divides_are_refused(tmp_path: Path, mount: str) -> None:
-    (only,) = said(tmp_path, CONTAINER % f"mounts: ['{mount}']")
+    (only,) = messages(tmp_path, CONTAINER % f"mounts: ['{mount}']")
     assert only.startswith("site.yaml:5:38 container.mounts.0: ") and "mount" in only
 
 
@@ -66,7 +66,7 @@ def test_mounts_that_pyxis_refuses_or_divides_are_refused(tmp_path: Path, mount:
 def test_free_arguments_that_would_break_a_script_are_refused(
     tmp_path: Path, place: str, argument: str, why: str
 ) -> None:
-    (only,) = said(tmp_path, slurm(f'{place}: ["{argument}"]'))
+    (only,) = messages(tmp_path, slurm(f'{place}: ["{argument}"]'))
     assert f"slurm.{place}.0: {why}" in only
 
 
@@ -98,59 +98,59 @@ def test_environment_values_are_text_or_whole_numbers_as_they_were_typed(tmp_pat
 
 @pytest.mark.parametrize("value", ["true", "~", "1.5", "[1]"])
 def test_an_environment_value_of_which_the_text_is_not_certain_is_refused_once(tmp_path: Path, value: str) -> None:
-    (only,) = said(tmp_path, PLAIN + f"environment: {{A: {value}}}\n")
+    (only,) = messages(tmp_path, PLAIN + f"environment: {{A: {value}}}\n")
     assert only.startswith("site.yaml:5:15 environment.A: must be text or an integer; use quotes for text")
 
 
 def test_a_value_with_other_fields_than_value_and_when_is_refused_at_each(tmp_path: Path) -> None:
-    lines = said(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
+    lines = messages(tmp_path, PLAIN + "environment: {A: {a: 1, when: nodes > 1}}\n")
     assert "site.yaml:5:15 value: missing. Hint: add value:" in lines
     assert "site.yaml:5:19 a: unknown field. Hint: known fields: value, when" in lines
 
 
 def test_an_environment_value_of_two_lines_is_refused(tmp_path: Path) -> None:
-    lines = said(tmp_path, PLAIN + 'environment: {A: "a\\nb"}\n')
+    lines = messages(tmp_path, PLAIN + 'environment: {A: "a\\nb"}\n')
     assert lines[0].startswith("site.yaml:5:15 environment.A: ")
 
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "''", "'A=B'", "Ä", "'$(x)'"])
 def test_a_name_that_is_no_variable_is_refused_at_the_name(tmp_path: Path, name: str) -> None:
-    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: x}}\n")
+    (only,) = messages(tmp_path, PLAIN + f"environment: {{{name}: x}}\n")
     assert only.startswith("site.yaml:5:15 environment.") and "invalid name" in only
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
 def test_rank_variables_are_the_scripts_own(tmp_path: Path, name: str) -> None:
-    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
+    (only,) = messages(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
     assert only.endswith(f"environment.{name}: invalid name: the job scripts set this variable for each rank")
 
 
 @pytest.mark.parametrize("name", ["UID", "BASHOPTS", "BASH_ENV", "folder", "RANDOM", "_"])
 def test_variables_that_the_shell_keeps_are_refused(tmp_path: Path, name: str) -> None:
-    (only,) = said(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
+    (only,) = messages(tmp_path, PLAIN + f"environment: {{{name}: 1}}\n")
     assert only.endswith("the shell of the job script reserves this variable")
 
 
 def test_a_slurm_cluster_needs_its_parts_and_a_local_machine_has_none(tmp_path: Path) -> None:
-    assert said(tmp_path, "about: x\nscheduler: slurm\n") == [
+    assert messages(tmp_path, "about: x\nscheduler: slurm\n") == [
         "site.yaml:1:1 file: scheduler: slurm needs slurm: and hardware:"
     ]
-    (only,) = said(tmp_path, "about: x\nscheduler: local\nslurm: {time_limit: 1:00:00}\n")
+    (only,) = messages(tmp_path, "about: x\nscheduler: local\nslurm: {time_limit: 1:00:00}\n")
     assert only.endswith("file: scheduler: local does not support slurm:")
 
 
 def test_a_cluster_without_a_scheduler_needs_its_hostfile_and_has_no_slurm(tmp_path: Path) -> None:
     mpirun = PLAIN.replace("scheduler: slurm", "scheduler: mpirun")
-    assert said(tmp_path, mpirun) == ["site.yaml:1:1 file: scheduler: mpirun needs mpirun:"]
+    assert messages(tmp_path, mpirun) == ["site.yaml:1:1 file: scheduler: mpirun needs mpirun:"]
     both = mpirun + "mpirun: {hostfile: /etc/hosts.mpi, time_limit: 2:00:00}\n"
-    assert said(tmp_path, both) == ["site.yaml:1:1 file: scheduler: mpirun does not support slurm:"]
+    assert messages(tmp_path, both) == ["site.yaml:1:1 file: scheduler: mpirun does not support slurm:"]
     profile = cluster_of(tmp_path, both, "slurm:\n").profile
     assert (profile.slurm, profile.time_limit) == (None, "2:00:00")
 
 
 @pytest.mark.parametrize("part", ["mpirun: {hostfile: /h, time_limit: 1:00:00}"])
 def test_a_slurm_cluster_has_no_hostfile(tmp_path: Path, part: str) -> None:
-    assert said(tmp_path, f"{PLAIN}{part}\n") == ["site.yaml:1:1 file: scheduler: slurm does not support mpirun:"]
+    assert messages(tmp_path, f"{PLAIN}{part}\n") == ["site.yaml:1:1 file: scheduler: slurm does not support mpirun:"]
 
 
 @pytest.mark.parametrize("field", ["env_from: [%s]", "env_unset: [%s]", "env_prepend: {%s: /x}"])
@@ -158,22 +158,22 @@ def test_a_slurm_cluster_has_no_hostfile(tmp_path: Path, part: str) -> None:
 def test_names_that_are_the_scripts_or_the_shells_are_refused_wherever_they_stand(
     tmp_path: Path, field: str, name: str
 ) -> None:
-    (only,) = said(tmp_path, f"{PLAIN}{field % name}\n")
+    (only,) = messages(tmp_path, f"{PLAIN}{field % name}\n")
     assert only.startswith(f"site.yaml:5:{field.index('%') + 1} {field.partition(':')[0]}.")
 
 
 @pytest.mark.parametrize("port", ["80", "1023", "65536", "'6002'", "true"])
 def test_a_port_that_a_user_cannot_open_is_refused(tmp_path: Path, port: str) -> None:
-    (only,) = said(tmp_path, f"{PLAIN}rendezvous: {{port: {port}}}\n")
+    (only,) = messages(tmp_path, f"{PLAIN}rendezvous: {{port: {port}}}\n")
     assert only.startswith("site.yaml:5:14 rendezvous.port: ")
 
 
 @pytest.mark.parametrize("suffix", ["''", "a b", "i$x", "/"])
 def test_a_suffix_that_no_hosts_name_can_have_is_refused(tmp_path: Path, suffix: str) -> None:
-    (only,) = said(tmp_path, f"{PLAIN}rendezvous: {{host_suffix: {suffix}}}\n")
+    (only,) = messages(tmp_path, f"{PLAIN}rendezvous: {{host_suffix: {suffix}}}\n")
     assert only.startswith("site.yaml:5:14 rendezvous.host_suffix: ")
 
 
 def test_an_infinite_peak_is_refused(tmp_path: Path) -> None:
-    (only,) = said(tmp_path, PLAIN.replace("bf16: 312", "bf16: .inf"))
+    (only,) = messages(tmp_path, PLAIN.replace("bf16: 312", "bf16: .inf"))
     assert "hardware.peak_tflops.bf16: " in only

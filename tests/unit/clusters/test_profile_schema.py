@@ -1,4 +1,4 @@
-"""The JSON Schema that editors read takes every profile's file, and marks what `find_cluster` would refuse."""
+"""JSON Schema for editors: it accepts every profile file, and marks values that `find_cluster` refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def faults(text: str) -> set[str]:
 
 
 def faults_of(value: Any) -> set[str]:
-    """The paths of what the schema refuses, and of why each choice of a union refuses it."""
+    """Return the paths of the values that the schema refuses, and of the reasons in each choice of a union."""
     return {path for error in Draft202012Validator(profile_schema()).iter_errors(value) for path in paths(error)}
 
 

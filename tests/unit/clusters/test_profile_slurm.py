@@ -1,4 +1,4 @@
-"""Which account and QOS a job gets, and which jobs a site does not take."""
+"""Account and QOS of a job, and jobs that a site does not accept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def slurm(**fields: Any) -> SlurmFields:
     return SlurmFields.model_validate({"time_limit": "1:00:00"} | fields)
 
 
-def said(folder: Path, line: str) -> str:
+def messages(folder: Path, line: str) -> str:
     with pytest.raises(ReproError) as caught:
         cluster_of(folder, PLAIN.replace("slurm: {", f"slurm: {{{line}, "))
     (only,) = caught.value.problems
@@ -40,10 +40,10 @@ def test_an_account_is_the_project_and_what_its_hours_are_for() -> None:
 
 
 def test_an_account_without_its_project_is_refused(tmp_path: Path) -> None:
-    assert said(tmp_path, "account: '{project}_g'") == (
+    assert messages(tmp_path, "account: '{project}_g'") == (
         "site.yaml:4:1 slurm: account contains {project}, but project: is missing"
     )
-    assert said(tmp_path, "project: a, account: '{gpu}@{project}'").startswith(
+    assert messages(tmp_path, "project: a, account: '{gpu}@{project}'").startswith(
         "site.yaml:4:21 slurm.account: {gpu} is not supported here, only {project}"
     )
 
@@ -93,7 +93,7 @@ QOS = st.lists(
 
 
 def is_within(qos: QosFields, nodes: int, gpus: int, limit: str) -> bool:
-    """The same, from the fields' names."""
+    """Return the expected result, from the names of the fields."""
     bounds = [
         qos.min_nodes is None or qos.min_nodes <= nodes,
         qos.max_nodes is None or nodes <= qos.max_nodes,
@@ -107,9 +107,9 @@ def is_within(qos: QosFields, nodes: int, gpus: int, limit: str) -> bool:
 def test_the_chosen_qos_takes_the_job_and_no_earlier_one_does(
     limits: list[dict[str, Any]], nodes: int, gpus: int, limit: str
 ) -> None:
-    several = [QosFields.model_validate({"name": f"q{i}"} | one) for i, one in enumerate(limits)]
+    several = [QosFields.model_validate({"name": f"q{i}"} | fields) for i, fields in enumerate(limits)]
     chosen = slurm(qos=several).qos_for(nodes, gpus, limit)
-    fitting = [one.name for one in several if is_within(one, nodes, gpus, limit)]
+    fitting = [fields.name for fields in several if is_within(fields, nodes, gpus, limit)]
     assert chosen == (fitting[0] if fitting else None)
     assert bool(slurm(qos=several).refusals(nodes, gpus, limit)) == (chosen is None)
 
@@ -131,7 +131,7 @@ def test_a_job_larger_or_longer_than_the_site_allows_is_refused_for_each_reason(
 
 
 def test_one_task_for_each_node_cannot_ask_for_gpus_by_the_task(tmp_path: Path) -> None:
-    assert said(tmp_path, "tasks: per-node, gpu_request: gpus-per-task") == (
+    assert messages(tmp_path, "tasks: per-node, gpu_request: gpus-per-task") == (
         "site.yaml:4:1 slurm: tasks: per-node does not work with gpu_request: gpus-per-task; "
         "set gpu_request: gpus-per-node"
     )

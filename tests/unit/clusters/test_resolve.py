@@ -1,4 +1,4 @@
-"""A name -> the profile with its private overlay; what is still to be filled in."""
+"""Lookup of a profile by name, its private overlay, and its open values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MEGATRON, IMAGE = "megatron-2021", "nvidia/pytorch:20.12-py3"
 
 
 def open_ends(cluster: Cluster, workload: str = MEGATRON, image: str | None = IMAGE) -> list[str]:
-    found = cluster.require_filled(workload, image)
-    return [short(problem) for problem in found]
+    result = cluster.require_filled(workload, image)
+    return [short(problem) for problem in result]
 
 
-def said(folder: Path, text: str, overlay: str | None = None) -> list[str]:
+def messages(folder: Path, text: str, overlay: str | None = None) -> list[str]:
     with pytest.raises(ReproError) as caught:
         cluster_of(folder, text, overlay)
     return [short(problem) for problem in caught.value.problems]
@@ -190,7 +190,7 @@ def test_the_overlay_wins_field_by_field_and_lists_are_replaced_whole(tmp_path: 
 
 def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
     overlay = "slurm:\n  partion: p\n  time_limit: 90\nhardware: {nodes: 0}\n"
-    assert sorted(said(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
+    assert sorted(messages(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
         'site.local.yaml:2:3 partion: unknown field. Did you mean "partition"?',
         "site.local.yaml:3:3 slurm.time_limit: input should be a valid string, got 90",
         "site.local.yaml:4:12 hardware.nodes: input should be greater than or equal to 1, got 0",
@@ -200,14 +200,14 @@ def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
 
 
 def test_yaml_faults_of_the_file_and_its_overlay_are_said_together(tmp_path: Path) -> None:
-    lines = said(tmp_path, "a: 1\na: 2\n", "b: [\n")
+    lines = messages(tmp_path, "a: 1\na: 2\n", "b: [\n")
     assert lines[0] == "site.yaml:2:1 a: given twice. Hint: first at line 1"
     assert lines[1].startswith("site.local.yaml:2:1 not YAML: ")
 
 
 @pytest.mark.parametrize("text", ["- a list\n", "text\n"])
 def test_an_overlay_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
-    assert said(tmp_path, PLAIN, text) == ["site.local.yaml:1:1 must be fields and values, `name: value`"]
+    assert messages(tmp_path, PLAIN, text) == ["site.local.yaml:1:1 must be fields and values, `name: value`"]
 
 
 def test_an_empty_overlay_changes_nothing(tmp_path: Path) -> None:

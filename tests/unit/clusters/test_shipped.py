@@ -1,4 +1,4 @@
-"""The profiles that are shipped: each is a profile, says what is public of its machine, and leaves the rest open."""
+"""Shipped profiles: each is valid, has the public facts of its machine, and leaves private values open."""
 
 from __future__ import annotations
 
@@ -187,15 +187,15 @@ def slurm_of(cluster: Cluster) -> Any:
 
 def test_jean_zays_profiles_differ_in_account_constraint_qos_and_share_the_rest(tmp_path: Path) -> None:
     v100, a100, h100 = (slurm_of(filled(tmp_path, f"jean-zay-{gpu}")) for gpu in ("v100", "a100", "h100"))
-    assert [one.account_name for one in (v100, a100, h100)] == ["abc@v100", "abc@a100", "abc@h100"]
-    assert [one.constraint for one in (v100, a100, h100)] == ["v100-32g", "a100", "h100"]
-    assert [one.qos_for(1, 4, "1:00:00") for one in (v100, a100, h100)] == [
+    assert [slurm.account_name for slurm in (v100, a100, h100)] == ["abc@v100", "abc@a100", "abc@h100"]
+    assert [slurm.constraint for slurm in (v100, a100, h100)] == ["v100-32g", "a100", "h100"]
+    assert [slurm.qos_for(1, 4, "1:00:00") for slurm in (v100, a100, h100)] == [
         "qos_gpu-t3",
         "qos_gpu_a100-t3",
         "qos_gpu_h100-t3",
     ]
     assert v100.qos_for(4, 16, "4-04:00:00") == "qos_gpu-t4" and v100.qos_for(5, 20, "20:00:01") is None
-    assert {(one.hint, one.gpu_request) for one in (v100, a100, h100)} == {("nomultithread", "gres")}
+    assert {(slurm.hint, slurm.gpu_request) for slurm in (v100, a100, h100)} == {("nomultithread", "gres")}
 
 
 def test_a_v100_has_no_bf16(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ def test_the_machine_of_h200_has_as_many_as_its_overlay_says(gpus: int, tmp_path
 
 
 def test_the_memory_of_an_h200_is_what_nvidia_smi_says_in_units_of_the_profile(tmp_path: Path) -> None:
-    said = parse_nvidia_smi("0, GPU-1, NVIDIA H200, 143771\n", cpus=16)
-    assert shipped_cluster(tmp_path, "h200").hardware.gpu_memory_gb == said.gpu_memory_gb == 150
+    machine = parse_nvidia_smi("0, GPU-1, NVIDIA H200, 143771\n", cpus=16)
+    assert shipped_cluster(tmp_path, "h200").hardware.gpu_memory_gb == machine.gpu_memory_gb == 150
 
 
 def test_the_site_of_ones_own_is_the_slurm_that_the_tests_bring_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Documents -> models: where and how each fault is said."""
+"""Validation of documents by models: location and text of each problem."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Drawing(Strict):
     done: bool = False
 
 
-def said(text: str) -> list[str]:
+def messages(text: str) -> list[str]:
     with pytest.raises(ReproError) as caught:
         read_model(Drawing, parse_document(text, "d.yaml"))
     return [str(problem) for problem in caught.value.problems]
@@ -67,7 +67,7 @@ def test_a_right_file_becomes_a_model() -> None:
 
 
 def test_every_fault_is_said_at_once_and_each_at_its_own_place() -> None:
-    assert said("titel: t\nsize: 08\nshapes:\n  - {kind: circle, radios: 1}\n  - kind: box\n    width: no\n") == [
+    assert messages("titel: t\nsize: 08\nshapes:\n  - {kind: circle, radios: 1}\n  - kind: box\n    width: no\n") == [
         "d.yaml:1:1 title: missing. Hint: add title:",
         "d.yaml:2:7 size: input should be a valid integer, got '08'",
         "d.yaml:4:5 radius: missing. Hint: add radius:",
@@ -79,35 +79,35 @@ def test_every_fault_is_said_at_once_and_each_at_its_own_place() -> None:
 
 def test_the_suggestion_comes_from_the_model_that_stands_there() -> None:
     base = "title: t\nsize: 1\n"
-    assert said(base + "shapes: [{kind: box, width: 1, hight: 2}]\n") == [
+    assert messages(base + "shapes: [{kind: box, width: 1, hight: 2}]\n") == [
         'd.yaml:3:32 hight: unknown field. Did you mean "height"?'
     ]
-    assert said(base + "named:\n  a: {kind: box, wdth: 1, width: 1}\n") == [
+    assert messages(base + "named:\n  a: {kind: box, wdth: 1, width: 1}\n") == [
         'd.yaml:4:18 wdth: unknown field. Did you mean "width"?'
     ]
-    assert said(base + "sites:\n  megatron-2021: {pyton: x}\n") == [
+    assert messages(base + "sites:\n  megatron-2021: {pyton: x}\n") == [
         'd.yaml:4:19 pyton: unknown field. Did you mean "python"?'
     ]
-    assert said(base + "sites: {megatron_2021: {}}\n") == [
+    assert messages(base + "sites: {megatron_2021: {}}\n") == [
         'd.yaml:3:9 megatron_2021: unknown field. Did you mean "megatron-2021"?'
     ]
 
 
 def test_where_no_name_is_near_all_are_listed() -> None:
-    assert said("title: t\nsize: 1\nsites: {zzzzz: 1}\n") == [
+    assert messages("title: t\nsize: 1\nsites: {zzzzz: 1}\n") == [
         "d.yaml:3:9 zzzzz: unknown field. Hint: known fields: megatron-2021"
     ]
 
 
 def test_a_union_without_or_with_a_wrong_kind_says_which_there_are() -> None:
-    (wrong,) = said("title: t\nsize: 1\nshapes: [{kind: cube}]\n")
+    (wrong,) = messages("title: t\nsize: 1\nshapes: [{kind: cube}]\n")
     assert wrong.startswith("d.yaml:3:10 shapes.0: ") and "'circle', 'box'" in wrong
-    (absent,) = said("title: t\nsize: 1\nshapes: [{radius: 1}]\n")
+    (absent,) = messages("title: t\nsize: 1\nshapes: [{radius: 1}]\n")
     assert absent.startswith("d.yaml:3:10 shapes.0: ") and "'kind'" in absent
 
 
 def test_a_wrong_name_in_a_mapping_is_shown_at_the_name_and_not_at_its_value() -> None:
-    (only,) = said("title: t\nsize: 1\nnamed:\n  B2: {kind: box, width: 1}\n")
+    (only,) = messages("title: t\nsize: 1\nnamed:\n  B2: {kind: box, width: 1}\n")
     assert only.startswith("d.yaml:4:3 named.B2: invalid name: ")
 
 
@@ -127,13 +127,13 @@ def test_a_wrong_name_in_a_mapping_is_shown_at_the_name_and_not_at_its_value() -
 )
 def test_a_wrong_value_is_shown_as_it_was_read(line: str, expected: str) -> None:
     rest = "" if "title" in line else "title: t\n"
-    (only,) = said(rest + line + "\n")
+    (only,) = messages(rest + line + "\n")
     assert only.split(" ", 1)[1] == expected
 
 
 @pytest.mark.parametrize("number", [".inf", "-.inf", ".nan", "nan", "inf", "1e999"])
 def test_numbers_are_finite(number: str) -> None:
-    (only,) = said(f"title: t\nsize: 1\nweight: {number}\n")
+    (only,) = messages(f"title: t\nsize: 1\nweight: {number}\n")
     assert only.startswith("d.yaml:3:9 weight: ")
 
 
@@ -144,17 +144,17 @@ def test_time_limits_are_taken_as_slurm_reads_them(limit: str) -> None:
 
 @pytest.mark.parametrize("limit", ["90", "30:00", "0:00:00", "0-00:00:00", "1h", "1:2:3", "-1:00:00", "٣:00:00", "no"])
 def test_a_time_limit_that_slurm_reads_otherwise_or_as_none_is_refused(limit: str) -> None:
-    (only,) = said(f"title: t\nsize: 1\nlimit: {limit}\n")
+    (only,) = messages(f"title: t\nsize: 1\nlimit: {limit}\n")
     assert only.startswith("d.yaml:3:8 limit: ")
 
 
 @pytest.mark.parametrize(("text", "place"), [("[1, 2]", "1:1"), ("just text", "1:1"), ("# a\n\n- x\n", "3:1")])
 def test_a_list_or_a_text_at_the_top_is_refused(text: str, place: str) -> None:
-    assert said(text) == [f"d.yaml:{place} must be fields and values, `name: value`"]
+    assert messages(text) == [f"d.yaml:{place} must be fields and values, `name: value`"]
 
 
 def test_an_empty_file_lacks_every_required_field() -> None:
-    assert said("") == ["d.yaml:1:1 title: missing. Hint: add title:", "d.yaml:1:1 size: missing. Hint: add size:"]
+    assert messages("") == ["d.yaml:1:1 title: missing. Hint: add title:", "d.yaml:1:1 size: missing. Hint: add size:"]
 
 
 def test_placeholders_are_found_at_any_depth_and_redirections_are_none() -> None:

@@ -1,4 +1,4 @@
-"""YAML text -> values with places."""
+"""Parser for YAML text: values with their locations."""
 
 from __future__ import annotations
 
