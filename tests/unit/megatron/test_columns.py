@@ -1,4 +1,4 @@
-"""Lines by column: the same as a list of them, which of them count, and which cannot be true."""
+"""Iteration lines by column: storage, lines that count, and implausible numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def line(number: int, elapsed_ms: float = 100.0, loss: float | None = 6.9, norm:
 
 
 def lines(*numbers: int) -> IterationLines:
-    """Each with its place as its time, so that two of the same number differ."""
+    """Return lines with their position as time, so that lines of the same number differ."""
     return lines_of(*(line(number, float(place)) for place, number in enumerate(numbers, 1)))
 
 
@@ -62,9 +62,9 @@ def test_lines_by_column_equal_a_list_of_lines(rows: list[tuple[float | None, ..
     lines = list(columns)
     in_log = [name for name in COLUMNS if name != "train_iterations"]
     numbers = [row[:1] + row[2:] for row in rows]
-    assert [shown(tuple(getattr(one, name) for name in in_log)) for one in lines] == [shown(row) for row in numbers]
+    assert [shown(tuple(getattr(item, name) for name in in_log)) for item in lines] == [shown(row) for row in numbers]
     assert list(columns.planned) == [row[1] for row in rows]
-    assert [shown(columns[at]) for at in range(-len(rows), len(rows))] == [shown(one) for one in [*lines, *lines]]
+    assert [shown(columns[at]) for at in range(-len(rows), len(rows))] == [shown(item) for item in [*lines, *lines]]
     assert shown(list(columns[1:3])) == shown(lines[1:3])
     assert columns == by_column(rows) and columns[:0] == IterationLines()
 
@@ -81,9 +81,9 @@ def test_an_index_without_a_line_raises_index_error() -> None:
 
 
 def test_a_later_line_replaces_the_last_line_with_the_same_number() -> None:
-    known = lines(1, 2)
-    known.append_later(lines_of(line(2, 9.0), line(3, 9.0)))
-    assert [(one.iteration, one.elapsed_ms) for one in known] == [(1, 1.0), (2, 9.0), (3, 9.0)]
+    earlier = lines(1, 2)
+    earlier.append_later(lines_of(line(2, 9.0), line(3, 9.0)))
+    assert [(item.iteration, item.elapsed_ms) for item in earlier] == [(1, 1.0), (2, 9.0), (3, 9.0)]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_later_line_replaces_the_last_line_with_the_same_number() -> None:
 def test_only_lines_since_the_last_start_count(
     numbers: tuple[int, ...], last: int | None, kept: list[float], voids: bool, restarts: int
 ) -> None:
-    found = effective_lines(lines(*numbers), last)
-    assert ([one.elapsed_ms for one in found.lines], found.is_restarted, found.restarts) == (kept, voids, restarts)
+    result = effective_lines(lines(*numbers), last)
+    assert ([item.elapsed_ms for item in result.lines], result.is_restarted, result.restarts) == (kept, voids, restarts)
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         (line(2, -3.0), "iteration 2: -3 ms per iteration"),
         (line(2, 0.0), "iteration 2: 0 ms per iteration"),
@@ -132,12 +132,12 @@ def test_only_lines_since_the_last_start_count(
         (line(0), "iteration 0: iteration 0 of 100"),
     ],
 )
-def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, said: str) -> None:
+def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, message: str) -> None:
     assert not odd.is_finite
-    made = lines_of(line(1), odd, odd, line(3))
-    found = plausible_lines(made)
-    assert (found.odd, found.first_odd) == (2, said)
-    assert found.lines == (made if odd.iteration == 2 else lines_of(line(1), line(3)))
+    together = lines_of(line(1), odd, odd, line(3))
+    result = plausible_lines(together)
+    assert (result.odd, result.first_odd) == (2, message)
+    assert result.lines == (together if odd.iteration == 2 else lines_of(line(1), line(3)))
 
 
 @pytest.mark.parametrize(
@@ -145,12 +145,12 @@ def test_a_line_with_an_implausible_number_is_not_finite(odd: IterationLine, sai
     [line(1), line(1, LONGEST_MS), line(1, 1e-3), line(1, loss=None), line(1, loss=LARGEST), line(1, norm=-1.0)],
 )
 def test_an_unusual_number_is_plausible(fine: IterationLine) -> None:
-    made = lines_of(line(1), fine)
-    assert fine.is_finite and plausible_lines(made) == PlausibleLines(made)
+    together = lines_of(line(1), fine)
+    assert fine.is_finite and plausible_lines(together) == PlausibleLines(together)
 
 
 @given(ROWS)
 def test_the_fast_check_of_columns_agrees_with_each_line(rows: list[tuple[Any, ...]]) -> None:
-    found = plausible_lines(by_column(rows))
-    assert found.odd == sum(implausible_number(*row[:5]) is not None for row in rows)
-    assert found.lines == by_column([row for row in rows if 0 < row[0] <= row[1]])
+    result = plausible_lines(by_column(rows))
+    assert result.odd == sum(implausible_number(*row[:5]) is not None for row in rows)
+    assert result.lines == by_column([row for row in rows if 0 < row[0] <= row[1]])

@@ -1,4 +1,4 @@
-"""The paper's equations against the paper's numbers."""
+"""SC21's equations, compared with the numbers that the paper prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines other than iterations, in the format strings of the versions that are named."""
+"""Parser of lines other than iteration lines. The samples are format strings of the named versions."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def test_only_listed_arguments_are_read() -> None:
 
 def test_a_list_of_arguments_continues_in_the_next_part() -> None:
     log = b"1" + DUMP_BEGINS + b"22" + DUMP_ENDS + b"3" + DUMP_BEGINS + b"44"
-    found = list(dump_borders(log, 0, len(log), is_open=False))
-    assert [(log[start:end], goes_on) for start, end, goes_on in found] == [(b"22", False), (b"44", True)]
+    result = list(dump_borders(log, 0, len(log), is_open=False))
+    assert [(log[start:end], goes_on) for start, end, goes_on in result] == [(b"22", False), (b"44", True)]
     assert list(dump_borders(b"55" + DUMP_ENDS + b"6", 0, 100, is_open=True)) == [(0, 2, False)]
     assert list(dump_borders(b"6", 0, 1, is_open=False)) == []
 
@@ -156,13 +156,13 @@ def test_a_program_that_a_signal_ended_is_not_done(mark: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", [b"iteration 10", b"the end of training for val data", b"iteration 10 on validation set"]
+    "place", [b"iteration 10", b"the end of training for val data", b"iteration 10 on validation set"]
 )
-def test_the_last_validation_loss_is_read_not_the_test_loss(where: bytes) -> None:
-    log = VALIDATION % b"iteration 5" + VALIDATION % where
+def test_the_last_validation_loss_is_read_not_the_test_loss(place: bytes) -> None:
+    log = VALIDATION % b"iteration 5" + VALIDATION % place
     tests = (VALIDATION % b"the end of training for test data", VALIDATION % b"iteration 10 on test set")
-    found = last_validation(log + b"".join(tests), 0, 10_000)
-    assert found == (log.rfind(b" validation loss"), 9.5)
+    result = last_validation(log + b"".join(tests), 0, 10_000)
+    assert result == (log.rfind(b" validation loss"), 9.5)
     assert last_validation(tests[0], 0, len(tests[0])) is None
 
 
@@ -284,8 +284,8 @@ def test_a_block_of_timers_has_a_limit() -> None:
     log = (
         dotted("forward-backward", "(1.0, 2.0)") + "x\n" * TIMER_BLOCK_BYTES + dotted("optimizer", "(1.0, 2.0)")
     ).encode()
-    found = begin_timer_block(log, 0, len(log))
-    assert list(found.ms) == ["forward-backward"] and found.bytes_left == 0
+    result = begin_timer_block(log, 0, len(log))
+    assert list(result.ms) == ["forward-backward"] and result.bytes_left == 0
 
 
 # ---- Alpa's benchmark ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""FLOPs beside SC21's equations: ATC'24's MFU, Alpa's benchmark, what Megatron-LM prints, gated layers and experts."""
+"""FLOPs other than SC21's equations: ATC'24's MFU, Alpa's benchmark, gated layers and experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading Megatron-LM's log lines of every era. The samples are the format strings of the version that they name."""
+"""Parser of iteration lines of all versions. The samples are format strings of the named versions."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def test_no_field_crashes_the_reader(elapsed: bytes, loss: bytes, count: bytes) 
         assert read.nan is not None and read.nan >= 0 and isinstance(read.is_finite, bool)
 
 
-def numbered(number: int, **words: str) -> bytes:
-    """A line of 2021 with that number; each word in place of another."""
+def numbered(number: int, **replaced: str) -> bytes:
+    """Return a line of 2021 with this number and with replaced texts."""
     line = E2021.replace(b"  5/", b"%3d/" % number) + b"\n"
-    for old, new in words.items():
+    for old, new in replaced.items():
         line = line.replace(FIELDS[old], new.encode())
     return line
 
@@ -196,9 +196,9 @@ OTHERS = st.sampled_from(
 @given(st.lists(OTHERS, max_size=30))
 def test_lines_read_at_once_equal_lines_read_one_by_one(lines: list[bytes]) -> None:
     together = IterationLines()
-    words = add_iterations(together, b"".join(lines), 0, sum(map(len, lines)))
+    replaced = add_iterations(together, b"".join(lines), 0, sum(map(len, lines)))
     assert repr(list(together)) == repr([read for line in lines for read in iteration_lines(line)])
-    assert words == b"".join(lines).count(b"| elapsed time per iteration (ms): ")
+    assert replaced == b"".join(lines).count(b"| elapsed time per iteration (ms): ")
 
 
 @pytest.mark.parametrize("cut", [30, 90, 200, E2021.index(b" loss scale")])

@@ -1,4 +1,4 @@
-"""The closed form of memory against bytes measured on H200, Korthikanti et al.'s formulas, and what must not rise."""
+"""Closed form of memory, compared with bytes measured on H200 and with Korthikanti et al.'s formulas."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def estimate(
 
 
 def activations(model: ModelShape, layout: Layout, training: Training, facts: MemoryFacts) -> float:
-    """Bytes that one layer keeps of one microbatch, from the difference that a layer makes."""
-    one, two = (estimate(replace(model, layers=n), layout, training, facts) for n in (2, 3))
-    return two.activations_bytes - one.activations_bytes
+    """Return the bytes that a layer keeps of a microbatch: the difference between three layers and two."""
+    small, deeper = (estimate(replace(model, layers=n), layout, training, facts) for n in (2, 3))
+    return deeper.activations_bytes - small.activations_bytes
 
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: f"{row[1]}-t{row[4]}p{row[5]}v{row[6]}-b{row[7]}-{row[9]}")
@@ -249,8 +249,8 @@ def test_chunks_in_flight(pipeline: int, virtual: int, microbatches: int, stage:
 
 def test_states_take_18_bytes_per_parameter_and_less_if_ranks_share_them() -> None:
     def states(gpus: int, facts: MemoryFacts, dtype: Dtype = "bf16") -> float:
-        found = estimate(layout=replace(LAYOUT, gpus=gpus), training=replace(TRAINING, dtype=dtype), facts=facts)
-        return (found.weights_bytes + found.gradients_bytes + found.optimizer_bytes) / found.parameters
+        sizes = estimate(layout=replace(LAYOUT, gpus=gpus), training=replace(TRAINING, dtype=dtype), facts=facts)
+        return (sizes.weights_bytes + sizes.gradients_bytes + sizes.optimizer_bytes) / sizes.parameters
 
     assert states(4, CORE) == pytest.approx(18)
     assert states(16, CORE) == pytest.approx(6 + 12 / 4)
@@ -275,8 +275,8 @@ def test_a_wide_vocabulary_makes_the_last_stage_the_fullest() -> None:
 
 
 def test_dropout_keeps_masks_and_without_it_none() -> None:
-    one = Layout(1, 1, 1, 1, 1)
-    masks = activations(MODEL, one, replace(TRAINING, dropout=0.1), CORE) - activations(MODEL, one, TRAINING, CORE)
+    small = Layout(1, 1, 1, 1, 1)
+    masks = activations(MODEL, small, replace(TRAINING, dropout=0.1), CORE) - activations(MODEL, small, TRAINING, CORE)
     assert masks == pytest.approx(2 * 2048 * 4096)
 
 
@@ -290,10 +290,10 @@ def test_a_stage_that_keeps_outputs_keeps_those_of_every_microbatch_in_flight() 
 
 @pytest.mark.parametrize(("dropout", "per_score"), [(0.0, 4), (0.1, 4 + 1 + 4)])
 def test_torchs_math_kernel_keeps_scores_and_queries_keys_and_values_in_fp32(dropout: float, per_score: int) -> None:
-    """What its autograd graph saves (torch 2.13); the mask's one byte is CUDA's by its dropout, not measured."""
-    one, training = Layout(1, 1, 1, 1, 1), replace(TRAINING, dropout=dropout)
+    """Compare with the tensors that torch 2.13 saves. The mask's byte is an assumption about CUDA, not measured."""
+    small, training = Layout(1, 1, 1, 1, 1), replace(TRAINING, dropout=dropout)
     math = replace(CORE, attention="unfused", score_bytes=4)
-    more = activations(MODEL, one, training, math) - activations(MODEL, one, training, CORE)
+    more = activations(MODEL, small, training, math) - activations(MODEL, small, training, CORE)
     assert more == pytest.approx(per_score * 32 * 2048**2 + 2 * 3 * 2048 * 4096)
 
 
@@ -305,14 +305,14 @@ def test_expert_parallelism_splits_experts_and_a_token_keeps_only_its_own() -> N
     assert alone.parameters - spread.parameters == pytest.approx(expert_weights * 7 / 8)
     assert spread.optimizer_bytes == pytest.approx(alone.optimizer_bytes)  # eight ranks share all of it either way
     assert estimate(replace(model, experts=64), layout).activations_bytes == alone.activations_bytes
-    one, dense = Layout(1, 1, 1, 1, 1), replace(model, experts=0, experts_per_token=0)
-    more = activations(model, one, TRAINING, CORE) - activations(dense, one, TRAINING, CORE)
+    small, dense = Layout(1, 1, 1, 1, 1), replace(model, experts=0, experts_per_token=0)
+    more = activations(model, small, TRAINING, CORE) - activations(dense, small, TRAINING, CORE)
     assert more == pytest.approx(2 * 2048 * (2 * 4096 + 3 * 14336))  # copies of the token, and a second expert's
 
 
 def test_keys_shared_by_queries_take_less() -> None:
-    one = Layout(1, 1, 1, 1, 1)
-    saved = activations(MODEL, one, TRAINING, CORE) - activations(replace(MODEL, kv_groups=8), one, TRAINING, CORE)
+    small = Layout(1, 1, 1, 1, 1)
+    saved = activations(MODEL, small, TRAINING, CORE) - activations(replace(MODEL, kv_groups=8), small, TRAINING, CORE)
     assert saved == pytest.approx(2 * 2 * 2048 * (4096 - 1024))
 
 

@@ -1,4 +1,4 @@
-"""ATC'24's memory model and its solver of alpha against the artifact's published bytes and arguments."""
+"""ATC'24's memory model and its solver of alpha, compared with the artifact's published bytes and arguments."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ def test_every_job_of_figure_9_fits(row: tuple[ModelShape, int, int, int, int, i
 
 
 def test_the_solver_gives_39_of_figure_9s_41_alphas_and_the_others_within_a_thousandth() -> None:
-    found = [
+    pairs = [
         (alpha, solve_offload(model, layout(gpus, batch, tensor, context, pipeline, virtual), training(recompute, 0.0)))
         for model, gpus, batch, tensor, context, pipeline, virtual, recompute, alpha in FIGURE_9
     ]
-    assert sum(round(solved, 3) == alpha for alpha, solved in found) == 39
-    assert max(abs(solved - alpha) for alpha, solved in found) < 0.001
+    assert sum(round(solved, 3) == alpha for alpha, solved in pairs) == 39
+    assert max(abs(solved - alpha) for alpha, solved in pairs) < 0.001
 
 
 @pytest.mark.parametrize("row", SCRIPTS, ids=lambda row: f"script-{row[0]}")
@@ -176,9 +176,9 @@ def test_the_solver_exceeds_one_if_offloading_everything_is_not_enough() -> None
 
 @given(st.sampled_from(["none", "ours", "full"]), st.floats(0, 1), st.floats(0, 1))
 def test_offloading_more_never_needs_more_of_the_gpu_nor_less_of_the_host(
-    recompute: Recompute, one: float, other: float
+    recompute: Recompute, first: float, second: float
 ) -> None:
-    less, more = figure_7(recompute, min(one, other)), figure_7(recompute, max(one, other))
+    less, more = figure_7(recompute, min(first, second)), figure_7(recompute, max(first, second))
     assert more.total_bytes <= less.total_bytes
     assert more.offloaded_bytes >= less.offloaded_bytes
 

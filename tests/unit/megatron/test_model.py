@@ -1,4 +1,4 @@
-"""Sizes that follow from a layout, and the number of parameters of a rank, against what programs printed."""
+"""Sizes that follow from a layout, and parameters of a rank, compared with numbers that programs printed."""
 
 from __future__ import annotations
 

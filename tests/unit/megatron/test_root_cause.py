@@ -1,6 +1,6 @@
-"""Why a job failed and which rank began it, from logs in which all its ranks cry at once.
+"""Cause of a failure and its rank, in logs with errors of all ranks.
 
-Lines with a comment (R) are as public logs have them, the others follow the format strings of their programs.
+Lines with a comment (R) are from public logs. The others follow the format strings of their programs.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ ARGPARSE = b"pretrain_gpt.py: error: unrecognized arguments: --DDP-impl local"  
     ],
 )
 def test_a_line_has_the_kind_and_rank_of_a_failure(line: bytes, kind: str, rank: int | None) -> None:
-    found = cause(b" 3: fine\n" + line + b"\r\nmore\n")
-    assert found is not None
-    assert (found.kind, found.rank) == (kind, rank)
-    assert found.line and "\n" not in found.line and len(found.line) <= LONGEST_LINE
-    assert str(found) == f"{kind}: {found.line}"
+    result = cause(b" 3: fine\n" + line + b"\r\nmore\n")
+    assert result is not None
+    assert (result.kind, result.rank) == (kind, rank)
+    assert result.line and "\n" not in result.line and len(result.line) <= LONGEST_LINE
+    assert str(result) == f"{kind}: {result.line}"
 
 
 @pytest.mark.parametrize(
@@ -159,22 +159,22 @@ def test_a_line_has_the_kind_and_rank_of_a_failure(line: bytes, kind: str, rank:
     ],
 )
 def test_the_hosts_memory_is_not_the_gpus(line: bytes) -> None:
-    found = cause(TRAINED + b"\n" + line)
-    assert found is None or found.kind != "out of GPU memory"
+    result = cause(TRAINED + b"\n" + line)
+    assert result is None or result.kind != "out of GPU memory"
 
 
 def report(root: int, *others: int, at: str = "10:12:31", how: str = "exitcode  : 1 (pid: 3035)") -> bytes:
-    """torchrun's, of ranks that failed: the root cause comes last."""
+    """Return torchrun's report of failed ranks: the root cause comes last."""
     entry = "  time      : 2026-11-21_{at}\n  host      : n1\n  rank      : {rank} (local_rank: {rank})\n{how}\n"
-    entry += "  error_file: <N/A>\n  traceback : {why}\n"
-    aborted = {"how": "  exitcode  : -6 (pid: 3031)", "why": "Signal 6 (SIGABRT) received by PID 3031"}
+    entry += "  error_file: <N/A>\n  traceback : {traceback}\n"
+    aborted = {"how": "  exitcode  : -6 (pid: 3031)", "traceback": "Signal 6 (SIGABRT) received by PID 3031"}
     lines = "".join(
         f"[{number}]:\n{entry.format(at='10:12:40', rank=rank, **aborted)}" for number, rank in enumerate(others, 1)
     )
-    why = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+    traceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
     if "-9" in how:
-        why = "Signal 9 (SIGKILL) received by PID 3035"
-    root_cause = entry.format(at=at, rank=root, how=f"  {how}", why=why)
+        traceback = "Signal 9 (SIGKILL) received by PID 3035"
+    root_cause = entry.format(at=at, rank=root, how=f"  {how}", traceback=traceback)
     return (
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         f"pretrain_gpt.py FAILED\nFailures:\n{lines}Root Cause (first observed failure):\n[0]:\n{root_cause}"
@@ -326,9 +326,9 @@ def test_the_root_cause_and_its_rank_among_the_errors_of_all_ranks(
     log: bytes, expected: tuple[str, str, int | None]
 ) -> None:
     kind, begins, rank = expected
-    found = cause(log)
-    assert found is not None
-    assert (found.kind, found.line[: len(begins)], found.rank) == (kind, begins, rank)
+    result = cause(log)
+    assert result is not None
+    assert (result.kind, result.line[: len(begins)], result.rank) == (kind, begins, rank)
 
 
 @pytest.mark.parametrize("log", [log for log, _ in WHOLE_LOGS.values()], ids=WHOLE_LOGS)
@@ -336,11 +336,11 @@ def test_a_log_read_line_by_line_has_the_cause_that_it_has_as_a_whole(log: bytes
     finder = CauseFinder()
     for line in log.splitlines(keepends=True):
         finder.feed(line)
-    found, whole = finder.cause(), cause(log)
-    assert found == whole and found is not None and whole is not None and found.others == whole.others
+    result, whole = finder.cause(), cause(log)
+    assert result == whole and result is not None and whole is not None and result.others == whole.others
 
 
-# What stands around a log's own lines, and all that decides anything, in any order.
+# Texts around the lines of a log, and all deciding lines, in any order.
 LINES = st.sampled_from(
     [line for log, _ in WHOLE_LOGS.values() for line in log.splitlines(keepends=True)]
     + [TRAINED + b"\n", TRAINED.replace(b"9.912345E+00", b"nan") + b"\n", b"\r", b"\n", b"\xff\xfe\x1b[31m"]
@@ -357,11 +357,11 @@ def test_no_log_crashes_the_search_or_depends_on_its_parts(pieces: list[bytes], 
     for start, end in itertools.pairwise([0, *cuts, len(log)]):
         finder.feed(log[start:end])
     whole.feed(log)
-    found, other = whole.cause(), finder.cause()
-    every = (found, *found.others) if found else ()
-    assert every == ((other, *other.others) if other else ())
-    for one in every:
-        assert one.line.isprintable() and len(one.line) <= LONGEST_LINE
+    result, other = whole.cause(), finder.cause()
+    causes = (result, *result.others) if result else ()
+    assert causes == ((other, *other.others) if other else ())
+    for item in causes:
+        assert item.line.isprintable() and len(item.line) <= LONGEST_LINE
 
 
 def finder_of(*lines: bytes) -> CauseFinder:
@@ -388,21 +388,21 @@ def test_a_log_without_a_fault_has_no_cause_but_its_world_and_nan() -> None:
 
 def test_the_reason_of_a_requeue_is_not_the_cause_of_the_next_failure() -> None:
     requeued = b"slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***"
-    found = finder_of(WORLD, TRAINED, requeued, WORLD, TRAINED).cause()
-    assert found is not None and found.kind == "what ran"
+    result = finder_of(WORLD, TRAINED, requeued, WORLD, TRAINED).cause()
+    assert result is not None and result.kind == "what ran"
 
 
 def test_a_cause_has_the_best_lines_of_all_other_kinds() -> None:
-    found = finder_of(WORLD, TRAINED, WATCHDOG, b"3: " + OOM, LIMIT).cause()
-    assert found is not None and [one.kind for one in (found, *found.others)] == [
+    result = finder_of(WORLD, TRAINED, WATCHDOG, b"3: " + OOM, LIMIT).cause()
+    assert result is not None and [item.kind for item in (result, *result.others)] == [
         "out of GPU memory",
         "NCCL time-out",
         "time limit",
         "what ran",
     ]
-    ran = found.of("what ran", "time limit")
+    ran = result.of("what ran", "time limit")
     assert ran is not None and ran.kind == "time limit"
-    assert found.of("container") is None
+    assert result.of("container") is None
 
 
 # As pyxis 0.24.0 with enroot 4.1.2 printed it on two nodes; the numbers are process ids.
@@ -451,13 +451,13 @@ STARTED = "container start failed with error code: 1"
 
 
 def enroot(*lines: str) -> bytes:
-    """What pyxis 0.11 to 0.23 prints of a container that did not start, with these lines of enroot's log."""
+    """Return the lines of pyxis 0.11 to 0.23 about a container that did not start, with lines of enroot's log."""
     words = [STARTED, "printing enroot log file:", *(f"    {line}" for line in lines), "couldn't start container"]
     return "".join(f"0: slurmstepd: error: pyxis: {line}\n" for line in words).encode()
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "reason"),
     [
         (
             NO_IMAGE,
@@ -489,18 +489,18 @@ def enroot(*lines: str) -> bytes:
     ids=["no image", "told by the third", "no mount", "no registry", "no mount source", "no mount target", "no shell",
          "disk full", "one ended, one failed", "no folder", "nothing else"],
 )  # fmt: skip
-def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, said: str | None) -> None:
+def test_the_failed_container_among_pyxis_lines_has_its_reason(log: bytes, reason: str | None) -> None:
     finder = CauseFinder()
     for line in log.splitlines(keepends=True):
         finder.feed(line)
-    for found in (cause(log), finder.cause()):
-        assert str(found) == f"container: pyxis: {said or log.decode().partition('pyxis: ')[2]}"
+    for result in (cause(log), finder.cause()):
+        assert str(result) == f"container: pyxis: {reason or log.decode().partition('pyxis: ')[2]}"
 
 
 def test_a_container_that_slurm_ended_is_not_a_cause() -> None:
     missing = b"3: task: line 14: /opt/conda/bin/python: No such file or directory\n"
-    found = cause(ENDED_ON_N1 + missing)
-    assert found is not None and (found.kind, found.rank) == ("not found", 3)
+    result = cause(ENDED_ON_N1 + missing)
+    assert result is not None and (result.kind, result.rank) == ("not found", 3)
     assert "pyxis" not in str(cause(ENDED_ON_N1 + b"srun: error: n2: task 3: Exited with exit code 1\n"))
 
 
@@ -515,9 +515,9 @@ def test_a_container_that_slurm_ended_is_not_a_cause() -> None:
     ],
 )
 def test_a_program_that_is_not_in_the_image_is_named(line: str) -> None:
-    """As bash 4 and 5 print it, before srun's line about the exit code."""
-    found = cause(f"1: task: line 14: {line}\nsrun: error: n1: tasks 0-1: Exited with exit code 127\n".encode())
-    assert found is not None and (found.kind, found.line, found.rank) == ("not found", f"task: line 14: {line}", 1)
+    """Compare with lines of bash 4 and 5, which precede srun's line about the exit code."""
+    result = cause(f"1: task: line 14: {line}\nsrun: error: n1: tasks 0-1: Exited with exit code 127\n".encode())
+    assert result is not None and (result.kind, result.line, result.rank) == ("not found", f"task: line 14: {line}", 1)
 
 
 @pytest.mark.parametrize(
@@ -564,15 +564,15 @@ WITHOUT_END = {
 
 @pytest.mark.parametrize("text", WITHOUT_END.values(), ids=WITHOUT_END)
 def test_an_endless_line_is_read_about_once(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = []
+    lengths = []
 
     def counted(line: bytes) -> LogLine:
-        looked_at.append(len(line))
+        lengths.append(len(line))
         return parse_line(line)
 
     monkeypatch.setattr(root_cause, "parse_line", counted)
     cause(text)
-    assert max(looked_at, default=0) <= BYTES_BEFORE + BYTES_AFTER
-    assert sum(looked_at) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (
+    assert max(lengths, default=0) <= BYTES_BEFORE + BYTES_AFTER
+    assert sum(lengths) <= 6 * len(text) + BYTES_BEFORE + BYTES_AFTER, (
         "two words of the search are in it, and what is around"
     )

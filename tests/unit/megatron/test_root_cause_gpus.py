@@ -1,6 +1,6 @@
-"""What a machine's GPUs, their driver and NCCL say when a job cannot start on them, or loses one: its kind and rank.
+"""Messages of GPUs, their driver and NCCL about a failed start or a lost GPU: kind and rank of the cause.
 
-Lines with a comment (R) are as public logs have them; the others follow the format strings of their programs.
+Lines with a comment (R) are from public logs. The others follow the format strings of their programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MISUSED, NCCL = "NCCL misused", "NCCL error"
 @pytest.mark.parametrize(
     ("line", "kind", "failure"),
     [
-        # torch, with CUDA's words
+        # torch, with CUDA's texts
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", FAULT, "gpu-fault"),  # (R)
         (  # (R), torch 2.1
             "[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception: CUDA error:"
@@ -68,7 +68,7 @@ MISUSED, NCCL = "NCCL misused", "NCCL error"
         ),
         ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", IN_USE, "gpu-in-use"),
         ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable", IN_USE, "gpu-in-use"),
-        # a program's own, whatever it did
+        # an error of the program itself
         ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "error", "program"),
         ("torch.AcceleratorError: CUDA error: unspecified launch failure", "error", "program"),
         (
@@ -121,8 +121,8 @@ MISUSED, NCCL = "NCCL misused", "NCCL error"
     ],
 )
 def test_messages_of_cuda_its_driver_and_nccl_have_a_class(line: str, kind: str, failure: str | None) -> None:
-    found = cause(f"fine\n{line}\nmore\n".encode())
-    assert found is not None and (found.kind, found.line) == (kind, line[: len(found.line)])
+    result = cause(f"fine\n{line}\nmore\n".encode())
+    assert result is not None and (result.kind, result.line) == (kind, line[: len(result.line)])
     assert str(failure_of(Ending("ended", "FAILED", 1, None), kind)) == (failure or "configuration")
 
 
@@ -140,7 +140,7 @@ def test_messages_without_a_failure_are_no_cause(line: str) -> None:
 
 
 def raised(how: str, name: str, what: str, last: str, version: str, where: str = "NCCLUtils.cpp:94") -> str:
-    """An error of NCCL's as torch prints it: the reason comes last."""
+    """Return an error of NCCL as torch prints it: the reason comes last."""
     lines = (
         f"torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/{where}, {how}, NCCL"
         f" version {version}",
@@ -196,9 +196,9 @@ ERRORS = {
 def test_an_nccl_error_shows_its_last_line_and_the_launchers_first_rank(text: str, kind: str, first: int) -> None:
     report = f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-21_10:00:00\n  rank      : {first} (l"
     log = text.format(rank=0) + text.format(rank=1) + report + "ocal_rank: 0)\n  exitcode  : 1 (pid: 5)\n"
-    found = cause(log.encode())
-    assert found is not None
-    assert (found.kind, found.line, found.rank) == (kind, text.rstrip().rpartition("]: ")[2], first)
+    result = cause(log.encode())
+    assert result is not None
+    assert (result.kind, result.line, result.rank) == (kind, text.rstrip().rpartition("]: ")[2], first)
 
 
 def test_a_rank_that_the_launcher_killed_is_not_the_cause() -> None:
@@ -209,8 +209,8 @@ def test_a_rank_that_the_launcher_killed_is_not_the_cause() -> None:
         "  rank      : 1 (local_rank: 1)\n  exitcode  : -6 (pid: 12)\n"
         "  traceback : Signal 6 (SIGABRT) received by PID 12\n"
     )
-    found = cause(report.encode())
-    assert found is not None and (found.kind, found.rank) == ("NCCL time-out", 1)
+    result = cause(report.encode())
+    assert result is not None and (result.kind, result.rank) == ("NCCL time-out", 1)
 
 
 def test_a_crashed_rank_and_a_killed_rank_have_different_kinds() -> None:
@@ -220,5 +220,5 @@ def test_a_crashed_rank_and_a_killed_rank_have_different_kinds() -> None:
         ("mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault).", None),
         ("job.sh: line 52:  4966 Killed                  timeout --foreground 60 python", "a rank was killed"),
     ):
-        found = cause(line.encode())
-        assert found is not None and found.kind == (kind or "a rank crashed")
+        result = cause(line.encode())
+        assert result is not None and result.kind == (kind or "a rank crashed")

@@ -1,6 +1,6 @@
-"""Whose memory it was when a GPU had no more, told from the numbers of torch's message.
+"""Numbers in torch's message about a full GPU, which show whether other processes used its memory.
 
-Lines with a comment (R) are as public logs, or our own, have them; the others have their format and other numbers.
+Lines with a comment (R) are from public logs or from our own. The others have the same format and other numbers.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_a_line_without_numbers_has_no_result(line: str) -> None:
 def test_a_process_that_fills_its_gpu_alone_is_out_of_memory(
     total: float, besides: float, free: float, asked: float
 ) -> None:
-    """Whatever it has beside torch's memory, as long as NVML tells it of itself."""
+    """Check any memory beside torch's, as long as NVML names the process's own memory."""
     own = total - free
     line = (
         f"CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of {total:.2f} GiB of which"
@@ -146,6 +146,6 @@ def test_a_little_memory_of_other_processes_is_ignored() -> None:
 def test_a_gpu_in_use_decides_unless_another_rank_filled_its_own(
     lines: list[tuple[int, str]], kind: str, rank: int
 ) -> None:
-    found = cause("".join(f"[rank{rank}]: {line}\n" for rank, line in lines).encode())
-    assert found is not None
-    assert (found.kind, found.rank) == (kind, rank)
+    result = cause("".join(f"[rank{rank}]: {line}\n" for rank, line in lines).encode())
+    assert result is not None
+    assert (result.kind, result.rank) == (kind, rank)

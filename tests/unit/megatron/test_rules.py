@@ -1,4 +1,4 @@
-"""The 26 rules of Megatron-LM and the three of Megatron-Kwai: each broken alone, and all that are broken are said."""
+"""The 26 rules of Megatron-LM and the three of Megatron-Kwai: each rule broken alone, and all broken rules at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRAINING_FIELDS = set(Training.__dataclass_fields__)
 
 
 def setting(typed: str = "", **changed: Any) -> RuleContext:
-    """The base with further arguments typed, and with fields changed in whichever part has them."""
+    """Return the base with further arguments, and with changed fields of model, layout, training or context."""
     parts: dict[str, Any] = {
         "model": replace(MODEL, **{name: changed.pop(name) for name in MODEL_FIELDS & set(changed)}),
         "layout": replace(LAYOUT, **{name: changed.pop(name) for name in LAYOUT_FIELDS & set(changed)}),
@@ -259,7 +259,7 @@ def test_no_rule_is_missing_or_never_broken_here() -> None:
 KEPT = [
     setting(),
     setting(gpus=128, virtual_stages=2, context_parallel=2, sequence_parallel=True),
-    setting("--num-layers-per-virtual-pipeline-stage 4", global_batch_size=40),  # one virtual stage is none
+    setting("--num-layers-per-virtual-pipeline-stage 4", global_batch_size=40),  # one virtual stage: no interleaving
     setting("--decoder-first-pipeline-num-layers 2", layers=30),
     setting(
         "--microbatch-group-size-per-virtual-pipeline-stage 10", global_batch_size=72, virtual_stages=2
@@ -285,14 +285,14 @@ KEPT = [
     setting("--loss-scale 8", dialect="pretrain", dtype="fp16"),
     setting(dialect="pretrain", dtype="fp16", loss_scale=8192),
     setting(dialect="kwai", offload=1.0),
-    setting(offload=0.5, pipeline_parallel=2),  # not Kwai's
-    setting(gpus=128, context_parallel=2, environment=MANY_CHANNELS),  # nor this
-    setting(dialect="kwai", environment=MANY_CHANNELS),  # without context parallelism nobody looks
+    setting(offload=0.5, pipeline_parallel=2),  # not for Kwai
+    setting(gpus=128, context_parallel=2, environment=MANY_CHANNELS),  # neither
+    setting(dialect="kwai", environment=MANY_CHANNELS),  # no effect without context parallelism
     setting(dialect="kwai", gpus=128, context_parallel=2, environment={"NCCL_MIN_CTAS": "", "NCCL_DEBUG": "INFO"}),
     setting("--kaimm-cp-offload-mode 1", dialect="kwai", gpus=128, context_parallel=2, environment=MANY_CHANNELS),
     setting("--exit-duration-in-mins 20"),
     setting("--exit-interval 20 --exit-duration-in-mins 20 --save here --save-interval 5", dialect="2021"),
-    setting("--checkpoint-activations", dialect="2021"),  # SC21's first commit had no other word for it
+    setting("--checkpoint-activations", dialect="2021"),  # the argument of SC21's commit
     setting("--lr 0.1 --min-lr 0.2 --min-lr 0.01"),  # the last one counts
 ]
 
@@ -465,7 +465,7 @@ TYPED = st.lists(
 
 
 def pretrain_arguments(at: RuleContext) -> list[str]:
-    """What our program is told of a setting."""
+    """Return the arguments of `pretrain` for a context."""
     model, layout, training = at.model, at.layout, at.training
     pairs: dict[str, object] = {
         "--num-layers": model.layers,
@@ -482,12 +482,12 @@ def pretrain_arguments(at: RuleContext) -> list[str]:
         "--global-batch-size": layout.global_batch_size,
         "--train-iters": training.iterations,
     }
-    words = [str(word) for pair in pairs.items() for word in pair]
-    words += ["--sequence-parallel"] if layout.sequence_parallel else []
-    words += [f"--{training.dtype}"] if training.dtype != "fp32" else []
-    words += ["--loss-scale", str(training.loss_scale)] if training.dtype == "fp16" and training.loss_scale else []
-    words += ["--recompute-granularity", training.recompute] if training.recompute != "none" else []
-    return [*words, "--use-distributed-optimizer", *at.arguments]
+    argv = [str(word) for pair in pairs.items() for word in pair]
+    argv += ["--sequence-parallel"] if layout.sequence_parallel else []
+    argv += [f"--{training.dtype}"] if training.dtype != "fp32" else []
+    argv += ["--loss-scale", str(training.loss_scale)] if training.dtype == "fp16" and training.loss_scale else []
+    argv += ["--recompute-granularity", training.recompute] if training.recompute != "none" else []
+    return [*argv, "--use-distributed-optimizer", *at.arguments]
 
 
 @settings(max_examples=400)
