@@ -26,10 +26,10 @@ from orchestrator.results.comparison import (
     CaseDiff,
     ReferenceRow,
     Side,
-    beside_published,
     compare_sides,
+    reference_rows,
     rows_of_side,
-    side_meant,
+    side_of,
 )
 from orchestrator.results.export import formats
 from orchestrator.results.export.rows import (
@@ -147,7 +147,7 @@ def compare(
     """Compare the measured numbers of an experiment with the published ones."""
     figure, results = _outcome(updated_ledger(session), session, experiment, **selection)
     by_name = {result.case.name: result for result in results}
-    return PublishedComparison(figure, by_name, beside_published(figure.entry, results))
+    return PublishedComparison(figure, by_name, reference_rows(figure.entry, results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def compare_runs(
     name = full_name(session.folders, experiment) if experiment else None
     rows = [row for row in job_rows(ledger, experiment=name) if matches(row)]
     runs, codes = run_summaries(ledger), {row.code for row in rows}
-    sides = [side_meant(word, runs, codes) for word in (a, b)]
+    sides = [side_of(word, runs, codes) for word in (a, b)]
     if sides[0] == sides[1]:
         raise ReproError(Problem(f"{a} and {b}: both are {sides[0]}", hint="give two that differ"))
     rows_a, rows_b = (rows_of_side(ledger, side, rows, runs) for side in sides)

@@ -20,8 +20,8 @@ from orchestrator.reading.failure import fails_as_published, ran_out_of_memory
 from orchestrator.reading.statistics import host_bound_reason, is_host_bound
 
 MOST_NOISE = 0.05
-"""A number that is uncertain by more than this share of itself is too noisy to be compared. Ours: it is the smallest
-tolerance that a published rate is judged with, and of a number that scatters by more nobody can say that it is 5 % off.
+"""Relative uncertainty above which a number is too noisy to be compared. This is our choice: it is the smallest
+tolerance for a published rate, and a difference of 5 % cannot be seen in noisier numbers.
 """
 
 # The 0.975 quantiles of Student's t for 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook of Statistical Methods,
@@ -35,7 +35,7 @@ T_975 = (
 
 @dataclass(frozen=True, slots=True)
 class CaseMetric(MeasuredMetric):
-    """A number of a case: the number of its job, or the mean of `repeats` jobs with a 95 % confidence interval.
+    """Metric of a case: the number of its job, or the mean of `repeats` jobs with a 95 % confidence interval.
 
     For repeats, `spread` is the mean of their spreads and `count` the sum of their samples.
     """
@@ -69,10 +69,11 @@ class CaseMetric(MeasuredMetric):
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The last job of a case, combined with its repeats.
+    """Last job of a case, combined with its repeats.
 
     `rows` are the jobs behind the numbers, the fastest first; `row` is the median job. Without a number both are the
-    last job. `failed` are failed repeats. `noise` and `flag` are those of `Result`.
+    last job. `failed` are failed repeats. `noise` is the reason why the times are too noisy to be compared, `flag` the
+    reason why the numbers cannot be right.
     """
 
     row: JobRow
@@ -98,10 +99,10 @@ def combine_repeats(rows: Sequence[JobRow], metrics: Mapping[int, Mapping[str, M
     measured.sort(key=lambda row: metrics[row.attempt_id]["iteration_ms"].value)
     by_job = [metrics[row.attempt_id] for row in measured]
     middle = (len(measured) - 1) // 2
-    found = {name: mean_metric([one[name] for one in by_job if name in one]) for name in by_job[middle]}
+    means = {name: mean_metric([job[name] for job in by_job if name in job]) for name in by_job[middle]}
     failed = tuple(row for row in alike if row.verdict == FAILED)
-    noise, flag = found["iteration_ms"].too_noisy, _flag(measured, by_job)
-    return Combined(measured[middle], tuple(measured), found, failed, noise, flag)
+    noise, flag = means["iteration_ms"].too_noisy, _flag(measured, by_job)
+    return Combined(measured[middle], tuple(measured), means, failed, noise, flag)
 
 
 def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
@@ -109,10 +110,10 @@ def mean_metric(repeats: Sequence[MeasuredMetric]) -> CaseMetric:
     first = repeats[0]
     if len(repeats) == 1:
         return CaseMetric(first.name, first.value, first.unit, first.spread, first.count)
-    values = [one.value for one in repeats]
+    values = [repeat.value for repeat in repeats]
     mean, half = statistics.fmean(values), _half_interval(values)
-    spreads = [one.spread for one in repeats if one.spread is not None]
-    counts = [one.count for one in repeats if one.count is not None]
+    spreads = [repeat.spread for repeat in repeats if repeat.spread is not None]
+    counts = [repeat.count for repeat in repeats if repeat.count is not None]
     return CaseMetric(
         name=first.name,
         value=mean,
@@ -142,12 +143,11 @@ def _flag(rows: Sequence[JobRow], by_job: Sequence[Mapping[str, MeasuredMetric]]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A case with its job, metrics, and the published number for the figure's own metric.
+    """Case with its job, metrics, and the published number for the figure's own metric.
 
     `losses` are (iteration, loss) pairs, empty unless requested; `gpu` is the name of the cluster's GPU; `instead_of`
-    is the experiment's own program if another program ran (published numbers belong to the own program). `rows` are the
-    repeats behind the numbers, `row` is the median one, `failed` are failed repeats. `noise` is the reason why its
-    times scatter too much to be compared, `flag` the reason why the numbers cannot be right.
+    is the experiment's own program if another program ran (published numbers belong to the own program). `row`, `rows`,
+    `failed`, `noise` and `flag` are those of `Combined`.
     """
 
     case: Case
@@ -192,8 +192,8 @@ class Result:
 
     def value(self, name: str) -> float | None:
         """Return the value of a metric, or None."""
-        found = self.metric(name)
-        return found.value if found else None
+        metric = self.metric(name)
+        return metric.value if metric else None
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -224,29 +224,34 @@ def case_results(
     counts with its last job and its repeats.
     """
     by_name: dict[str, list[JobRow]] = {}
-    for one in rows:
-        by_name.setdefault(one.case_name, []).append(one)
+    for row in rows:
+        by_name.setdefault(row.case_name, []).append(row)
     gpu = next(filter(None, (row.spec.gpu for row in rows)), None)
     own = cases[0].instead_of if cases else None
-    found: list[Result] = []
+    results: list[Result] = []
     for case in cases:
-        published = published_for(entry, case, gpu)
-        if case.name not in by_name:
-            found.append(Result(case, None, {}, published, gpu=gpu, instead_of=own))
-            continue
-        now = combine_repeats(by_name[case.name], metrics)
-        logged = tuple((losses or {}).get(now.row.attempt_id, ()))
-        found.append(
-            Result(case, now.row, now.metrics, published, logged, gpu, own, now.rows, now.noise, now.flag, now.failed)
-        )
-    return found
+        result = Result(case, None, {}, published_for(entry, case, gpu), gpu=gpu, instead_of=own)
+        if case.name in by_name:
+            job = combine_repeats(by_name[case.name], metrics)
+            result = replace(
+                result,
+                row=job.row,
+                rows=job.rows,
+                metrics=job.metrics,
+                failed=job.failed,
+                noise=job.noise,
+                flag=job.flag,
+                losses=tuple((losses or {}).get(job.row.attempt_id, ())),
+            )
+        results.append(result)
+    return results
 
 
-def results_by_series(entry: Entry, found: Sequence[Result]) -> dict[Value | None, list[Result]]:
+def results_by_series(entry: Entry, results: Sequence[Result]) -> dict[Value | None, list[Result]]:
     """Return the lines of the figure: results by their value on the series axis, or under None without such an axis."""
     series = entry.experiment.axes.series
     by_value: dict[Value | None, list[Result]] = {}
-    for result in found:
+    for result in results:
         by_value.setdefault(result.case.settings.get(series.of) if series else None, []).append(result)
     return by_value
 

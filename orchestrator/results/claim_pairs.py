@@ -35,7 +35,7 @@ PairClaim = RatioClaim | ClosesClaim | LossCurveClaim
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two cases; `shared` are the values that both have on the other axes of the figure."""
+    """Pair of cases. `shared` are the values of both on the other axes of the figure."""
 
     of: Result
     over: Result
@@ -56,23 +56,23 @@ def judge_ratio(claim: RatioClaim, evidence: Evidence) -> Finding:
         require_alike(unique(result for side in sides for result in side), metric)
         of, over = (max(side, key=lambda result: speed(result, metric)) for side in sides)
         pair = Pair(of, over, {})
-        low, high, which = pair, pair, " best to best" if max(map(len, sides)) > 1 else ""
+        low, high, choice = pair, pair, " best to best" if max(map(len, sides)) > 1 else ""
     else:
         pairs = sorted(_like_pairs(claim, evidence), key=lambda pair: pair.ratio(metric))
-        low, high, which = pairs[0], pairs[-1], ""
+        low, high, choice = pairs[0], pairs[-1], ""
         if claim.pick != "each" and len(pairs) > 1:
             low = high = pairs[-1] if claim.pick == "largest" else pairs[0]
-            which = f", the {claim.pick} of {len(pairs)}"
-    return _within(claim, low, high, which, metric)
+            choice = f", the {claim.pick} of {len(pairs)}"
+    return _within(claim, low, high, choice, metric)
 
 
 def _like_pairs(claim: RatioClaim, evidence: Evidence) -> list[Pair]:
     """Return the pairs whose cases can be compared; NotJudged if another pair could change the verdict."""
     least, most = _bounds(claim)
     one_is_enough = False
-    if claim.pick == "largest":  # at_least is a bound on this pair alone, at_most on every pair
+    if claim.pick == "largest":  # at_least applies to this pair only, at_most to every pair
         least, one_is_enough = (least, True) if claim.at_most is None else (-math.inf, False)
-    elif claim.pick == "smallest":  # the other way round
+    elif claim.pick == "smallest":  # vice versa
         most, one_is_enough = (most, True) if claim.at_least is None else (math.inf, False)
     return comparable(
         _measured_pairs(claim, evidence),
@@ -89,16 +89,14 @@ def _bounds(claim: RatioClaim) -> tuple[float, float]:
     return least, most
 
 
-def _within(claim: RatioClaim, low: Pair, high: Pair, which: str, metric: str) -> Finding:
+def _within(claim: RatioClaim, low: Pair, high: Pair, choice: str, metric: str) -> Finding:
     """Return whether the ratios from `low` to `high` satisfy the claim with its tolerance."""
     least, most = _bounds(claim)
     asked = [f"at least {least:.3f}"] if claim.at_least is not None else []
     asked += [f"at most {most:.3f}"] if claim.at_most is not None else []
     ends = dict.fromkeys(f"{pair.ratio(metric):.3f}{_place(pair.shared)}" for pair in (low, high))
-    said = (
-        f"{assigned(claim.of)} over {assigned(claim.over)} is {' to '.join(ends)}{which}; {' and '.join(asked)} asked"
-    )
-    return least <= low.ratio(metric) and high.ratio(metric) <= most, said
+    ratio = f"{assigned(claim.of)} over {assigned(claim.over)} is {' to '.join(ends)}{choice}"
+    return Finding(least <= low.ratio(metric) and high.ratio(metric) <= most, f"{ratio}; {' and '.join(asked)} asked")
 
 
 def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
@@ -108,27 +106,27 @@ def judge_closes(claim: ClosesClaim, evidence: Evidence) -> Finding:
         others = {axis: value for axis, value in pair.shared.items() if axis != claim.along}
         groups.setdefault(assigned(others), []).append(pair)
     ends: dict[str, tuple[Pair, Pair]] = {}
-    for beside, pairs in groups.items():
+    for name, pairs in groups.items():
         ordered = in_order(claim.along, [pair.of for pair in pairs])
         first, last = (next(pair for pair in pairs if pair.of is end) for end in (ordered[0], ordered[-1]))
         if first.of.case.value(claim.along) != last.of.case.value(claim.along):
-            ends[beside] = first, last
+            ends[name] = first, last
     if not ends:
         raise NotJudged(f"no two of its pairs differ in {claim.along}")
 
-    def closes(beside: str) -> bool:
-        first, last = ends[beside]
+    def closes(name: str) -> bool:
+        first, last = ends[name]
         return _gap(last, evidence.metric) < _gap(first, evidence.metric)
 
-    counting = comparable(list(ends), lambda beside: unlike(_both(ends[beside]), evidence.metric), closes)
+    names = comparable(list(ends), lambda name: unlike(_both(ends[name]), evidence.metric), closes)
     seen: list[str] = []
-    for beside in counting:
-        said = " and ".join(
+    for name in names:
+        gaps = " and ".join(
             f"{100 * _gap(pair, evidence.metric):.1f} % at {claim.along}={pair.of.case.value(claim.along)}"
-            for pair in ends[beside]
+            for pair in ends[name]
         )
-        seen.append(f"{beside}: gap {said}" if beside else f"gap {said}")
-    return all(map(closes, counting)), "; ".join(seen)
+        seen.append(f"{name}: gap {gaps}" if name else f"gap {gaps}")
+    return Finding(all(map(closes, names)), "; ".join(seen))
 
 
 def _gap(pair: Pair, metric: str) -> float:
@@ -136,7 +134,7 @@ def _gap(pair: Pair, metric: str) -> float:
 
 
 def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
-    """Judge whether losses agree; both curves must fall, as two models that do not learn prove nothing."""
+    """Judge whether losses agree. Both curves must fall: equal losses of models that do not learn prove nothing."""
     farthest, at, pairs = -1.0, "", _pairs(claim, evidence)
     verified(_both(pairs))
     for pair in pairs:
@@ -149,14 +147,14 @@ def judge_loss_curves(claim: LossCurveClaim, evidence: Evidence) -> Finding:
         for side, smoothed in ((pair.of, of), (pair.over, over)):
             (start, first), last = side.losses[0], smoothed[shared[-1]]
             if last >= first:
-                said = f"{first:.4g} at iteration {start}, {last:.4g} at {shared[-1]}"
-                return False, f"the loss of {side.case.name} does not fall: {said}"
+                losses = f"{first:.4g} at iteration {start}, {last:.4g} at {shared[-1]}"
+                return Finding(False, f"the loss of {side.case.name} does not fall: {losses}")
         for iteration in shared:
             off = abs(of[iteration] - over[iteration]) / over[iteration] if over[iteration] else math.inf
             if off > farthest:
                 farthest, at = off, f"iteration {iteration}{_place(pair.shared)}"
-    said = f"losses differ by at most {100 * farthest:.2f} %, at {at}; {100 * claim.tolerance:.4g} % allowed"
-    return farthest <= claim.tolerance, said
+    because = f"losses differ by at most {100 * farthest:.2f} %, at {at}; {100 * claim.tolerance:.4g} % allowed"
+    return Finding(farthest <= claim.tolerance, because)
 
 
 def _smoothed(losses: Sequence[tuple[int, float]], over: int) -> dict[int, float]:
@@ -183,10 +181,10 @@ def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
     of, over = _cases(evidence, claim.of), _cases(evidence, claim.over)
     axes = _paired_by(evidence, {*claim.of.given(), *claim.over.given()}) if len(of) > 1 or len(over) > 1 else []
     pairs = [
-        Pair(one, other, _on(one, axes))
-        for one in of
-        for other in over
-        if one is not other and _on(one, axes) == _on(other, axes)
+        Pair(first, second, _values(first, axes))
+        for first in of
+        for second in over
+        if first is not second and _values(first, axes) == _values(second, axes)
     ]
     if not pairs:
         raise NotJudged(f"no two cases differ in nothing but {assigned(claim.of)} and {assigned(claim.over)}")
@@ -197,10 +195,10 @@ def _pairs(claim: PairClaim, evidence: Evidence) -> list[Pair]:
 
 
 def _cases(evidence: Evidence, side: Settings) -> list[Result]:
-    found = [result for result in evidence.found if result.has(side)]
-    if not found:
+    results = [result for result in evidence.results if result.has(side)]
+    if not results:
         raise NotJudged(f"no case has {assigned(side)}")
-    return found
+    return results
 
 
 def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
@@ -218,7 +216,7 @@ def _paired_by(evidence: Evidence, compared: set[str]) -> list[str]:
     return [axis for axis in given if axis not in compared]
 
 
-def _on(result: Result, axes: Sequence[str]) -> dict[str, Value | None]:
+def _values(result: Result, axes: Sequence[str]) -> dict[str, Value | None]:
     return {axis: result.case.settings.get(axis) for axis in axes}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from orchestrator.catalog.case import Case
 from orchestrator.catalog.claims import PublishedClaim
@@ -21,13 +20,12 @@ from orchestrator.ledger.reports import attempts_of_jobs, cases_asked_for
 from orchestrator.ledger.rows import AttemptRow, JobRow, RunSummary
 from orchestrator.ledger.tables import ENDED, FAILED, VERIFIED, field_values
 from orchestrator.reading.statistics import host_bound_reason
-from orchestrator.results import cases
-from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, published_on
+from orchestrator.results.cases import NOT_RATES, CaseMetric, Combined, Result, combine_repeats, modes, published_on
 from orchestrator.results.evidence import SMALLER_IS_BETTER
 
 OUR_TOLERANCE = 0.1
-"""What a measured number may be off where neither the source nor a claim of the experiment says it. Ours: the widest
-that the shipped experiments allow a published rate, as these numbers come from other machines and software too."""
+"""Relative tolerance if no claim of the experiment has one for the number. This is our choice: the widest tolerance
+that a shipped experiment allows a published rate, because these numbers also come from other machines and software."""
 
 NOT_SUBMITTED, UNDER_WAY, FAILED_HERE = "not submitted", "under way", "failed"
 AS_PUBLISHED, NOT_MEASURED, CANNOT_BE = "out of memory as published", "not measured", "cannot be right"
@@ -36,7 +34,7 @@ TOO_NOISY, NOT_PUBLISHED = "too noisy", "no published number"
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRow:
-    """A published number of a case, and the measured one.
+    """Published number of a case, and the measured number.
 
     `ratio` is measured over published. `tolerance` is relative; `tolerance_from` is its origin. `within` is None if the
     number is not judged, and `because` is the reason. `missing` is the kind of number that is missing: measured,
@@ -56,9 +54,9 @@ class ReferenceRow:
     because: str | None = None
 
 
-def beside_published(entry: Entry, found: Sequence[Result]) -> list[ReferenceRow]:
+def reference_rows(entry: Entry, results: Sequence[Result]) -> list[ReferenceRow]:
     """Return a row per case and published number; one row for the figure's own metric if a case has none."""
-    return [row for result in found for row in _rows(entry, result)]
+    return [row for result in results for row in _rows(entry, result)]
 
 
 def equation(case: Case) -> str:
@@ -72,7 +70,7 @@ def _rows(entry: Entry, result: Result) -> Iterator[ReferenceRow]:
         own = _measured_row(result, entry.experiment.axes.y.metric)
         yield own if own.missing else replace(own, missing=NOT_PUBLISHED)
     for point in points:
-        yield _beside(entry, result, point)
+        yield _reference_row(entry, result, point)
 
 
 def _points(result: Result) -> list[PublishedPoint]:
@@ -85,13 +83,13 @@ def _points(result: Result) -> list[PublishedPoint]:
     return points
 
 
-def _beside(entry: Entry, result: Result, point: PublishedPoint) -> ReferenceRow:
+def _reference_row(entry: Entry, result: Result, point: PublishedPoint) -> ReferenceRow:
     row = replace(_measured_row(result, point.metric), published=point)
     metric = result.metric(point.metric)
     if metric is None:
         return row
-    tolerance, whose = _tolerance(entry, result, point)
-    row = replace(row, ratio=metric.value / point.value, tolerance=tolerance, tolerance_from=whose)
+    tolerance, origin = _tolerance(entry, result, point)
+    row = replace(row, ratio=metric.value / point.value, tolerance=tolerance, tolerance_from=origin)
     reason = _not_comparable(result, point)
     if reason is not None:
         return replace(row, because=reason)
@@ -128,9 +126,9 @@ def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
 
 
 def _measured_row(result: Result, metric: str) -> ReferenceRow:
-    found = result.metric(metric)
-    value, spread = (found.value, found.spread) if found else (None, None)
-    missing, because = (None, None) if found else _missing(result)
+    measured = result.metric(metric)
+    value, spread = (measured.value, measured.spread) if measured else (None, None)
+    missing, because = (None, None) if measured else _missing(result)
     return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None, missing, because)
 
 
@@ -149,24 +147,33 @@ def _missing(result: Result) -> tuple[str, str | None]:
 
 
 LEAST_NOISE = 0.02
-"""What two jobs that run the same may differ by at least, where no repeats say how far they do: the iterations of one
-job agree better with each other than with those of the next, on other nodes. Ours; the two smallest cases of SC21's
-table 1 differed by 1.3 % and 1.8 % between two machines of H200s, and by 0.2 % at most from job to job on one."""
+"""Smallest relative noise of a number without repeats. The iterations of one job agree better with each other than with
+those of another job on other nodes. This is our choice: the two smallest cases of SC21's table 1 differed by 1.3 % and
+1.8 % between two machines with H200s, and by at most 0.2 % between jobs on one machine."""
 
-Kind = Literal["cluster", "date", "commit", "run"]
+SideKind = Literal["cluster", "date", "commit", "run"]
 Change = Literal[
     "regression", "improvement", "same within noise", "now fails", "only in A", "only in B", "no number in either"
 ]
-Key = tuple[str, str, str, str, str | None]
-_SHORTEST = 4
-"""Characters of a commit or a run's id that may stand for it."""
+_SHORTEST_PREFIX = 4
+"""Fewest characters that can stand for a commit or a run's id."""
+
+
+class _CaseKey(NamedTuple):
+    """Key by which the cases of two sides are matched; `cluster` is None if clusters are compared."""
+
+    experiment: str
+    scale: str
+    case: str
+    workload: str
+    cluster: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two sides; `name` is the full name if the user typed its start."""
+    """One of the two sides; `name` is complete also if the user typed only its beginning."""
 
-    kind: Kind
+    kind: SideKind
     name: str
 
     def __str__(self) -> str:
@@ -175,11 +182,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class CaseDiff:
-    """A case on both sides.
+    """Case on both sides.
 
-    `ratio` is B over A in the metric's own unit; `noise` is the relative difference below which nothing has changed.
-    `because` is further information: why a side has no number, why numbers are too noisy, or why the sides are not
-    alike.
+    `ratio` is B over A in the metric's own unit. A relative difference below `noise` is not a change. `because` is the
+    reason why a side has no number, why numbers are too noisy, or why the sides cannot be compared.
     """
 
     experiment: str
@@ -203,36 +209,37 @@ def in_order_of_runs(rows: Iterable[JobRow], runs: Sequence[RunSummary]) -> list
     return sorted(rows, key=lambda row: order.get(row.run_id, -1))
 
 
-def side_meant(word: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
-    """Return the side that a word means; ReproError if it means none or several. `codes` are those of all jobs."""
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", word):
+def side_of(name: str, runs: Sequence[RunSummary], codes: Collection[str]) -> Side:
+    """Return the side with a name; ReproError if there is none or more than one. `codes` are those of all jobs."""
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", name):
         try:
-            datetime.fromisoformat(word)
+            datetime.fromisoformat(name)
         except ValueError:
-            raise ReproError(Problem(f"{word}: no such date", hint="year-month-day, for example 2026-11-20")) from None
-        return Side("date", word)
+            hint = "write year-month-day, for example 2026-11-20"
+            raise ReproError(Problem("no such date", f"{name}:", hint)) from None
+        return Side("date", name)
     clusters = list(dict.fromkeys(run.cluster for run in runs))
-    meant = [Side("cluster", word)] if word in clusters else []
-    if len(word) >= _SHORTEST:
+    sides = [Side("cluster", name)] if name in clusters else []
+    if len(name) >= _SHORTEST_PREFIX:
         commits = {run.git_commit for run in runs if run.git_commit} | set(codes)
-        meant += [Side("commit", one) for one in sorted(commits) if _is_start(word, one)]
-        meant += [Side("run", run.id) for run in runs if run.id.startswith(word)]
-    whole = [one for one in meant if one.kind != "cluster" and one.name == word]
-    meant = whole or meant
-    if not meant:
-        near = did_you_mean(word, clusters) or f"clusters with jobs: {', '.join(clusters) or 'none'}"
-        raise ReproError(Problem(f"{word}: neither a cluster with jobs, nor a date, a commit or a run", hint=near))
-    if len(meant) > 1:
-        could = ", ".join(str(one) for one in meant[:5]) + (f" or {len(meant) - 5} more" if len(meant) > 5 else "")
-        raise ReproError(Problem(f"{word}: could be {could}", hint="give more of it"))
-    return meant[0]
+        sides += [Side("commit", commit) for commit in sorted(commits) if _begins_with(commit, name)]
+        sides += [Side("run", run.id) for run in runs if run.id.startswith(name)]
+    sides = [side for side in sides if side.kind != "cluster" and side.name == name] or sides
+    if not sides:
+        hint = did_you_mean(name, clusters) or f"clusters with jobs: {', '.join(clusters) or 'none'}"
+        raise ReproError(Problem("neither a cluster with jobs, nor a date, a commit or a run", f"{name}:", hint))
+    if len(sides) > 1:
+        more = f" or {len(sides) - 5} more" if len(sides) > 5 else ""
+        what = f"could be {', '.join(map(str, sides[:5]))}{more}"
+        raise ReproError(Problem(what, f"{name}:", "type more characters of the name"))
+    return sides[0]
 
 
 def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Sequence[RunSummary]) -> list[JobRow]:
-    """Return the jobs of a side, each with the attempt that the side means, in the order in which they count.
+    """Return the jobs of a side, each with its attempt on that side, in order: a later job replaces an earlier one.
 
-    A cluster means the latest attempts; a date the latest that had ended by the end of that day in UTC; a run or a
-    commit those that it submitted or reused.
+    A cluster has the latest attempts. A date has the latest attempts that had ended by the end of that day in UTC. A
+    run or a commit has the attempts that it submitted or reused.
     """
     if side.kind == "cluster":
         return in_order_of_runs((row for row in rows if row.cluster == side.name), runs)
@@ -243,16 +250,16 @@ def rows_of_side(ledger: Ledger, side: Side, rows: Sequence[JobRow], runs: Seque
             job_id: [attempt for attempt in of_job if attempt.ended_at and attempt.ended_at < end]
             for job_id, of_job in attempts.items()
         }
-        found = [_with_attempt(row, ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
-        return sorted(found, key=lambda row: row.ended_at or end)
-    own = {run.id: run for run in runs if side.name in (run.id, run.git_commit)}
-    asked = cases_asked_for(ledger, own)
-    found = []
+        chosen = [_with_attempt(row, ended[row.job_id][-1]) for row in rows if ended[row.job_id]]
+        return sorted(chosen, key=lambda row: row.ended_at or end)
+    run_ids = {run.id for run in runs if side.name in (run.id, run.git_commit)}
+    requested = cases_asked_for(ledger, run_ids)
+    chosen = []
     for row in rows:
-        if (row.experiment, row.scale, row.case_name, row.job_id) in asked or row.code == side.name:
-            submitted = [attempt for attempt in attempts[row.job_id] if attempt.run_id in own]
-            found.append(_with_attempt(row, submitted[-1]) if submitted else row)
-    return in_order_of_runs(found, runs)
+        if (row.experiment, row.scale, row.case_name, row.job_id) in requested or row.code == side.name:
+            submitted = [attempt for attempt in attempts[row.job_id] if attempt.run_id in run_ids]
+            chosen.append(_with_attempt(row, submitted[-1]) if submitted else row)
+    return in_order_of_runs(chosen, runs)
 
 
 def compare_sides(
@@ -267,19 +274,22 @@ def compare_sides(
     `metrics` are by attempt; `metric_of` returns the metric of an experiment.
     """
     sides = [_grouped(rows, by_cluster) for rows in (a, b)]
-    found: list[CaseDiff] = []
+    cases: list[CaseDiff] = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = (combine_repeats(side[key], metrics) if key in side else None for side in sides)
-        found.append(_against(key, one, other, metric_of(key[0])))
-    return found
+        first, second = (combine_repeats(side[key], metrics) if key in side else None for side in sides)
+        cases.append(_difference(key, first, second, metric_of(key.experiment)))
+    return cases
 
 
-def _against(key: Key, a: Combined | None, b: Combined | None, wanted: str) -> CaseDiff:
-    numbered = [side for side in (a, b) if _number(side, "iteration_ms")]
-    metric = wanted if all(_number(side, wanted) for side in numbered) else "iteration_ms"
+def _difference(key: _CaseKey, a: Combined | None, b: Combined | None, preferred: str) -> CaseDiff:
+    measured = [side for side in (a, b) if _number(side, "iteration_ms")]
+    metric = preferred if all(_number(side, preferred) for side in measured) else "iteration_ms"
     first, second = _number(a, metric), _number(b, metric)
     row = CaseDiff(
-        *key[:4],
+        experiment=key.experiment,
+        scale=key.scale,
+        case=key.case,
+        workload=key.workload,
         metric=metric,
         a=first,
         b=second,
@@ -291,26 +301,27 @@ def _against(key: Key, a: Combined | None, b: Combined | None, wanted: str) -> C
     )
     if first is None or second is None:
         change = _one_sided(first, second, b)
-        return dataclasses.replace(row, change=change, because=_why_none(a, first, "A") or _why_none(b, second, "B"))
+        return replace(row, change=change, because=_why_missing(a, first, "A") or _why_missing(b, second, "B"))
     ratio, noise = second.value / first.value, math.hypot(_noise(first), _noise(second))
     faster = 1 / ratio if metric in SMALLER_IS_BETTER else ratio
     change = "same within noise" if abs(faster - 1) <= noise else "improvement" if faster > 1 else "regression"
-    noisy = [f"too noisy in {side}: {one.too_noisy}" for side, one in (("A", first), ("B", second)) if one.too_noisy]
+    numbers = (("A", first), ("B", second))
+    noisy = [f"too noisy in {side}: {number.too_noisy}" for side, number in numbers if number.too_noisy]
     because = "; ".join([*_unlike(a, b, metric), *noisy]) or None
     if a and b and a.row.attempt_id == b.row.attempt_id:
         because = "the same attempt"
-    return dataclasses.replace(row, ratio=ratio, noise=noise, change=change, because=because)
+    return replace(row, ratio=ratio, noise=noise, change=change, because=because)
 
 
 def _unlike(a: Combined | None, b: Combined | None, metric: str) -> Iterator[str]:
     """Yield why the two sides are not alike: different execution modes, or a host-bound side."""
     if a is None or b is None:
         return
-    modes = [" and ".join(cases.modes(side.rows)) or "unknown" for side in (a, b)]
-    if modes[0] != modes[1]:
-        yield f"not like with like: the execution mode is {modes[0]} in A, {modes[1]} in B"
+    mode_a, mode_b = (" and ".join(modes(side.rows)) or "unknown" for side in (a, b))
+    if mode_a != mode_b:
+        yield f"not like with like: the execution mode is {mode_a} in A, {mode_b} in B"
     for name, side in (("A", a), ("B", b)):
-        reason = host_bound_reason(side.metrics) if metric not in cases.NOT_RATES else None
+        reason = host_bound_reason(side.metrics) if metric not in NOT_RATES else None
         if reason:
             yield f"host-bound in {name}: {reason}"
 
@@ -321,7 +332,7 @@ def _one_sided(a: CaseMetric | None, b: CaseMetric | None, second: Combined | No
     return "only in B" if b is not None else "no number in either"
 
 
-def _why_none(side: Combined | None, number: CaseMetric | None, name: str) -> str | None:
+def _why_missing(side: Combined | None, number: CaseMetric | None, name: str) -> str | None:
     if side is None or number is not None:
         return None
     return f"in {name}: {side.flag or side.row.verdict_reason or side.row.state}"
@@ -337,17 +348,19 @@ def _noise(metric: CaseMetric) -> float:
     return metric.noise if metric.repeats > 1 else max(metric.noise, LEAST_NOISE)
 
 
-def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[Key, list[JobRow]]:
-    groups: dict[Key, list[JobRow]] = {}
+def _grouped(rows: Sequence[JobRow], by_cluster: bool) -> dict[_CaseKey, list[JobRow]]:
+    groups: dict[_CaseKey, list[JobRow]] = {}
     for row in rows:
-        key = (row.experiment, row.scale, row.case_name, row.workload, row.cluster if by_cluster else None)
+        cluster = row.cluster if by_cluster else None
+        key = _CaseKey(row.experiment, row.scale, row.case_name, row.workload, cluster)
         groups.setdefault(key, []).append(row)
     return groups
 
 
-def _is_start(word: str, commit: str) -> bool:
-    return commit.startswith(word) or commit.rpartition("-")[2].startswith(word)
+def _begins_with(commit: str, prefix: str) -> bool:
+    """Return whether a commit begins with the prefix; a digest `pretrain-6985e589` also by its last part."""
+    return commit.startswith(prefix) or commit.rpartition("-")[2].startswith(prefix)
 
 
 def _with_attempt(row: JobRow, attempt: AttemptRow) -> JobRow:
-    return dataclasses.replace(row, **field_values(attempt))
+    return replace(row, **field_values(attempt))

@@ -15,12 +15,17 @@ from orchestrator.results.cases import NOT_RATES, Result, results_by_series
 SMALLER_IS_BETTER = frozenset({"iteration_ms", "max_memory_allocated_bytes", "gpu_memory_used_gb", "training_days"})
 
 _MOST_NAMED = 3
-"""Cases that a reason names; of more it gives the number."""
+"""Most cases that a reason names. It counts further cases."""
 
 T = TypeVar("T")
 
-Finding = tuple[bool, str]
-"""Whether a claim holds, and what was seen."""
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a claim holds, and the reason."""
+
+    holds: bool
+    because: str
 
 
 class NotJudged(Exception):
@@ -33,61 +38,61 @@ class Evidence:
 
     entry: Entry
     scale: str
-    found: tuple[Result, ...]
+    results: tuple[Result, ...]
     metric: str
     gpus_per_node: int
 
     def within_noise(self, metrics: Sequence[str]) -> Iterator[Evidence]:
         """Yield the evidence at both ends of the noise: each noisy case at one end, all others at the other end."""
-        noisy = [result.case.name for result in self.found if noise_of(result, metrics)]
-        ends: tuple[Literal[-1, 1], ...] = (-1, 1)
+        noisy = [result.case.name for result in self.results if noise_of(result, metrics)]
+        lower = {name: _moved(self._result(name), metrics, -1) for name in noisy}
+        upper = {name: _moved(self._result(name), metrics, 1) for name in noisy}
         for name in noisy:
-            for way in ends:
-                other: Literal[-1, 1] = 1 if way == -1 else -1
-                found = [
-                    _moved(one, metrics, way if one.case.name == name else other) if one.case.name in noisy else one
-                    for one in self.found
-                ]
-                yield replace(self, found=tuple(found))
+            for own, others in ((lower, upper), (upper, lower)):
+                moved = others | {name: own[name]}
+                yield replace(self, results=tuple(moved.get(result.case.name, result) for result in self.results))
+
+    def _result(self, name: str) -> Result:
+        return next(result for result in self.results if result.case.name == name)
 
     def source_gpus(self) -> list[str]:
         """Return the GPUs that the source names."""
         machine, published_as = self.entry.paper.machine, self.entry.experiment.published_as
-        named = [one.gpu for one in (machine, published_as, *self.entry.experiment.published) if one is not None]
-        return list(dict.fromkeys(gpu for gpu in named if gpu))
+        sources = (machine, published_as, *self.entry.experiment.published)
+        return list(dict.fromkeys(source.gpu for source in sources if source is not None and source.gpu))
 
     def measured(self) -> list[Result]:
         """Return all cases with their number; NotJudged if one is missing."""
-        return measured(self.found, self.metric)
+        return measured(self.results, self.metric)
 
-    def series(self, found: Sequence[Result]) -> dict[str, list[Result]]:
+    def series(self, results: Sequence[Result]) -> dict[str, list[Result]]:
         """Return the lines of the figure by name, as in `gbs=32`."""
         series = self.entry.experiment.axes.series
-        named = results_by_series(self.entry, found).items()
-        return {assigned({series.of: value}) if series else "the figure": some for value, some in named}
+        lines = results_by_series(self.entry, results).items()
+        return {assigned({series.of: value}) if series else "the figure": line for value, line in lines}
 
-    def lines_along(self, axis: str, found: Sequence[Result]) -> dict[str, list[Result]]:
+    def lines_along(self, axis: str, results: Sequence[Result]) -> dict[str, list[Result]]:
         """Return lines of at least two cases with different values on an axis, in the order of the axis."""
-        _require(axis, found)
+        _require(axis, results)
         axes = self.entry.experiment.axes
         series = [axes.series.of] if axes.series and axes.series.of != axis else []
-        grouped = _grouped(series, found)
+        grouped = _grouped(series, results)
         if any(len({result.case.value(axis) for result in line}) < len(line) for line in grouped.values()):
-            grouped = _grouped([*series, *(name for name in axes.x.of if name != axis)], found)
+            grouped = _grouped([*series, *(name for name in axes.x.of if name != axis)], results)
         return {name: in_order(axis, line) for name, line in grouped.items() if len(line) > 1}
 
 
-def measured(found: Sequence[Result], metric: str) -> list[Result]:
+def measured(results: Sequence[Result], metric: str) -> list[Result]:
     """Return the cases that have this metric; NotJudged if one is missing."""
-    needed = verified(found)
+    needed = verified(results)
     for result in needed:
         value_of(result, metric)
     return needed
 
 
-def verified(found: Sequence[Result]) -> list[Result]:
+def verified(results: Sequence[Result]) -> list[Result]:
     """Return the cases if all are verified; those that the source reports as out of memory may be missing."""
-    needed = [result for result in found if not may_be_missing(result)]
+    needed = [result for result in results if not may_be_missing(result)]
     missing = sum(not result.is_verified for result in needed)
     if missing:
         raise NotJudged(f"{missing} of {len(needed)} cases not verified")
@@ -96,7 +101,7 @@ def verified(found: Sequence[Result]) -> list[Result]:
     return needed
 
 
-def unlike(found: Sequence[Result], metric: str) -> str | None:
+def unlike(results: Sequence[Result], metric: str) -> str | None:
     """Return why these cases cannot be compared by this metric, or None.
 
     A host-bound case has the rate of its host, not of its layout; memory does not depend on the wait. CUDA graphs need
@@ -104,19 +109,19 @@ def unlike(found: Sequence[Result], metric: str) -> str | None:
     mode of another program; within one program it comes from a version that does not print the mode, and the mode may
     differ.
     """
-    waiting = [result for result in found if result.is_host_bound] if metric not in NOT_RATES else []
-    if len(waiting) == 1:
-        return f"{waiting[0].case.name} is host-bound ({waiting[0].host_bound})"
-    if waiting:
-        percents = [result.value("host_wait_percent") or 0.0 for result in waiting]
+    host_bound = [result for result in results if result.is_host_bound] if metric not in NOT_RATES else []
+    if len(host_bound) == 1:
+        return f"{host_bound[0].case.name} is host-bound ({host_bound[0].host_bound})"
+    if host_bound:
+        percents = [result.value("host_wait_percent") or 0.0 for result in host_bound]
         ends = " to ".join(dict.fromkeys(f"{percent:.3g}" for percent in (min(percents), max(percents))))
-        return f"{_named(waiting)} are host-bound (their GPUs waited {ends} % of the time for the host)"
+        return f"{_named(host_bound)} are host-bound (their GPUs waited {ends} % of the time for the host)"
     by_mode: dict[str, list[Result]] = {}
-    for result in found:
+    for result in results:
         for mode in result.modes:
             by_mode.setdefault(mode, []).append(result)
     programs = {result.case.workload for results in by_mode.values() for result in results}
-    unknown = [result for result in found if not result.modes and result.case.workload in programs]
+    unknown = [result for result in results if not result.modes and result.case.workload in programs]
     if unknown:
         by_mode["an unknown mode"] = unknown
     if len(by_mode) < 2:
@@ -125,9 +130,9 @@ def unlike(found: Sequence[Result], metric: str) -> str | None:
     return f"it compares {first} with {second}"
 
 
-def require_alike(found: Sequence[Result], metric: str) -> None:
+def require_alike(results: Sequence[Result], metric: str) -> None:
     """Raise NotJudged unless these cases can be compared by this metric."""
-    reason = unlike(found, metric)
+    reason = unlike(results, metric)
     if reason is not None:
         raise NotJudged(reason)
 
@@ -152,9 +157,9 @@ def comparable(
     return counting
 
 
-def unique(found: Iterable[Result]) -> list[Result]:
+def unique(results: Iterable[Result]) -> list[Result]:
     """Return each case once."""
-    return list({result.case.name: result for result in found}.values())
+    return list({result.case.name: result for result in results}.values())
 
 
 def may_be_missing(result: Result) -> bool:
@@ -172,8 +177,8 @@ def value_of(result: Result, metric: str) -> float:
 
 def noise_of(result: Result, metrics: Sequence[str]) -> str | None:
     """Return why the first noisy metric is too noisy, or None."""
-    found = (result.metric(name) for name in metrics)
-    return next((metric.too_noisy for metric in found if metric is not None and metric.too_noisy), None)
+    values = (result.metric(name) for name in metrics)
+    return next((metric.too_noisy for metric in values if metric is not None and metric.too_noisy), None)
 
 
 def speed(result: Result, metric: str) -> float:
@@ -182,12 +187,12 @@ def speed(result: Result, metric: str) -> float:
     return 1 / value if metric in SMALLER_IS_BETTER else value
 
 
-def in_order(axis: str, found: Sequence[Result]) -> list[Result]:
-    """Return the cases in the order of their value on the axis; words stay in the order of the file."""
-    _require(axis, found)
-    if any(isinstance(result.case.value(axis), str) for result in found):
-        return list(found)
-    return sorted(found, key=lambda result: result.case.number(axis))
+def in_order(axis: str, results: Sequence[Result]) -> list[Result]:
+    """Return the cases in the order of their value on the axis; text values keep the order of the file."""
+    _require(axis, results)
+    if any(isinstance(result.case.value(axis), str) for result in results):
+        return list(results)
+    return sorted(results, key=lambda result: result.case.number(axis))
 
 
 def assigned(settings: Mapping[str, Value | None] | Settings) -> str:
@@ -201,27 +206,27 @@ def shown_number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
 
 
-def _named(found: Sequence[Result]) -> str:
+def _named(results: Sequence[Result]) -> str:
     """Return the names of the cases: `pp=2,tp=2,gbs=32; pp=4,tp=1,gbs=32 and 2 more`."""
-    names = [result.case.name for result in found]
+    names = [result.case.name for result in results]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return "; ".join(names[:_MOST_NAMED]) + more
 
 
 def _moved(result: Result, metrics: Sequence[str], way: Literal[-1, 1]) -> Result:
-    over = {name: metric.moved(way) for name in metrics if (metric := result.metrics.get(name)) is not None}
-    return replace(result, metrics={**result.metrics, **over})
+    moved = {name: metric.moved(way) for name in metrics if (metric := result.metrics.get(name)) is not None}
+    return replace(result, metrics={**result.metrics, **moved})
 
 
-def _grouped(axes: Sequence[str], found: Sequence[Result]) -> dict[str, list[Result]]:
+def _grouped(axes: Sequence[str], results: Sequence[Result]) -> dict[str, list[Result]]:
     groups: dict[str, list[Result]] = {}
-    for result in found:
+    for result in results:
         shared = {axis: result.case.settings.get(axis) for axis in axes}
         groups.setdefault(assigned(shared) or "the figure", []).append(result)
     return groups
 
 
-def _require(axis: str, found: Sequence[Result]) -> None:
-    for result in found:
+def _require(axis: str, results: Sequence[Result]) -> None:
+    for result in results:
         if axis not in result.case.settings:
             raise NotJudged(f"{result.case.name} has no {axis}")

@@ -23,7 +23,7 @@ from orchestrator.text import printable_line, utc_stamp
 Row = dict[str, Any]
 """Value, or None, of each column by its name."""
 
-Kind = Literal["text", "integer", "number", "boolean", "time"]
+ColumnKind = Literal["text", "integer", "number", "boolean", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Column:
     """Column of an export; `unit` is None for a value without a unit. Times are ISO 8601 in UTC."""
 
     name: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str
     unit: str | None = None
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.catalog.experiment import PublishedPoint
 from orchestrator.catalog.library import Entry
-from orchestrator.ledger.rows import JobRow
 from orchestrator.ledger.tables import FAILED
 from orchestrator.results.cases import CaseMetric, Result
 from orchestrator.results.claims import ClaimVerdict
-from orchestrator.results.comparison import NOT_MEASURED, ReferenceRow, beside_published
+from orchestrator.results.comparison import NOT_MEASURED, ReferenceRow, reference_rows
+
+MarkKind = Literal["good", "bad", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Verdict on the page: its word, and the kind that selects sign and colour."""
+
+    kind: MarkKind
+    word: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ class Counts:
 class CaseRow:
     """A case, or one of its published numbers if the source has several.
 
-    Time per iteration, execution mode, host wait, and the reason for a missing number stand beside the figure's own
+    Time per iteration, execution mode, host wait, and the reason for a missing number accompany the figure's own
     metric. `shares` are those of the GPU's peak, for rates in TFLOP/s. Unknown values are empty.
     """
 
@@ -86,39 +95,43 @@ class ClaimRow:
     used: tuple[UsedRow, ...]
 
 
-_CLAIM_KINDS = {"holds": "good", "fails": "bad", "not judged": "open"}
+_CLAIM_MARKS: Mapping[str, Mark] = {
+    "holds": Mark("good", "holds"),
+    "fails": Mark("bad", "fails"),
+    "not judged": Mark("open", "not judged"),
+}
 
 
-def counts_of(found: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
+def counts_of(results: Sequence[Result], claims: Sequence[ClaimVerdict]) -> Counts:
     """Count cases and claims; a case that ran out of memory as published is neither failed nor verified."""
-    verified = sum(result.is_verified for result in found)
-    as_published = sum(result.ended_as_published for result in found)
-    failed = sum(_has_failed(result) for result in found)
-    judged = [claim.verdict for claim in claims]
+    verified = sum(result.is_verified for result in results)
+    as_published = sum(result.ended_as_published for result in results)
+    failed = sum(_has_failed(result) for result in results)
+    verdicts = [claim.verdict for claim in claims]
     return Counts(
-        cases=len(found),
+        cases=len(results),
         verified=verified,
         as_published=as_published,
         failed=failed,
-        missing=len(found) - verified - as_published - failed,
-        holds=judged.count("holds"),
-        fails=judged.count("fails"),
-        not_judged=judged.count("not judged"),
+        missing=len(results) - verified - as_published - failed,
+        holds=verdicts.count("holds"),
+        fails=verdicts.count("fails"),
+        not_judged=verdicts.count("not judged"),
     )
 
 
-def case_rows(entry: Entry, found: Sequence[Result]) -> tuple[CaseRow, ...]:
+def case_rows(entry: Entry, results: Sequence[Result]) -> tuple[CaseRow, ...]:
     """Return a row for each case, the figure's own number first."""
     own = entry.experiment.axes.y.metric
-    beside: dict[str, list[ReferenceRow]] = {}
-    for one in beside_published(entry, found):
-        beside.setdefault(one.case, []).append(one)
+    references: dict[str, list[ReferenceRow]] = {}
+    for reference in reference_rows(entry, results):
+        references.setdefault(reference.case, []).append(reference)
     rows: list[CaseRow] = []
-    for result in found:
-        numbers = sorted(beside.get(result.case.name, []), key=lambda one: one.metric != own)
+    for result in results:
+        numbers = sorted(references.get(result.case.name, []), key=lambda reference: reference.metric != own)
         if not numbers or numbers[0].metric != own:
             numbers.insert(0, _unpublished(result, own))
-        rows += [_case_row(result, one, own) for one in numbers]
+        rows += [_case_row(result, reference, own) for reference in numbers]
     return tuple(rows)
 
 
@@ -126,45 +139,44 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
     """Return a row for each claim."""
     return tuple(
         ClaimRow(
-            mark=Mark(_CLAIM_KINDS[one.verdict], one.verdict),  # type: ignore[arg-type]  # its keys are the verdicts
-            says=one.claim.says,
-            source=one.claim.source,
-            because=one.because,
+            mark=_CLAIM_MARKS[claim.verdict],
+            says=claim.claim.says,
+            source=claim.claim.source,
+            because=claim.because,
             used=tuple(
-                UsedRow(used.case, used.job or "", used.metric, with_spread(used.value, used.spread))
-                for used in one.used
+                UsedRow(used.case, used.job, used.metric, with_spread(used.value, used.spread)) for used in claim.used
             ),
         )
-        for one in claims
+        for claim in claims
     )
 
 
 def _unpublished(result: Result, metric: str) -> ReferenceRow:
-    found = result.metric(metric)
-    value, spread = (found.value, found.spread) if found else (None, None)
+    measured = result.metric(metric)
+    value, spread = (measured.value, measured.spread) if measured else (None, None)
     return ReferenceRow(result.case.name, metric, value, spread, None, None, None, None, None)
 
 
-def _case_row(result: Result, beside: ReferenceRow, own: str) -> CaseRow:
-    timing = result.metric("iteration_ms") if beside.metric == own != "iteration_ms" else None
+def _case_row(result: Result, reference: ReferenceRow, own: str) -> CaseRow:
+    timing = result.metric("iteration_ms") if reference.metric == own != "iteration_ms" else None
     return CaseRow(
         case=result.case.name,
         job=result.row.job_id if result.row else "",
         verdict=_verdict(result),
-        metric=beside.metric,
-        measured=with_spread(beside.measured, beside.spread),
+        metric=reference.metric,
+        measured=with_spread(reference.measured, reference.spread),
         iteration_ms=with_spread(timing.value, timing.spread) if timing else "",
-        execution=" and ".join(result.modes) if beside.metric == own else "",
-        host_wait=_host_wait(result) if beside.metric == own else "",
-        host_bound=Mark("open", "host-bound") if beside.metric == own and result.host_bound else None,
-        shares=_shares(result) if beside.metric == "tflops_per_gpu" else "",
-        used=NOT_MEASURED if beside.missing == NOT_MEASURED else _used(result.metric(beside.metric)),
-        published=shown_number(beside.published.value) if beside.published else "",
-        how=_how(beside.published) if beside.published else "",
-        ratio=f"{beside.ratio:.3f}" if beside.ratio is not None else "",
-        within=_within(beside),
-        tolerance=_tolerance(beside),
-        why=_why(result) if beside.metric == own else "",
+        execution=" and ".join(result.modes) if reference.metric == own else "",
+        host_wait=_host_wait(result) if reference.metric == own else "",
+        host_bound=Mark("open", "host-bound") if reference.metric == own and result.host_bound else None,
+        shares=_shares(result) if reference.metric == "tflops_per_gpu" else "",
+        used=NOT_MEASURED if reference.missing == NOT_MEASURED else _used(result.metric(reference.metric)),
+        published=shown_number(reference.published.value) if reference.published else "",
+        how=_how(reference.published) if reference.published else "",
+        ratio=f"{reference.ratio:.3f}" if reference.ratio is not None else "",
+        within=_within(reference),
+        tolerance=_tolerance(reference),
+        why=_why(result) if reference.metric == own else "",
     )
 
 
@@ -195,8 +207,8 @@ def _shares(result: Result) -> str:
         "percent_of_peak_computed": "{} computed",
         "mfu_percent": "MFU {}",
     }
-    known = ((text, result.value(name)) for name, text in shown.items())
-    return ", ".join(text.format(f"{value:.1f} %") for text, value in known if value is not None)
+    values = {text: result.value(name) for name, text in shown.items()}
+    return ", ".join(text.format(f"{value:.1f} %") for text, value in values.items() if value is not None)
 
 
 def _used(metric: CaseMetric | None) -> str:
@@ -213,44 +225,32 @@ def _how(point: PublishedPoint) -> str:
     return ", ".join([point.how, *([] if point.confirmed else ["unconfirmed"]), point.source])
 
 
-def _within(beside: ReferenceRow) -> Mark | None:
-    if beside.ratio is None:
+def _within(reference: ReferenceRow) -> Mark | None:
+    if reference.ratio is None:
         return None
-    if beside.within is None:
+    if reference.within is None:
         return Mark("open", "not judged")
-    return Mark("good", "within") if beside.within else Mark("bad", "beyond")
+    return Mark("good", "within") if reference.within else Mark("bad", "beyond")
 
 
-def _tolerance(beside: ReferenceRow) -> str:
+def _tolerance(reference: ReferenceRow) -> str:
     """Return `± 5 %, the source's`, or the reason why the number was not judged."""
-    if beside.within is None or beside.tolerance is None:
-        return (beside.because or "") if beside.ratio is not None else ""
-    return f"± {100 * beside.tolerance:.4g} %" + (f", {beside.tolerance_from}" if beside.tolerance_from else "")
+    if reference.within is None or reference.tolerance is None:
+        return (reference.because or "") if reference.ratio is not None else ""
+    return f"± {100 * reference.tolerance:.4g} %" + (
+        f", {reference.tolerance_from}" if reference.tolerance_from else ""
+    )
 
 
 def _why(result: Result) -> str:
     """Return the reasons why the number of a case is missing or not comparable, each once."""
-    said = [_reason(result.row) if result.row else None, result.flag, result.noise]
-    return "; ".join(one for one in said if one)
-
-
-def _reason(row: JobRow) -> str | None:
-    return row.verdict_reason or (row.reason if row.verdict is None else None)
-
-
-Kind = Literal["good", "bad", "open"]
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A verdict: its word, and the kind that selects sign and colour."""
-
-    kind: Kind
-    word: str
+    row = result.row
+    reason = (row.verdict_reason or (row.reason if row.verdict is None else None)) if row else None
+    return "; ".join(filter(None, (reason, result.flag, result.noise)))
 
 
 def shown_number(value: float | None) -> str:
-    """Return a number with four digits, all digits before the point: `533`, `1.042`, `14,974`."""
+    """Return a number with four digits, or with all digits before the decimal point: `1.042`, `14,974`."""
     if value is None or not math.isfinite(value):
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -261,8 +261,8 @@ def with_spread(value: float | None, spread: float | None) -> str:
     shown = shown_number(value)
     if not shown or spread is None or not math.isfinite(spread):
         return shown
-    off = f"{spread:,.{len(shown.partition('.')[2])}f}"
-    return f"{shown} ± {off if float(off.replace(',', '')) or not spread else f'{spread:.1g}'}"
+    rounded = f"{spread:,.{len(shown.partition('.')[2])}f}"
+    return f"{shown} ± {rounded if float(rounded.replace(',', '')) or not spread else f'{spread:.1g}'}"
 
 
 def shown_hours(hours: float) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -27,28 +25,28 @@ from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.plot.figure import picture
 from orchestrator.results.report.cases import CaseRow, ClaimRow, Counts, case_rows, claim_rows, counts_of
 from orchestrator.results.report.provenance import (
-    AttemptRow,
-    FailedRow,
+    AttemptEntry,
+    FailedEntry,
     Hours,
     Profile,
-    RunRow,
+    RunEntry,
     Script,
-    attempt_rows,
-    failed_rows,
+    attempt_entries,
+    failed_entries,
     hours_of,
     profiles_of,
-    run_rows,
+    run_entries,
     scripts_of,
 )
 from orchestrator.text import counted, shown_time, with_symbols
 
 _MOST_DRAWN = 2000
-"""Cases; a picture on the page has no more points across than that, and a browser is busy with more."""
+"""Cases in a picture on the page. More do not fit side by side, and a browser draws them slowly."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSection:
-    """A figure on the page; `picture` is an <svg> element, or empty with the reason in `no_picture`."""
+    """Figure on the page. `picture` is an <svg> element, or empty with the reason in `no_picture`."""
 
     anchor: str
     name: str
@@ -70,9 +68,9 @@ class FigureSection:
     no_picture: str
     cases: tuple[CaseRow, ...]
     claims: tuple[ClaimRow, ...]
-    failed: tuple[FailedRow, ...]
-    attempts: tuple[AttemptRow, ...]
-    runs: tuple[RunRow, ...]
+    failed: tuple[FailedEntry, ...]
+    attempts: tuple[AttemptEntry, ...]
+    runs: tuple[RunEntry, ...]
     profiles: tuple[Profile, ...]
     scripts: tuple[Script, ...]
 
@@ -88,7 +86,7 @@ class FigureSection:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The whole page; `hours` are of all figures, by kind of device.
+    """The whole page. `hours` are of all figures, by device.
 
     `as_of` is the time of the last entry of the ledger (UTC), so that the same ledger gives the same page.
     """
@@ -130,35 +128,28 @@ class Records:
 def page_of(ledger: Ledger, outcomes: Sequence[FigureOutcome]) -> Page:
     """Return everything that the page contains about these figures, in their order."""
     records = [_records(ledger, outcome) for outcome in outcomes]
-    digests = {attempt.script_sha256 for one in records for attempt in one.attempts}
-    return page_from(records, script_texts(ledger, digests), latest_moment(ledger))
-
-
-def page_from(records: Sequence[Records], scripts: Mapping[str, str], as_of: datetime | None) -> Page:
-    """Return the same from records that were read elsewhere; `scripts` are texts by digest."""
-    anchors, texts = _script_anchors(records), dict(scripts)
-    figures: list[FigureSection] = []
-    for one in records:
-        figures.append(_figure(one, len(figures) + 1, anchors, texts))
-        for attempt in one.attempts:  # each script is shown once
+    digests = dict.fromkeys(attempt.script_sha256 for figure in records for attempt in figure.attempts)
+    anchors = {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
+    texts = script_texts(ledger, digests)
+    sections: list[FigureSection] = []
+    for number, figure in enumerate(records, 1):
+        sections.append(_section(figure, number, anchors, texts))
+        for attempt in figure.attempts:  # each script is shown once
             texts.pop(attempt.script_sha256, None)
-    counts = sum((figure.counts for figure in figures), Counts())
-    return Page(__version__, shown_time(as_of), counts, _all_hours(records), tuple(figures))
+    counts = sum((section.counts for section in sections), Counts())
+    return Page(__version__, shown_time(latest_moment(ledger)), counts, _all_hours(records), tuple(sections))
 
 
 def _records(ledger: Ledger, outcome: FigureOutcome) -> Records:
-    programs = {result.case.workload for result in outcome.results}
-    jobs = [
-        row
-        for row in job_summaries(ledger, experiment=outcome.entry.name)
-        if (row.scale, row.cluster) == (outcome.scale, outcome.cluster) and row.workload in programs
-    ]
-    order = {row.job_id: place for place, row in reversed(list(enumerate(jobs)))}
-    attempts = sorted(attempt_origins(ledger, order), key=lambda one: (order[one.job_id], one.number))
+    figure = (outcome.scale, outcome.cluster)
+    rows = job_summaries(ledger, experiment=outcome.entry.name)
+    jobs = [row for row in rows if (row.scale, row.cluster) == figure and row.workload in outcome.workloads]
+    order = {row.job_id: position for position, row in reversed(list(enumerate(jobs)))}
+    attempts = sorted(attempt_origins(ledger, order), key=lambda attempt: (order[attempt.job_id], attempt.number))
     return Records(outcome, jobs, attempts, run_records(ledger, {attempt.run_id for attempt in attempts}))
 
 
-def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> FigureSection:
+def _section(records: Records, number: int, anchors: dict[str, str], texts: dict[str, str]) -> FigureSection:
     outcome, attempts, runs = records.outcome, records.attempts, records.runs
     entry, first = outcome.entry, outcome.results[0]
     names = _names(records.jobs)
@@ -187,9 +178,9 @@ def _figure(records: Records, number: int, anchors: dict[str, str], texts: dict[
         no_picture=not_drawn,
         cases=case_rows(entry, outcome.results),
         claims=claim_rows(outcome.claims),
-        failed=failed_rows(attempts, names, as_published),
-        attempts=attempt_rows(attempts, names, anchors),
-        runs=run_rows(runs),
+        failed=failed_entries(attempts, names, as_published),
+        attempts=attempt_entries(attempts, names, anchors),
+        runs=run_entries(runs),
         profiles=profiles_of(runs),
         scripts=scripts_of(attempts, names, texts, anchors),
     )
@@ -206,7 +197,7 @@ def _names(jobs: Sequence[JobSummary]) -> dict[str, str]:
 def _picture(outcome: FigureOutcome, number: int) -> tuple[str, str]:
     """Return the picture as an <svg> element, or the reason why there is none."""
     if len(outcome.results) > _MOST_DRAWN:
-        return "", f"{len(outcome.results):,} cases are more than fit side by side; repro plot draws them"
+        return "", f"{len(outcome.results):,} cases do not fit side by side; repro plot draws them"
     try:
         drawn = picture(outcome.entry, outcome.scale, outcome.cluster, outcome.results, prefix=f"plot-{number}")
     except ReproError as error:
@@ -243,17 +234,11 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _script_anchors(records: Sequence[Records]) -> dict[str, str]:
-    """Return the anchor of each script on the page, by digest."""
-    digests = dict.fromkeys(attempt.script_sha256 for one in records for attempt in one.attempts)
-    return {digest: f"script-{number}" for number, digest in enumerate(digests, 1)}
-
-
 def _all_hours(records: Sequence[Records]) -> tuple[Hours, ...]:
-    """Return the hours of each attempt once; figures may share a job."""
-    by_device: dict[str, dict[tuple[str, int], AttemptOrigin]] = {}
-    for one in records:
-        by_device.setdefault(one.device, {}).update({(each.job_id, each.number): each for each in one.attempts})
+    """Return the hours of all figures by device, each attempt once; figures may share a job."""
+    by_device: dict[str, dict[int, AttemptOrigin]] = {}
+    for figure in records:
+        by_device.setdefault(figure.device, {}).update({attempt.attempt_id: attempt for attempt in figure.attempts})
     return tuple(hours_of(attempts.values(), device) for device, attempts in by_device.items())
 
 
@@ -270,7 +255,7 @@ def _slug(text: str) -> str:
 PAGE = "index.html"
 _GENERATOR = b'<meta name="generator" content="repro '
 _GENERATOR_WITHIN = 300
-"""Bytes from the page's start."""
+"""Bytes at the start of the page that contain the generator."""
 
 
 def report(ledger: Ledger, figures: Sequence[FigureOutcome], templates: Path) -> str:
@@ -287,7 +272,8 @@ def rendered(page: Page, templates: Path) -> str:
     style, script = (environment.get_template(f"report.{kind}.j2").render() for kind in ("css", "js"))
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {_digest(script)}"
     template = environment.get_template("report.html.j2")
-    return template.render(page=page, style=style, script=script, policy=policy)
+    text: str = template.render(page=page, style=style, script=script, policy=policy)
+    return text
 
 
 def require_folder(folder: Path, force: bool) -> None:
@@ -295,12 +281,12 @@ def require_folder(folder: Path, force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise ReproError(Problem(f"{folder}: a file, not a folder", hint="give -o a folder of its own"))
+        raise ReproError(Problem("is a file, not a folder", f"{folder}:", "give -o a folder of its own"))
     others = sorted(path.name for path in folder.iterdir() if not _is_ours(path))
     if others and not force:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        hint = f"give -o a folder of its own; --force writes {PAGE} beside it"
-        raise ReproError(Problem(f"{folder}: holds something else ({others[0]}{more})", hint=hint))
+        hint = f"give -o a folder of its own; --force writes {PAGE} beside the other files"
+        raise ReproError(Problem(f"contains other files ({others[0]}{more})", f"{folder}:", hint))
 
 
 def write_report(text: str, folder: Path) -> Path:
@@ -309,7 +295,7 @@ def write_report(text: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ReproError(Problem(f"{folder}: cannot be made ({error.strerror})")) from None
+        raise ReproError(Problem(f"cannot be created ({error.strerror})", f"{folder}:")) from None
     with written_whole(file) as part:
         part.write_text(text, encoding="utf-8")
     return file
@@ -323,12 +309,12 @@ def _environment(templates: Path) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         autoescape=True,
-        finalize=_harmless,
+        finalize=_without_secrets,
     )
 
 
-def _harmless(value: Any) -> Any:
-    """Filter for each `{{ }}` before it is escaped: mask secrets and show control characters as symbols."""
+def _without_secrets(value: object) -> object:
+    """Return a value of `{{ }}` before it is escaped: without secrets, and with symbols for control characters."""
     return with_symbols(masked(value)) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 

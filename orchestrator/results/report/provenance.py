@@ -16,7 +16,7 @@ from orchestrator.text import shown_time
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRow:
+class FailedEntry:
     """A failed attempt: class, deciding line and rank, nodes, and what `repro retry` does."""
 
     case: str
@@ -32,8 +32,8 @@ class FailedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRow:
-    """One submission of a job; `script` is the anchor of its script, empty if the page has none."""
+class AttemptEntry:
+    """One submission of a job. `script` is the anchor of its script, empty if the page has none."""
 
     case: str
     job: str
@@ -49,7 +49,7 @@ class AttemptRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
+class RunEntry:
     """One `repro submit`: time, user, command, commit and versions."""
 
     id: str
@@ -105,62 +105,61 @@ class Hours:
 
 def hours_of(attempts: Iterable[AttemptOrigin], device: str) -> Hours:
     """Return the cost of the attempts that have ended."""
-    some = list(attempts)
-    failed = (attempt.gpu_hours for attempt in some if attempt.verdict == FAILED)
-    return Hours(device, sum(attempt.gpu_hours for attempt in some), sum(failed))
+    hours = [(attempt.gpu_hours, attempt.verdict == FAILED) for attempt in attempts]
+    return Hours(device, sum(number for number, _ in hours), sum(number for number, failed in hours if failed))
 
 
-def failed_rows(
+def failed_entries(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], as_published: frozenset[str]
-) -> tuple[FailedRow, ...]:
+) -> tuple[FailedEntry, ...]:
     """Return every failed attempt, also if a later attempt was verified.
 
     `names` are the cases by job; `as_published` are the jobs that fail as the source reports.
     """
     return tuple(
-        FailedRow(
-            case=names[one.job_id],
-            job=one.job_id,
-            attempt=one.number,
-            failure=one.failure or "",
-            decided_by=one.deciding_line or one.verdict_reason or "",
-            rank="" if one.deciding_rank is None else str(one.deciding_rank),
-            nodes=one.nodes or one.host,
-            state=_state(one),
-            policy="as the source says" if one.job_id in as_published else _policy(one.failure),
-            hours=shown_hours(one.gpu_hours),
+        FailedEntry(
+            case=names[attempt.job_id],
+            job=attempt.job_id,
+            attempt=attempt.number,
+            failure=attempt.failure or "",
+            decided_by=attempt.deciding_line or attempt.verdict_reason or "",
+            rank="" if attempt.deciding_rank is None else str(attempt.deciding_rank),
+            nodes=attempt.nodes or attempt.host,
+            state=_state(attempt),
+            policy="as published" if attempt.job_id in as_published else _policy(attempt.failure),
+            hours=shown_hours(attempt.gpu_hours),
         )
-        for one in attempts
-        if one.verdict == FAILED
+        for attempt in attempts
+        if attempt.verdict == FAILED
     )
 
 
-def attempt_rows(
+def attempt_entries(
     attempts: Sequence[AttemptOrigin], names: Mapping[str, str], anchors: Mapping[str, str]
-) -> tuple[AttemptRow, ...]:
+) -> tuple[AttemptEntry, ...]:
     """Return a row for each attempt."""
     return tuple(
-        AttemptRow(
-            case=names[one.job_id],
-            job=one.job_id,
-            attempt=one.number,
-            run=one.run_id,
-            scheduler_id=one.scheduler_id or "",
-            nodes=one.nodes or one.host,
-            verdict=_verdict(one),
-            started=shown_time(one.started_at),
-            hours=shown_hours(one.gpu_hours),
-            program=", ".join(filter(None, (one.workload, one.code, one.image, one.image_digest))),
-            script=anchors.get(one.script_sha256, ""),
+        AttemptEntry(
+            case=names[attempt.job_id],
+            job=attempt.job_id,
+            attempt=attempt.number,
+            run=attempt.run_id,
+            scheduler_id=attempt.scheduler_id or "",
+            nodes=attempt.nodes or attempt.host,
+            verdict=_verdict(attempt),
+            started=shown_time(attempt.started_at),
+            hours=shown_hours(attempt.gpu_hours),
+            program=", ".join(filter(None, (attempt.workload, attempt.code, attempt.image, attempt.image_digest))),
+            script=anchors.get(attempt.script_sha256, ""),
         )
-        for one in attempts
+        for attempt in attempts
     )
 
 
-def run_rows(runs: Sequence[RunRecord]) -> tuple[RunRow, ...]:
+def run_entries(runs: Sequence[RunRecord]) -> tuple[RunEntry, ...]:
     """Return a row for each run."""
     return tuple(
-        RunRow(
+        RunEntry(
             id=run.id,
             at=shown_time(run.created_at),
             by=f"{run.user}@{run.host}" if run.user else "",
@@ -186,9 +185,9 @@ def scripts_of(
 ) -> tuple[Script, ...]:
     """Return each script in `texts` once, with its jobs; `anchors` are by digest."""
     ran: dict[str, dict[str, None]] = {}
-    for one in attempts:
-        if one.script_sha256 in texts:
-            ran.setdefault(one.script_sha256, {})[f"{names[one.job_id]} ({one.job_id})"] = None
+    for attempt in attempts:
+        if attempt.script_sha256 in texts:
+            ran.setdefault(attempt.script_sha256, {})[f"{names[attempt.job_id]} ({attempt.job_id})"] = None
     return tuple(Script(anchors[digest], "; ".join(jobs), texts[digest].rstrip("\n")) for digest, jobs in ran.items())
 
 
@@ -206,9 +205,8 @@ def _state(attempt: AttemptOrigin) -> str:
 
 
 def _policy(failure: str | None) -> str:
-    known = {member.value: POLICIES[member] for member in Failure}
-    policy = known.get(failure or "")
+    policy = {member.value: POLICIES[member] for member in Failure}.get(failure or "")
     if policy is None:
         return ""
-    what = "run again by itself, on other nodes" if policy.exclude_node else "run again by itself"
-    return f"{policy.reason}: {what if policy.retry else 'left to you'}"
+    action = "retried on other nodes" if policy.exclude_node else "retried"
+    return f"{policy.reason}: {action if policy.retry else 'not retried'}"

@@ -104,7 +104,7 @@ def test_an_experiment_whose_file_is_missing_is_left_out_with_a_note(repro: Call
         ("--scale quad -o page", "no submitted experiment can be reported at quad. Hint: repro status shows the jobs"),
         ("--workload pretrian -o page", "pretrian"),
         ("-o a-file", "a-file: a file, not a folder. Hint: give -o a folder of its own"),
-        ("-o clusters", "clusters: holds something else (here.yaml). Hint: give -o a folder of its own"),
+        ("-o clusters", "clusters: contains other files (here.yaml). Hint: give -o a folder of its own"),
     ],
 )
 def test_a_wrong_argument_is_one_line_and_nothing_is_written(repro: Caller, words: str, message: str) -> None:

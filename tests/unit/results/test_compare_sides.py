@@ -24,7 +24,7 @@ from orchestrator.results.comparison import (
     compare_sides,
     in_order_of_runs,
     rows_of_side,
-    side_meant,
+    side_of,
 )
 from tests.unit.ledger.making import new_ledger, new_run, record
 from tests.unit.results.making import a_row
@@ -64,7 +64,7 @@ CODES = {"pretrain-0123456789ab", "c0ffee1234"}
     ],
 )
 def test_a_word_is_told_apart_by_what_it_is(word: str, side: Side) -> None:
-    assert side_meant(word, RUNS, CODES) == side
+    assert side_of(word, RUNS, CODES) == side
 
 
 @pytest.mark.parametrize(
@@ -75,28 +75,28 @@ def test_a_word_is_told_apart_by_what_it_is(word: str, side: Side) -> None:
             "c0f",
             "c0f: neither a cluster with jobs, nor a date, a commit or a run. Hint: clusters with jobs: selene, eos",
         ),
-        ("2026-13-40", "2026-13-40: no such date. Hint: year-month-day, for example 2026-11-20"),
-        ("6985", "6985: could be the commit 6985aaaaaa, the commit 6985e58938. Hint: give more of it"),
+        ("2026-13-40", "2026-13-40: no such date. Hint: write year-month-day, for example 2026-11-20"),
+        ("6985", "6985: could be the commit 6985aaaaaa, the commit 6985e58938. Hint: type more characters of the name"),
         (
             "2026112",
-            "2026112: could be the run 20261120-101500-abcd, the run 20261121-101500-abce. Hint: give more of it",
+            "2026112: could be the run 20261120-101500-abcd, the run 20261121-101500-abce. Hint: type more characters",
         ),
     ],
 )
 def test_a_word_that_is_nothing_or_several_things_is_refused_with_what_it_could_be(word: str, complaint: str) -> None:
     with pytest.raises(ReproError) as refused:
-        side_meant(word, RUNS, CODES)
+        side_of(word, RUNS, CODES)
     assert str(refused.value).startswith(complaint)
 
 
 def test_a_commit_in_full_is_no_other_that_begins_with_it() -> None:
-    assert side_meant("6985e58938", RUNS, {"6985e58938abc"}) == Side("commit", "6985e58938")
+    assert side_of("6985e58938", RUNS, {"6985e58938abc"}) == Side("commit", "6985e58938")
 
 
 def test_a_cluster_that_is_called_like_a_commit_is_both() -> None:
     runs = [replace(RUNS[0], cluster="c0ffee")]
     with pytest.raises(ReproError, match="could be the cluster c0ffee, the commit c0ffee1234"):
-        side_meant("c0ffee", runs, CODES)
+        side_of("c0ffee", runs, CODES)
 
 
 @pytest.fixture

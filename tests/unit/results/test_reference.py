@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.catalog.library import Entry
-from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, beside_published, equation
+from orchestrator.results.comparison import OUR_TOLERANCE, ReferenceRow, equation, reference_rows
 from tests.unit.catalog.entries import entry_of, find_case
 from tests.unit.results.making import ROWS, claiming, figure_13, measured
 
@@ -26,7 +26,7 @@ def rows(tmp_path: Path) -> Entry:
 def besides(folder: Path, entry: Entry, rates: dict[str, float], **how: Any) -> dict[tuple[str, str], ReferenceRow]:
     how = {"metric": "tokens_per_s", "gpu": "NVIDIA H800", **how}
     found = measured(folder, entry, "paper", rates, **how)
-    return {(one.case, one.metric): one for one in beside_published(entry, found)}
+    return {(one.case, one.metric): one for one in reference_rows(entry, found)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_missing_is_told_apart(tmp_path: Path, rows: Entry) -> None:
     running, flagged = results[1], results[2]
     assert running.row is not None
     running = replace(running, row=replace(running.row, verdict=None, phase="running", state="RUNNING"))
-    kinds = [one.missing for one in beside_published(rows, [running, replace(flagged, flag="faster than its peak")])]
+    kinds = [one.missing for one in reference_rows(rows, [running, replace(flagged, flag="faster than its peak")])]
     assert kinds == ["under way", "under way", "cannot be right"]
 
 
@@ -87,13 +87,13 @@ def test_a_number_of_another_gpu_is_shown_and_not_judged(
 def test_a_number_of_another_program_is_shown_and_not_judged(tmp_path: Path, rows: Entry) -> None:
     found = measured(tmp_path, rows, "paper", {THEIRS: 300.0}, metric="tokens_per_s", gpu="H800")
     other = [replace(result, instead_of="megatron-kwai") for result in found]
-    one = next(one for one in beside_published(rows, other) if one.measured)
+    one = next(one for one in reference_rows(rows, other) if one.measured)
     assert (one.ratio, one.within, one.because) == (3.0, None, "published for megatron-kwai, and pretrain ran")
 
 
 def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -> None:
     found = measured(tmp_path, figure_13(), "paper", {"pp=8,tp=8,gbs=32": 10.0, "pp=4,tp=16,gbs=32": 10.0})
-    rows = {one.case: one for one in beside_published(figure_13(), found)}
+    rows = {one.case: one for one in reference_rows(figure_13(), found)}
     read = rows["pp=8,tp=8,gbs=32"]
     assert read.ratio == pytest.approx(10 / 142) and read.within is None
     assert read.because == "nobody confirmed the number"
@@ -125,7 +125,7 @@ published:
     entry = entry_of(tmp_path, ROWS.replace(", published: {tokens_per_s: 130}", "") + published)
     for gpu, values in (("A800", [3803]), ("H800", [8273]), ("H100", [3803, 8273])):
         found = measured(tmp_path, entry, "paper", {OURS: 3803.0}, metric="tokens_per_s", gpu=gpu)
-        points = [one.published for one in beside_published(entry, found) if one.case == OURS]
+        points = [one.published for one in reference_rows(entry, found) if one.case == OURS]
         assert [point.value for point in points if point] == values
 
 

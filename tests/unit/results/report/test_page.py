@@ -161,7 +161,7 @@ def test_a_case_has_its_execution_mode_and_its_host_wait_and_a_mark_where_it_is_
 
 def test_nothing_is_said_of_modes_and_waits_where_no_case_has_any(ledger: Ledger) -> None:
     text = read(ledger, add_figure(ledger, figure_13(), "paper", as_the_plot_says)).text
-    assert not any(word in text for word in ("Mode is", "Host wait", "host-bound"))
+    assert not any(word in text for word in ("The mode is", "Host wait", "host-bound"))
 
 
 def test_a_rate_stands_with_its_share_by_equation_3_the_computed_share_and_the_mfu(ledger: Ledger) -> None:
@@ -184,7 +184,7 @@ def test_a_claim_has_its_verdict_what_was_seen_and_the_numbers_behind_it(ledger:
     assert (peak.mark.kind, poor.mark.kind) == ("good", "bad")
     assert peak.because == "gbs=32 peaks at pp=8,tp=8,gbs=32; gbs=128 peaks at pp=8,tp=8,gbs=128"
     assert [used.value for used in poor.used] == ["90 ± 0.5"] * 4 + ["100 ± 0.5"] * 2 + ["90 ± 0.5"] * 4
-    assert "What the source claims ✓ holds Throughput peaks where" in read(ledger, figure).text
+    assert "Claims of the source ✓ holds Throughput peaks where" in read(ledger, figure).text
 
 
 def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Ledger) -> None:
@@ -205,7 +205,7 @@ def test_a_failed_attempt_is_told_also_where_a_later_one_was_verified(ledger: Le
     assert page.counts.failed == 0 and page.counts.verified == 10
     assert (failed.attempt, failed.failure, failed.rank, failed.nodes) == (1, "node-fail", "5", "n[0-9]")
     assert failed.decided_by == "slurmstepd: error: Node failure on n7"
-    assert failed.policy == "a node failed, not the job: run again by itself, on other nodes"
+    assert failed.policy == "a node failed, not the job: retried on other nodes"
 
 
 def again(ledger: Ledger, job_id: str) -> None:
@@ -426,7 +426,7 @@ def test_an_earlier_page_and_what_was_left_of_one_are_written_over(tmp_path: Pat
 def test_a_folder_with_something_else_is_left_alone_unless_forced(tmp_path: Path, other: str) -> None:
     path = tmp_path / other
     path.mkdir() if other.endswith("/") else path.write_text("<!doctype html><p>mine")
-    with pytest.raises(ReproError, match=f"holds something else .{other.strip('/')}"):
+    with pytest.raises(ReproError, match=f"contains other files .{other.strip('/')}"):
         require_folder(tmp_path, force=False)
     require_folder(tmp_path, force=True)
 
