@@ -14,8 +14,8 @@ class ModelShape:
 
     Family `gpt` is SC21's (section 5): GELU, learned positions, LayerNorm, biases, and an output layer that shares the
     embedding. Family `llama` is ATC'24's: SwiGLU, rotary positions, RMSNorm, no biases, an output layer of its own.
-    `ffn` is the width of the feed-forward layer, 4 x hidden unless given, and of each expert's where there are
-    `experts`; `kv_groups` is the number of key and value heads, all of them unless given.
+    `ffn` is the width of the feed-forward layer or of each expert, 4 x hidden unless given. `kv_groups` is the number
+    of key and value heads, `heads` unless given.
     """
 
     layers: int

@@ -123,7 +123,7 @@ _EXTENSION = "fused_weight_gradient_mlp_cuda"
 def redirect_cuda(device: torch.device | None = None) -> None:
     """Send Megatron-Core's CUDA calls to `device`, the CPU by default. Raise RuntimeError if a GPU is usable."""
     if torch.cuda.is_available():
-        raise RuntimeError("the CPU shim is for machines without a GPU")
+        raise RuntimeError("only machines without a GPU redirect CUDA calls to the CPU")
     target = device or torch.device("cpu")
     _replace_queries(target)
     _replace_factories(target)

@@ -69,7 +69,7 @@ def _connections(context: RuleContext) -> Iterator[str]:
 
 @rule(20, "recomputation", "arguments.py:1425, transformer_config.py:1905-1932")
 def _recomputation(context: RuleContext) -> Iterator[str]:
-    """Check the recomputation arguments, which 2021 had not; Kwai's default number of layers is 1."""
+    """Check the recomputation arguments, which did not exist in 2021; Kwai's default number of layers is 1."""
     flags, dialect = context.flags, context.dialect
     if dialect == "2021":
         return
@@ -103,7 +103,7 @@ def _distributed_activations(context: RuleContext) -> Iterator[str]:
         needs.append("tensor-parallel 2 or more")
     if granularity != "full":  # full recomputation without a method breaks rule 20
         needs.append("full recomputation")
-    if context.sequence_parallel and context.dialect != "kwai":  # there it has no effect
+    if context.sequence_parallel and context.dialect != "kwai":  # no effect in Kwai's program
         needs.append("no sequence parallelism")
     if needs:
         yield f"--distribute-saved-activations needs {' and '.join(needs)}"
@@ -131,10 +131,10 @@ def _arithmetic(context: RuleContext) -> Iterator[str]:
     if {"fp16", "bf16"} <= dtypes:
         yield "fp16 and bf16 exclude each other"
     elif context.dialect == "pretrain":
-        typed = "--loss-scale" in flags
-        if "fp16" in dtypes and not (typed or training.loss_scale):
+        has_scale = "--loss-scale" in flags
+        if "fp16" in dtypes and not (has_scale or training.loss_scale):
             yield "fp16 needs a static loss scale"
-        if "fp16" not in dtypes and typed:
+        if "fp16" not in dtypes and has_scale:
             yield "--loss-scale goes with fp16 only"
 
 
@@ -204,18 +204,20 @@ def _channels(context: RuleContext) -> Iterator[str]:
 
 
 def _recompute(context: RuleContext) -> tuple[str | None, str | None, str | None]:
-    """Return granularity, method and number of layers: typed values, else those of full recomputation."""
+    """Return granularity, method and number of layers: the case's arguments, else those of full recomputation."""
     flags, kind = context.flags, context.training.recompute
-    typed = {name: (flags.get(f"--recompute-{name}") or (None,))[0] for name in ("granularity", "method", "num-layers")}
-    granularity = typed["granularity"] or (kind if kind in ("full", "selective") else None)
+    values = {
+        name: (flags.get(f"--recompute-{name}") or (None,))[0] for name in ("granularity", "method", "num-layers")
+    }
+    granularity = values["granularity"] or (kind if kind in ("full", "selective") else None)
     if "--recompute-activations" in flags:
         granularity = "selective"
     method, layers = ("uniform", "1") if kind == "full" else (None, None)
-    return granularity, typed["method"] or method, typed["num-layers"] or layers
+    return granularity, values["method"] or method, values["num-layers"] or layers
 
 
 def _distributed_optimizer(context: RuleContext) -> bool:
-    """Return whether it is on. `pretrain` and ATC'24's scripts turn it on by default."""
+    """Return whether the distributed optimizer is on, as by default in `pretrain` and in ATC'24's scripts."""
     if "--use-distributed-optimizer" in context.flags:
         return True
     asked = context.training.distributed_optimizer

@@ -227,8 +227,8 @@ def _uneven(context: RuleContext) -> bool:
 
 def _group_size(context: RuleContext) -> int:
     """Return the number of microbatches that a virtual stage takes in a row; until 2024 that of pipeline stages."""
-    typed = context.number("--microbatch-group-size-per-virtual-pipeline-stage")
-    return context.layout.pipeline_parallel if typed is None or context.dialect in _OLD else int(typed)
+    value = context.number("--microbatch-group-size-per-virtual-pipeline-stage")
+    return context.layout.pipeline_parallel if value is None or context.dialect in _OLD else int(value)
 
 
 def _unpadded_vocabulary(context: RuleContext) -> int:

@@ -22,9 +22,9 @@ _DIVISOR = "--make-vocab-size-divisible-by"
 class RuleContext:
     """Input of the rules.
 
-    `arguments` are those beside the ones that follow from model, layout and training. `environment` has the variables
-    of the job; `gpu` is the name of the GPU, None if unknown. `tokens` is the size of the vocabulary that the program
-    pads, None if it uses the model's vocabulary unchanged.
+    `arguments` are the further arguments of a case, not those of model, layout and training. `environment` has the
+    variables of the job; `gpu` is the name of the GPU, None if unknown. `tokens` is the size of the vocabulary that the
+    program pads, None if it uses the model's vocabulary unchanged.
     """
 
     model: ModelShape
@@ -67,9 +67,9 @@ class RuleContext:
 
     @property
     def layers_per_virtual_stage(self) -> int | None:
-        """Layers per virtual stage as typed; None if the layout sets the virtual stages or the argument is absent."""
-        typed = self.number(_PER_VIRTUAL_STAGE)
-        return int(typed) if typed and self.layout.virtual_stages == 1 else None
+        """Layers per virtual stage from the arguments; None without them, or if the layout sets the virtual stages."""
+        value = self.number(_PER_VIRTUAL_STAGE)
+        return int(value) if value and self.layout.virtual_stages == 1 else None
 
     @property
     def virtual_stages(self) -> int:
@@ -108,10 +108,10 @@ def read_flags(arguments: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """
     flags: dict[str, tuple[str, ...]] = {}
     flag = None
-    for word in arguments:
-        if word.startswith("--"):
-            flag, given, value = word.partition("=")
+    for argument in arguments:
+        if argument.startswith("--"):
+            flag, given, value = argument.partition("=")
             flags[flag] = (value,) if given else ()
         elif flag is not None:
-            flags[flag] += (word,)
+            flags[flag] += (argument,)
     return flags

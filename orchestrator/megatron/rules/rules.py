@@ -1,7 +1,7 @@
 """Rules of Megatron-LM, checked before a job is submitted, with messages in the paper's terms.
 
-Numbers and sources are those of Megatron-LM at d98e8a64dd (2026-08-22); where an older one, Megatron-Kwai or our own
-program asks for something else, a check says so. Rules 8, 9, 13 and 16 surface there only once the job runs.
+Line numbers of sources are those of Megatron-LM at d98e8a64dd (2026-08-22). Some checks have other conditions for older
+versions, Megatron-Kwai and `pretrain`. Megatron-LM itself checks rules 8, 9, 13 and 16 only when the job runs.
 """
 
 from __future__ import annotations
