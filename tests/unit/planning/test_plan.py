@@ -19,6 +19,8 @@ from orchestrator.paths import Folders
 from orchestrator.planning.exact import install_command
 from orchestrator.planning.plan import Plan, cases_at, plan_cases, resources_of
 from orchestrator.planning.target import Target
+from orchestrator.workloads import megatron_2021
+from orchestrator.workloads.base import Flags, flag_arguments
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped
 from tests.unit.clusters.sites import PLAIN, cluster_of, selene
 
@@ -50,6 +52,17 @@ def test_figure_13_on_selene_is_ten_plans_of_eight_nodes(tmp_path: Path) -> None
     assert len({plan.identity for plan in planned}) == 10
     assert {plan.resources for plan in planned} == {Resources(8, 8, 8, "0:30:00")}
     assert planned[0].resources.tasks == 64 and {plan.cluster for plan in planned} == {"selene"}
+
+
+def test_arguments_of_each_case_are_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Flags] = []
+
+    def recorded(flags: Flags) -> list[str]:
+        built.append(flags)
+        return flag_arguments(flags)
+
+    monkeypatch.setattr(megatron_2021, "flag_arguments", recorded)
+    assert len(plans(selene(tmp_path))) == len(built) == 10
 
 
 def test_tensor_parallelism_across_nodes_is_a_warning(tmp_path: Path) -> None:

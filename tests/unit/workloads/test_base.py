@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator
 from orchestrator.errors import ReproError
-from orchestrator.workloads import find_workload, workloads
+from orchestrator.workloads import find_workload, workload_name, workloads
 from orchestrator.workloads.base import flag_arguments
 from tests.unit.catalog.entries import CHECKOUT, find_case
 from tests.unit.workloads.places import arguments_of
+
+PACKAGE = Path(orchestrator.__file__).parent
 
 TOY = '''
 """A program of one module."""
@@ -38,6 +42,7 @@ WORKLOAD = Workload(
     arguments=_arguments,
     unsupported=lambda case, site: ["offloading"] if case.training.offload else [],
     program=_program,
+    other_names=("plaything",),
 )
 '''
 
@@ -94,6 +99,26 @@ def test_workload_of_one_new_module_is_planned_and_rendered(tmp_path: Path) -> N
     options = ("figure-13", "--cluster", str(site), "--workload", "toy", "--where", "pp=8,gbs=32")
     planned = repro("plan", *options)
     assert planned.returncode == 0, planned.stderr
+    assert repro("plan", *options[:-3], "plaything", *options[-2:]).stdout == planned.stdout
     rendered = repro("render", *options)
     assert rendered.returncode == 0, rendered.stderr
     assert "/code/toy/pretrain_gpt.py" in rendered.stdout and "--toy-layers" in rendered.stdout
+
+
+def test_only_records_of_workloads_contain_their_names() -> None:
+    names = {name for workload in workloads().values() for name in (workload.name, *workload.other_names)}
+    # The rules have a dialect of the same name, and the torch package is called megatron-core.
+    elsewhere = {("pretrain", "megatron/rules"), ("megatron-core", "launch")}
+    literals = {
+        (node.value, str(file.relative_to(PACKAGE).parent))
+        for file in PACKAGE.rglob("*.py")
+        if file.parent not in (PACKAGE / "workloads", PACKAGE / "pretrain")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert literals <= elsewhere
+
+
+def test_other_name_of_a_workload_gives_its_name() -> None:
+    assert workload_name("megatron-core") == "megatron-2026"
+    assert workload_name("pretrain") == "pretrain" and workload_name("pretrian") == "pretrian"
