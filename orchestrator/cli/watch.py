@@ -184,7 +184,7 @@ def _next(now: api.Status) -> tuple[str, str]:
         return "repro status --watch", "until all jobs have ended"
     if now.jobs:
         return f"repro collect {now.jobs[-1].experiment} --export csv", "the numbers and the claims"
-    return "repro list", "the experiments"
+    return "repro status", "the state of all jobs"
 
 
 def _picture(now: api.Status, every: float) -> list[str]:

@@ -24,7 +24,7 @@ def write(repro: Caller, text: str = FIGURE, name: str = "own/figure-99", paper:
     return file
 
 
-def test_list_has_every_experiment_with_cases_gpus_hours_and_what_is_done(repro: Caller) -> None:
+def test_list_shows_cases_gpus_hours_and_progress_of_every_experiment(repro: Caller) -> None:
     rows = {row["experiment"]: row for row in json.loads(repro("list", "--json").stdout)}
     assert {name.partition("/")[0] for name in rows} == {"sc21", "atc24", "alpa", "tutorials"}
     assert (rows["sc21/table-1"]["cases"], rows["sc21/table-1"]["gpus"]) == (10, "32-3072")
@@ -264,7 +264,7 @@ def indented_blocks(text: str) -> list[str]:
     return ["\n".join(block) + "\n" for block in blocks if block]
 
 
-def test_the_page_on_adding_an_experiment_shows_what_works(repro: Caller) -> None:
+def test_examples_of_the_page_on_adding_an_experiment_work(repro: Caller) -> None:
     page = (CHECKOUT / "docs" / "adding-an-experiment.md").read_text()
     blocks = indented_blocks(page)
     figure, paper = (block for block in blocks if block.startswith(("figure:", "title:")))

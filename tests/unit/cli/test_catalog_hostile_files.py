@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cluster_file_that_is_no_file_is_said_and_the_other_clusters_are_listed(repro: Caller, kind: str) -> None:
+def test_an_invalid_cluster_file_is_one_line_and_the_other_clusters_are_listed(repro: Caller, kind: str) -> None:
     make, problem = KINDS[kind]
     make(repro.site.folder / "clusters" / "odd.yaml")
     done = repro("clusters", "list", "--json")
@@ -69,7 +69,7 @@ def test_a_cluster_file_that_is_no_file_is_said_and_the_other_clusters_are_liste
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["figure-99", "paper"])
-def test_an_experiment_file_that_is_no_file_is_said_and_the_other_experiments_are_listed(
+def test_an_invalid_experiment_file_is_one_line_and_the_other_experiments_are_listed(
     repro: Caller, kind: str, name: str
 ) -> None:
     make, problem = KINDS[kind]
@@ -126,7 +126,7 @@ def test_list_counts_the_cases_of_a_large_matrix_without_expanding_it(repro: Cal
 
 @pytest.mark.parametrize("command", ["render figure-13", "submit figure-13", "plan figure-13", "clusters show"])
 @pytest.mark.parametrize("name", ["/", "//", "..", "../..", "/..", "a\0b", "clusters/\0.yaml", "/dev/null/x", "."])
-def test_a_path_that_is_no_profile_is_one_line(repro: Caller, command: str, name: str) -> None:
+def test_an_invalid_path_of_a_profile_is_one_line(repro: Caller, command: str, name: str) -> None:
     done = repro(*command.split(), *(["--cluster"] if "clusters" not in command else []), name)
     assert (done.returncode, len(done.complaints)) == (2, 1), done.stderr
     assert "defect" not in done.stderr

@@ -11,7 +11,7 @@ from tests.unit.cli.calling import Caller, everything_in
 HERE = ("figure-13", "--cluster", "here", "--scale", "cpu")
 
 
-def test_a_dry_run_shows_what_would_be_submitted_and_claims_nothing_about_outcomes(repro: Caller) -> None:
+def test_a_dry_run_shows_the_jobs_and_no_outcomes(repro: Caller) -> None:
     before = everything_in(repro.site.folder)
     done = repro("submit", *HERE, "--dry-run")
     assert done.returncode == 0 and "nothing was submitted" in done.stderr
@@ -60,7 +60,7 @@ def test_each_line_of_a_script_is_shown_with_where_it_comes_from(repro: Caller) 
     assert python.startswith("clusters/here.yaml:")
 
 
-def test_a_dry_run_says_which_program_on_what_data_and_json_says_it_of_each_job(repro: Caller) -> None:
+def test_a_dry_run_prints_program_and_data_and_json_has_them_for_each_job(repro: Caller) -> None:
     done = repro("submit", *HERE, "--dry-run")
     assert "workload pretrain; code pretrain-" in done.stderr and "; data synthetic" in done.stderr
     rows = json.loads(repro("submit", *HERE, "--dry-run", "--json").stdout)
@@ -69,7 +69,7 @@ def test_a_dry_run_says_which_program_on_what_data_and_json_says_it_of_each_job(
     }
 
 
-def test_what_could_never_be_verified_is_rendered_and_not_submitted(repro: Caller) -> None:
+def test_jobs_that_cannot_be_verified_are_rendered_and_not_submitted(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "gpus.yaml").write_text(
         "about: x\nscheduler: slurm\n"
         "hardware: {nodes: 8, gpus_per_node: 8, gpu: V100, gpu_memory_gb: 16, peak_tflops: {fp16: 125}}\n"

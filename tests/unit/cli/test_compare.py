@@ -117,7 +117,7 @@ def test_a_ratio_of_different_execution_modes_has_a_remark(repro: Caller, measur
     assert "not like with like: the execution mode is graph in A, eager in B" in line
 
 
-def test_a_figure_without_published_numbers_shows_what_was_measured(looking: Caller) -> None:
+def test_a_figure_without_published_numbers_shows_the_measured_numbers(looking: Caller) -> None:
     done = looking("compare", "figure-13")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 7 and "no published number: 6 cases" in done.stderr

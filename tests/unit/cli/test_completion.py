@@ -33,7 +33,7 @@ def complete(repro: Caller, line: str) -> list[str]:
         ("repro show no-such --where p", []),
     ],
 )
-def test_the_tab_key_offers_what_there_is(repro: Caller, line: str, expected: list[str]) -> None:
+def test_the_tab_key_completes_names_scales_and_cases(repro: Caller, line: str, expected: list[str]) -> None:
     assert complete(repro, line) == expected
 
 

@@ -11,7 +11,7 @@ from tests.unit.results.making import figure_13, measured
 BOUND, QUICK, FAILED = "pp=1,tp=4,gbs=4", "pp=2,tp=2,gbs=4", "pp=4,tp=1,gbs=4"
 
 
-def test_a_host_bound_case_says_so_in_its_row(tmp_path: Path) -> None:
+def test_the_row_of_a_host_bound_case_has_the_reason(tmp_path: Path) -> None:
     rates, waits = {BOUND: 1.0, QUICK: 1.0, FAILED: 1.0}, {BOUND: 31.0, QUICK: 4.0, FAILED: 31.0}
     modes = dict.fromkeys(rates, "eager")
     found = measured(tmp_path, figure_13(), "cpu", rates, failed=(FAILED,), waits=waits, modes=modes)

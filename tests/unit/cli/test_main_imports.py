@@ -55,5 +55,5 @@ def test_a_dry_run_loads_neither_database_nor_submitit_nor_torch(site: Site) -> 
     assert loaded(site, "submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--dry-run") & HEAVY == set()
 
 
-def test_collecting_does_not_load_what_only_drawing_needs(finished: Site) -> None:
+def test_collect_does_not_load_the_modules_for_plots(finished: Site) -> None:
     assert loaded(finished, "collect") & {"matplotlib", "numpy", "torch"} == set()

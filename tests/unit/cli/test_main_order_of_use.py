@@ -27,7 +27,7 @@ def last_line(text: str) -> str:
     return text.rstrip("\n").rpartition("\n")[2]
 
 
-def test_a_figure_that_comes_out_is_exit_0_with_a_table_and_a_line_for_each_claim(site: Site) -> None:
+def test_a_reproduced_figure_is_exit_0_with_a_table_and_a_line_for_each_claim(site: Site) -> None:
     done = site.submit("--wait")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -38,7 +38,7 @@ def test_a_figure_that_comes_out_is_exit_0_with_a_table_and_a_line_for_each_clai
     assert last_line(done.stderr) == "next: repro plot figure-13   # the figure as a picture"
 
 
-def test_submitting_again_finds_what_is_there_and_runs_nothing(looking: Caller) -> None:
+def test_submitting_verified_cases_again_runs_nothing(looking: Caller) -> None:
     before = looking.site.started()
     again = submit(looking)
     assert again.returncode == 0
@@ -106,7 +106,7 @@ def test_plot_prints_the_path_of_the_picture(looking: Caller) -> None:
     assert (looking.site.folder / "figure-13-cpu-here.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_job_that_fails_is_exit_1_and_the_next_command_says_why(repro: Caller) -> None:
+def test_a_job_that_fails_is_exit_1_and_the_next_command_shows_why(repro: Caller) -> None:
     repro.site.behave("fail", "pp2-gbs4")
     done = submit(repro, "--wait")
     assert done.returncode == 1
@@ -165,7 +165,7 @@ def test_cancel_names_the_jobs_and_status_shows_their_state(repro: Caller) -> No
 
 
 @pytest.mark.parametrize("words", ["status --json", "collect", "list", "render figure-13 --cluster here --scale cpu"])
-def test_a_pipe_that_is_closed_early_is_no_fault(finished: Site, words: str) -> None:
+def test_a_pipe_that_is_closed_early_is_no_error(finished: Site, words: str) -> None:
     done = subprocess.run(
         ["bash", "-c", f"'{REPRO}' {words} | head -c 1 >/dev/null"],
         cwd=finished.folder,

@@ -100,7 +100,7 @@ def test_the_same_budget_finds_the_same_jobs_again_and_another_makes_others(four
     assert len(four_gpus.site.started()) == 12
 
 
-def test_the_jobs_that_were_asked_for_last_count_whether_they_ran_then_or_before(
+def test_the_jobs_of_the_latest_run_count_even_if_they_ran_earlier(
     four_gpus: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Which of two runs is the later one is known by the second in which they began, here without waiting for the next.
@@ -126,9 +126,7 @@ def test_repeats_share_the_budget_equally(four_gpus: Caller) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "submit", "render"])
-def test_what_does_not_fit_or_is_not_predicted_is_one_line_before_anything_happens(
-    command: str, four_gpus: Caller
-) -> None:
+def test_a_budget_that_no_job_fits_is_one_line_and_nothing_is_submitted(command: str, four_gpus: Caller) -> None:
     for words, expected in (
         ((*QUAD, "--time-budget", "1m"), "--time-budget 60s: the 6 jobs take "),
         (

@@ -66,7 +66,7 @@ def instead_of(done: Done) -> set[str]:
     return {row["published_workload"] for row in csv.DictReader(io.StringIO(done.stdout))}
 
 
-def test_a_figure_is_planned_with_another_program_and_says_so(repro: Caller) -> None:
+def test_a_plan_with_another_program_names_the_program(repro: Caller) -> None:
     own = json.loads(repro("plan", "figure-13", "--cluster", "selene", "--json").stdout)
     done = repro("plan", "figure-13", "--cluster", "selene", "--workload", "pretrain", "--json")
     other = json.loads(done.stdout)
@@ -102,7 +102,7 @@ def test_every_experiment_of_a_paper_that_compares_programs_is_named(repro: Call
     assert [line.split()[3] for line in done.complaints] == ["atc-demo", "atc-table-8"]
 
 
-def test_dry_run_and_scripts_are_those_of_the_program_asked_for(both: Caller, tmp_path: Path) -> None:
+def test_dry_run_and_scripts_use_the_chosen_program(both: Caller, tmp_path: Path) -> None:
     words = ("figure-99", *HERE, "--where", "pp=1,gbs=4")
     dry = both("submit", *words, "--workload", "pretrain", "--dry-run")
     assert NOTE in dry.stderr
@@ -131,7 +131,7 @@ def test_a_run_with_another_program_is_collected_and_drawn_as_such(both: Caller)
     assert {row["workload"] for row in json.loads(both("status", "--json").stdout)} == {"pretrain"}
 
 
-def test_the_latest_runs_program_is_shown_unless_one_is_asked_for_and_two_are_never_mixed(both: Caller) -> None:
+def test_the_program_of_the_latest_run_is_the_default_and_programs_are_never_mixed(both: Caller) -> None:
     assert submit(both, "--where", "gbs=4").returncode == 0  # its claims are about more cases
     done = submit(both, "--workload", "pretrain", "--where", "pp=1")
     assert done.stdout.count(" verified ") == 2 and done.stdout.count("not submitted") == 4
@@ -154,7 +154,7 @@ def test_the_exit_code_is_that_of_the_program_that_was_submitted(both: Caller) -
     assert submit(both).returncode == 1
 
 
-def test_status_and_cancel_can_be_asked_for_one_program(both: Caller) -> None:
+def test_status_and_cancel_select_jobs_by_program(both: Caller) -> None:
     submit(both, "--where", "pp=1,gbs=4")
     submit(both, "--where", "pp=1,gbs=4", "--workload", "pretrain")
     rows = json.loads(both("status", "figure-99", "--json").stdout)
@@ -183,7 +183,7 @@ def test_cancelling_one_program_leaves_the_others_jobs_alone(both: Caller) -> No
     wait_until(lambda: {row["state"] for row in json.loads(both("status", "--json").stdout)} == {"CANCELLED"})
 
 
-def test_what_another_program_has_done_is_not_counted_as_the_figures_own(both: Caller) -> None:
+def test_jobs_of_another_program_are_counted_separately(both: Caller) -> None:
     def done() -> str:
         (row,) = (row for row in json.loads(both("list", "--json").stdout) if row["experiment"] == "own/figure-99")
         return str(row["done"])

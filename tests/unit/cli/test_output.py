@@ -64,7 +64,7 @@ def test_whatever_is_printed_reaches_a_terminal_without_its_control_characters(t
     assert "owned" in text.lower() and "X" in text and "?" in text
 
 
-def test_data_is_piped_as_it_is_and_talk_is_visible_wherever_it_goes(tmp_path: Path) -> None:
+def test_data_is_piped_unchanged_and_messages_are_always_escaped(tmp_path: Path) -> None:
     program = f"from orchestrator.cli.output import *; data({EVIL!r}); message({EVIL!r})"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout.decode() == EVIL + "\n"
@@ -94,9 +94,7 @@ EVIL_EXPERIMENT = (
         (f"show figure-1{EVIL}", None),
     ],
 )
-def test_an_experiment_cannot_write_to_the_terminal_of_who_looks_at_it(
-    tmp_path: Path, words: str, seen: str | None
-) -> None:
+def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, words: str, seen: str | None) -> None:
     site = Site.make(tmp_path / "home")
     write_experiment(site.folder, EVIL_EXPERIMENT)
     text = require_harmless(on_terminal([str(REPRO), *words.split(" ")], site.folder, site.environment))
@@ -115,7 +113,7 @@ def test_an_experiment_cannot_write_to_the_terminal_of_who_looks_at_it(
         ("of: [pp, tp]", f"of: [{quoted('pp' + EVIL)}]"),
     ],
 )
-def test_what_is_said_of_a_faulty_experiment_is_visible(tmp_path: Path, old: str, new: str) -> None:
+def test_errors_of_an_invalid_experiment_do_not_control_the_terminal(tmp_path: Path, old: str, new: str) -> None:
     site = Site.make(tmp_path / "home")
     assert old in BASE
     write_experiment(site.folder, BASE.replace(old, new))
@@ -124,7 +122,7 @@ def test_what_is_said_of_a_faulty_experiment_is_visible(tmp_path: Path, old: str
     assert "repro: " in text and "Traceback" not in text
 
 
-def test_a_line_of_a_log_that_becomes_a_reason_does_not_steer_who_asks_for_it(tmp_path: Path) -> None:
+def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Path) -> None:
     site = Site.make(tmp_path / "home")
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())
     (site.folder / "train.sh").write_text(f"#!/bin/bash\nprintf 'RuntimeError: it broke {octal}\\n' >&2\nexit 1\n")
@@ -160,7 +158,7 @@ def shown_log(block: bytes) -> bytes:
     return VisibleLog().feed(block, last=True)
 
 
-def test_what_is_written_stays_as_it_is() -> None:
+def test_printable_text_is_unchanged() -> None:
     assert printable(WRITTEN) == WRITTEN
     assert shown_log(WRITTEN.encode()) == WRITTEN.encode()
 
@@ -176,16 +174,14 @@ def test_what_is_written_stays_as_it_is() -> None:
         ("a\u2028b\u2029c\ufeff\u00ad\U000e0041".encode(), b"a?b?c???"),
     ],
 )
-def test_what_is_no_writing_is_shown_as_a_question_mark_and_every_line_ends_the_same_way(
-    block: bytes, shown: bytes
-) -> None:
+def test_unprintable_bytes_are_question_marks_and_all_line_ends_are_the_same(block: bytes, shown: bytes) -> None:
     assert shown_log(block) == shown
 
 
 @settings(deadline=None)
 @given(text=st.text())
 @example(text=EVIL)
-def test_no_text_keeps_what_a_terminal_obeys_and_what_is_visible_stays_so(text: str) -> None:
+def test_printable_removes_control_characters_and_keeps_visible_ones(text: str) -> None:
     shown = printable(text)
     assert len(shown) == len(text) and HARMLESS.fullmatch(shown) and "\r" not in shown
     assert printable(shown) == shown

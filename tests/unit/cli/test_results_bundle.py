@@ -193,7 +193,7 @@ def test_numbers_can_be_read_without_repro(files: dict[str, bytes]) -> None:
     }
 
 
-def test_of_whom_it_is_stands_in_no_row_and_its_files_are_paths_within(files: dict[str, bytes]) -> None:
+def test_rows_have_no_user_and_paths_are_relative_to_the_bundle(files: dict[str, bytes]) -> None:
     for path in (path for path in files if path.startswith("ledger/")):
         for line in files[path].splitlines():
             assert not {"user", "host", "pid", "token"} & json.loads(line).keys()
@@ -488,7 +488,7 @@ UNTRUSTED: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("what", UNTRUSTED)
-def test_a_bundle_that_nobody_allowed_has_signed_fails(looking: Caller, signed: Path, keys: Path, what: str) -> None:
+def test_a_bundle_without_an_allowed_signature_fails(looking: Caller, signed: Path, keys: Path, what: str) -> None:
     change, allowed, said = UNTRUSTED[what]
     change(signed)
     done = looking("bundle", "verify", str(signed), "--allowed-signers", str(keys / allowed))
@@ -498,7 +498,7 @@ def test_a_bundle_that_nobody_allowed_has_signed_fails(looking: Caller, signed: 
 
 
 @pytest.mark.parametrize("option", ["--sign", "--allowed-signers"])
-def test_without_ssh_keygen_it_is_said_in_one_line(
+def test_without_ssh_keygen_the_error_is_one_line(
     looking: Caller, signed: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -181,7 +181,7 @@ def test_a_compressed_log_is_in_the_bundle_as_a_log(
     assert repro_there("bundle", "verify", str(file)).returncode == 0
 
 
-def test_records_of_an_older_repro_are_compared_only_in_what_it_recorded(
+def test_records_of_an_older_repro_are_compared_only_in_their_own_fields(
     repro_there: Caller, troubled: Site, tmp_path: Path
 ) -> None:
     ledger = new_ledger(troubled.folder)

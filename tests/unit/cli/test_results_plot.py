@@ -15,7 +15,7 @@ DRAWN = "figure-13-cpu-here.png"
 PNG = b"\x89PNG"
 
 
-def test_the_picture_is_where_stdout_says_and_is_drawn_again_over_its_earlier_self(looking: Caller) -> None:
+def test_stdout_is_the_path_of_the_picture_and_plotting_again_replaces_it(looking: Caller) -> None:
     file = looking.site.folder / DRAWN
     for before in (b"", b"an earlier picture"):
         file.write_bytes(before)
@@ -27,7 +27,7 @@ def test_the_picture_is_where_stdout_says_and_is_drawn_again_over_its_earlier_se
 
 
 @pytest.mark.parametrize(("ending", "start"), [("png", PNG), ("svg", b"<?xml"), ("pdf", b"%PDF"), ("SVG", b"<?xml")])
-def test_the_ending_of_the_file_says_the_format(looking: Caller, tmp_path: Path, ending: str, start: bytes) -> None:
+def test_the_ending_of_the_file_selects_the_format(looking: Caller, tmp_path: Path, ending: str, start: bytes) -> None:
     file = tmp_path / f"x.{ending}"
     assert looking("plot", "-o", str(file)).stdout == f"{file}\n"
     assert file.read_bytes().startswith(start)
@@ -67,7 +67,7 @@ def test_a_folder_with_the_name_of_the_picture_is_one_line(looking: Caller) -> N
     )
 
 
-def test_a_file_is_replaced_where_that_was_said_or_answered(
+def test_a_file_is_replaced_only_with_force_or_after_a_yes(
     looking: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x.svg"
@@ -93,7 +93,9 @@ def test_without_a_verified_case_plot_is_one_line_and_draws_nothing(
     assert not list(repro.site.folder.glob("*.png"))
 
 
-def test_without_matplotlib_a_line_says_what_to_install(looking: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_one_line_names_the_package_to_install(
+    looking: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = looking("plot")
     assert (done.returncode, done.stdout) == (2, "")

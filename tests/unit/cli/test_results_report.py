@@ -67,7 +67,7 @@ def test_without_a_name_every_experiment_is_there_as_it_was_submitted_last(repro
         ("--workload pretrain", ["Figure 13 · scale cpu"]),
     ],
 )
-def test_what_is_asked_for_is_on_the_page_once(repro: Caller, words: str, about: list[str]) -> None:
+def test_each_chosen_experiment_is_on_the_page_once(repro: Caller, words: str, about: list[str]) -> None:
     assert repro("report", *words.split(), "-o", "page").returncode == 0
     assert titles(repro.site.folder / "page" / "index.html") == [f"SC21 · {one} on selene" for one in about]
 
@@ -117,7 +117,7 @@ def test_a_wrong_argument_is_one_line_and_nothing_is_written(repro: Caller, word
 
 
 @pytest.mark.usefixtures("ledger")
-def test_forced_it_is_written_beside_what_is_there(repro: Caller) -> None:
+def test_force_keeps_the_other_files_of_the_folder(repro: Caller) -> None:
     assert repro("report", "-o", "clusters", "--force").returncode == 0
     assert {path.name for path in (repro.site.folder / "clusters").iterdir()} == {"here.yaml", "index.html"}
 

@@ -34,7 +34,7 @@ def fill(folder: Path) -> None:
             return
 
 
-def test_cancelling_on_a_full_disk_ends_the_jobs_and_says_what_is_not_recorded(repro: Caller, small: Path) -> None:
+def test_cancelling_on_a_full_disk_ends_the_jobs_and_reports_the_missing_record(repro: Caller, small: Path) -> None:
     database = ("--database", str(small / "r.db"))
     repro.site.behave("hang")
     submit(repro, "--where", "gbs=4", *database)

@@ -63,7 +63,7 @@ def last_line(done: Done) -> str:
 # ---- once more -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_verified_is_measured_again_only_with_rerun(repro: Caller) -> None:
+def test_verified_cases_are_measured_again_only_with_rerun(repro: Caller) -> None:
     assert summary(submit(repro, *ONE, "--wait")) == "1 case: 1 submitted"
     assert summary(submit(repro, *ONE)) == "1 case: 1 done, 0 submitted"
     done = submit(repro, *ONE, "--rerun", "--wait")
@@ -72,7 +72,7 @@ def test_what_is_verified_is_measured_again_only_with_rerun(repro: Caller) -> No
     assert (row.number, row.verdict) == (2, "verified") and len(repro.site.started()) == 2
 
 
-def test_what_is_under_way_is_not_run_beside_itself_even_with_rerun(repro: Caller) -> None:
+def test_open_jobs_are_not_submitted_again_even_with_rerun(repro: Caller) -> None:
     repro.site.behave("hang")
     submit(repro, *SMALL)
     wait_until(repro.site.sleepers)
@@ -195,7 +195,7 @@ def test_a_class_or_a_limit_that_is_none_is_refused_and_nothing_is_run(
     assert [row.number for row in rows(failed.site)] == [1]
 
 
-def test_every_class_that_is_none_is_said(failed: Caller) -> None:
+def test_every_unknown_class_is_one_line(failed: Caller) -> None:
     done = failed("retry", "figure-13", "--class", "a,timeout,b")
     assert [line.split()[2] for line in done.complaints] == ["a:", "b:"]
 
@@ -224,7 +224,7 @@ def test_jobs_that_were_submitted_again_are_printed_though_a_later_group_is_refu
     assert done.stdout == f"{first.job_id}  pp=1,tp=4,gbs=4  attempt 2\n"
 
 
-def test_a_job_that_a_node_took_with_it_is_retried_unasked(repro: Caller) -> None:
+def test_a_job_that_failed_with_its_node_is_retried_automatically(repro: Caller) -> None:
     repro.site.behave("hang", "pp1-gbs4")
     submit(repro, *SMALL)
     wait_until(repro.site.sleepers)
@@ -296,7 +296,7 @@ def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(fai
     assert not (file.parent / "evil").exists()
 
 
-def test_a_name_of_a_cluster_in_the_ledger_is_no_path(failed: Caller) -> None:
+def test_a_recorded_cluster_name_is_never_used_as_a_path(failed: Caller) -> None:
     file = planted_profile(failed, "mode")
     with new_ledger(failed.site.folder).writing() as session:
         session.execute(sa.update(Run).values(profile_file=None, cluster=str(file)))
@@ -426,7 +426,7 @@ def test_after_refuses_jobs_that_cannot_be_awaited(repro: Caller, monkeypatch: p
     repro("cancel", "figure-13")
 
 
-def test_one_at_a_time_is_what_this_machine_does_whatever_is_asked_for(repro: Caller) -> None:
+def test_a_local_cluster_runs_one_job_at_a_time_whatever_the_option(repro: Caller) -> None:
     done = submit(repro, *ONE, "--max-parallel", "2", "--wait")
     assert done.returncode == 0
     assert "note: here runs one job at a time; --max-parallel has no effect" in done.complaints
@@ -485,9 +485,7 @@ def its_sender_has_ended(site: Site) -> None:
         session.execute(sa.update(Attempt).values(pid=2**22 + 1))
 
 
-def test_submitting_again_sends_what_waited_its_turn_and_nothing_twice(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submitting_again_submits_queued_attempts_once(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = on_slurm(repro, monkeypatch)
     slurm.has_room_for(3)
     repro(*THERE)
@@ -502,7 +500,7 @@ def test_submitting_again_sends_what_waited_its_turn_and_nothing_twice(
     assert summary(repro(*THERE)) == "6 cases: 6 waiting, 0 submitted" and len(slurm.taken()) == 2
 
 
-def test_what_waits_its_turn_can_be_cancelled_and_is_then_left_alone(
+def test_a_queued_attempt_can_be_cancelled_and_is_not_submitted_later(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = on_slurm(repro, monkeypatch)
@@ -526,9 +524,7 @@ def test_a_refusal_is_exit_2_with_the_schedulers_words_and_the_next_command_trie
     assert summary(repro(*THERE)) == "6 cases: 6 submitted"
 
 
-def test_a_scheduler_that_is_slow_is_said_while_it_is_waited_for(
-    repro: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_scheduler_is_reported_while_the_command_waits(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.launch.sbatch.PAUSES_S", (0.001,))
     slurm = on_slurm(repro, monkeypatch)
     slurm.then("late")

@@ -54,14 +54,14 @@ def test_a_job_that_fails_is_exit_1_and_the_others_are_waited_for(made: MadeJobs
     assert set(made.asked) == {15.0}
 
 
-def test_what_failed_before_the_first_look_counts(made: MadeJobs) -> None:
+def test_a_failure_before_the_first_query_counts(made: MadeJobs) -> None:
     made.submit("a")
     made.then = [lambda: made.ends("a-id", "FAILED", "failed")]
     assert made.repro("wait").returncode == 1
     assert made.repro("wait", "a-id").returncode == 1  # asked for by name it counts for ever
 
 
-def test_only_what_is_named_is_waited_for(made: MadeJobs) -> None:
+def test_wait_waits_only_for_the_named_jobs(made: MadeJobs) -> None:
     made.submit("a", "b")
     made.then = [lambda: None, lambda: made.ends("b-id")]
     done = made.repro("wait", "b-id")
@@ -100,9 +100,7 @@ def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not
         ("DependencyNeverSatisfied", "DependencyNeverSatisfied: waits for another job to end well, which it did not"),
     ],
 )
-def test_what_can_never_start_is_not_waited_for_once_nothing_else_is_left(
-    made: MadeJobs, reason: str, said: str
-) -> None:
+def test_jobs_that_can_never_start_end_the_wait(made: MadeJobs, reason: str, said: str) -> None:
     made.submit("a", "b")
     made.update("b-id", reason=reason)
     made.then = [lambda: made.runs("a-id"), lambda: None, lambda: made.ends("a-id"), interrupt]
@@ -115,14 +113,14 @@ def test_what_can_never_start_is_not_waited_for_once_nothing_else_is_left(
 
 
 @pytest.mark.parametrize("reason", ["Priority", "Resources", "Dependency", "ReqNodeNotAvail", "NewWord", None])
-def test_what_may_still_start_is_waited_for(made: MadeJobs, reason: str | None) -> None:
+def test_jobs_that_may_still_start_are_waited_for(made: MadeJobs, reason: str | None) -> None:
     made.submit("a")
     made.update("a-id", reason=reason)
     made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]
     assert made.repro("wait").returncode == 0 and made.then == []
 
 
-def test_jobs_held_by_the_same_thing_are_said_in_one_line(made: MadeJobs) -> None:
+def test_jobs_with_the_same_reason_to_wait_are_one_line(made: MadeJobs) -> None:
     made.submit("a", "b", "c")
     for job in ("a-id", "b-id", "c-id"):
         made.update(job, reason="JobHeldUser" if job != "c-id" else "BadConstraints")
@@ -132,9 +130,7 @@ def test_jobs_held_by_the_same_thing_are_said_in_one_line(made: MadeJobs) -> Non
     assert lines[1].startswith("c-id (c): BadConstraints: ")
 
 
-def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_is(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queued_attempt_behind_held_jobs_is_not_waited_for(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.launch.supervise.Backlog.submit_what_fits", lambda *_: None)
     made.submit("a", "b")
     made.update("a-id", reason="JobHeldUser")
@@ -148,7 +144,7 @@ def test_what_waits_for_room_behind_what_is_held_is_not_waited_for_and_alone_it_
     assert made.repro("wait", "b-id").returncode == 0 and made.then == []
 
 
-def test_what_waits_its_turn_is_sent_by_whoever_waits_for_it(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_submits_queued_attempts(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     made.submit("a")
     made.update("a-id", state="QUEUED", scheduler_id=None)
 
@@ -163,7 +159,7 @@ def test_what_waits_its_turn_is_sent_by_whoever_waits_for_it(made: MadeJobs, mon
     assert done.returncode == 0 and " 18" in done.stdout
 
 
-def test_each_time_comes_before_it_is_asked_whether_all_have_ended(made: MadeJobs) -> None:
+def test_queued_attempts_are_submitted_before_the_end_is_checked(made: MadeJobs) -> None:
     made.submit("a")
     made.ends("a-id", "NODE_FAIL", "failed")
     calls: list[int] = []
@@ -179,7 +175,7 @@ def test_each_time_comes_before_it_is_asked_whether_all_have_ended(made: MadeJob
     assert (len(calls), made.row("a-id").number, made.row("a-id").verdict) == (3, 2, "verified")
 
 
-def test_of_jobs_that_have_ended_the_ledger_is_asked_no_more_and_a_new_attempt_is_seen(
+def test_ended_jobs_are_not_read_again_and_a_new_attempt_is_seen(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.submit("a", "b")
@@ -201,7 +197,7 @@ def test_of_jobs_that_have_ended_the_ledger_is_asked_no_more_and_a_new_attempt_i
     assert {row.job_id: row.number for row in followed.rows()} == {"a-id": 1, "b-id": 2}
 
 
-def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:
+def test_ctrl_c_ends_the_wait_and_not_the_jobs(made: MadeJobs) -> None:
     made.submit("a")
     made.then = [lambda: None, interrupt]
     done = made.repro("wait")
@@ -212,7 +208,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(made: MadeJobs) -> None:
     ]
 
 
-def test_a_scheduler_that_is_away_is_said_once_and_waited_for(made: MadeJobs) -> None:
+def test_an_unreachable_scheduler_is_reported_once_and_waited_for(made: MadeJobs) -> None:
     made.submit("a")
     made.answer = RefreshResult(("squeue: no answer",), None)
     made.then = [lambda: None, lambda: None, lambda: made.ends("a-id")]

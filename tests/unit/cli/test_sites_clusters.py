@@ -54,7 +54,7 @@ def rows(text: str) -> list[dict[str, Any]]:
 # ---- list and show -------------------------------------------------------------------------------------------
 
 
-def test_the_list_has_shipped_and_own_profiles_with_what_is_open(repro: Caller, mine: Path) -> None:
+def test_list_has_shipped_and_own_profiles_with_their_open_values(repro: Caller, mine: Path) -> None:
     mine.with_name("mine.local.yaml").write_text(OVERLAY)
     done = repro("clusters", "list")
     assert done.returncode == 0 and done.complaints == []
@@ -73,7 +73,7 @@ def test_a_profile_that_cannot_be_read_is_named_below_those_that_can(repro: Call
     assert done.complaints[0].startswith("repro: clusters/mine.yaml:2:1 scheduler: ")
 
 
-def test_show_is_yaml_of_all_layers_and_says_what_is_open_and_where_it_belongs(repro: Caller, mine: Path) -> None:
+def test_show_prints_all_layers_as_yaml_and_names_open_values(repro: Caller, mine: Path) -> None:
     mine.with_name("mine.local.yaml").write_text(OVERLAY)
     before = everything_in(repro.site.folder)
     done = repro("clusters", "show", "mine")
@@ -149,9 +149,7 @@ def test_faults_are_lines_on_stderr_the_table_is_on_stdout_and_the_exit_code_is_
     }
 
 
-def test_what_can_wait_and_what_nobody_knows_is_not_counted_as_wrong(
-    repro: Caller, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_and_unknown_findings_are_not_faults(repro: Caller, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = replace(SITE, associations=None, qos=None, complaints=("sacctmgr: Connection refused",))
     with_site(monkeypatch, away)
     mine.with_name("mine.local.yaml").write_text("workloads: {megatron-2026: {checkout: <where>}}\n")
@@ -179,7 +177,7 @@ def test_paths_that_only_nodes_see_are_left_to_the_job_that_is_suggested(
     ]
 
 
-def test_no_job_is_started_before_what_is_wrong_already_is_mended(
+def test_no_probe_job_is_submitted_while_there_are_faults(
     repro: Caller, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_site(monkeypatch, replace(SITE, mpi_kinds=("pmi2",)))

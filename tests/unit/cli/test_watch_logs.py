@@ -92,7 +92,7 @@ def test_a_rank_of_one_task_each_has_the_lines_that_srun_has_labelled_so() -> No
     assert of_rank(2, SRUN) == []
 
 
-def test_where_a_task_starts_the_ranks_of_its_node_a_line_says_itself_whose_it_is() -> None:
+def test_lines_of_a_task_with_several_ranks_are_selected_by_their_own_label() -> None:
     assert of_rank(0, TORCHRUN, 4) == [b"0: [default0]: a"]
     assert of_rank(4, TORCHRUN, 4) == [b"1: [default0]: b"]
     assert of_rank(7, TORCHRUN, 4) == [b"1: [default3]: c"]
@@ -174,7 +174,7 @@ def test_follow_waits_for_a_log_that_does_not_exist_yet(made: MadeJobs) -> None:
     assert done.stderr.splitlines()[0] == "b-id (b) has no output yet; its state is PENDING"
 
 
-def test_what_is_written_just_before_the_end_is_printed(made: MadeJobs) -> None:
+def test_lines_written_just_before_the_end_are_printed(made: MadeJobs) -> None:
     made.submit("a")
     made.runs("a-id", b"begins\n")
 
@@ -238,7 +238,7 @@ def test_a_link_in_a_logs_place_is_not_followed(made: MadeJobs) -> None:
     assert (done.returncode, done.stdout) == (2, "") and "a link and not a file" in done.stderr
 
 
-def test_what_the_script_itself_printed_stands_behind_the_log(made: MadeJobs) -> None:
+def test_output_of_the_script_itself_follows_the_log(made: MadeJobs) -> None:
     made.submit("a")
     made.runs("a-id", b"the program\n")
     (made.folder("a-id") / "batch.txt").write_bytes(b"srun: error\n")

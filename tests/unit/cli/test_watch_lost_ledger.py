@@ -56,7 +56,7 @@ def test_jobs_that_run_are_not_submitted_again_when_the_ledger_is_lost(repro: Ca
         assert repro("cancel", "figure-13", "--database", str(database)).returncode == 0
 
 
-def test_what_was_cancelled_or_killed_is_submitted_again_when_the_ledger_is_lost(repro: Caller) -> None:
+def test_cancelled_or_killed_jobs_are_submitted_again_when_the_ledger_is_lost(repro: Caller) -> None:
     repro.site.behave("hang")
     submit(repro, *SMALL)
     wait_until(repro.site.sleepers)
@@ -69,7 +69,7 @@ def test_what_was_cancelled_or_killed_is_submitted_again_when_the_ledger_is_lost
     assert "does not contain" not in done.stderr
 
 
-def test_verified_results_that_a_lost_ledger_contained_are_said(repro: Caller) -> None:
+def test_verified_results_of_a_lost_ledger_are_reported(repro: Caller) -> None:
     assert submit(repro, *SMALL, "--wait").returncode == 0
     lose_the_ledger(repro.site)
     done = submit(repro, *SMALL, "--wait")

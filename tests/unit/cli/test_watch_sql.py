@@ -39,14 +39,14 @@ def test_an_answer_is_a_table_json_or_csv_with_the_same_rows(asking: Caller) -> 
 
 
 @pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "＝1"])
-def test_a_text_that_a_spreadsheet_would_run_is_written_as_collect_writes_it(asking: Caller, text: str) -> None:
+def test_csv_escapes_text_that_a_spreadsheet_would_execute(asking: Caller, text: str) -> None:
     question = f"select '{text.replace(chr(39), chr(39) * 2)}' as a, -2 as b"
     table = list(csv.reader(io.StringIO(asking("sql", question, "--csv").stdout)))
     assert table == [["a", "b"], [f"'{text}", "-2"]]
     assert csv_line([text, -2]) in asking("sql", question, "--csv").stdout
 
 
-def test_an_answer_without_rows_still_says_its_columns(asking: Caller) -> None:
+def test_an_answer_without_rows_has_a_head(asking: Caller) -> None:
     question = "select id, gpus from jobs where gpus > 4"
     assert asking("sql", question).stdout == "ID  GPUS\n"
     assert asking("sql", question, "--csv").stdout == "id,gpus\n"
@@ -70,7 +70,7 @@ def test_json_has_no_infinity_and_no_bytes_that_are_none(asking: Caller) -> None
     assert json.loads(done.stdout, parse_constant=pytest.fail)[0]["most"] is None
 
 
-def test_without_a_question_it_lists_what_can_be_asked_for(asking: Caller) -> None:
+def test_without_a_query_views_and_tables_are_listed(asking: Caller) -> None:
     done = asking("sql")
     names = [line.split()[0] for line in done.stdout.splitlines()]
     assert names[:4] == ["NAME", "v_attempts", "v_iterations", "v_results"] and "metrics" in names
@@ -79,7 +79,7 @@ def test_without_a_question_it_lists_what_can_be_asked_for(asking: Caller) -> No
     assert rows["v_results"]["kind"] == "view" and "tflops_per_gpu" in rows["v_results"]["columns"]
 
 
-def test_the_question_that_it_proposes_can_be_asked(asking: Caller) -> None:
+def test_the_suggested_query_works(asking: Caller) -> None:
     proposed = asking("sql").stderr.partition('"')[2].partition('"')[0]
     assert asking("sql", proposed).returncode == 0
 

@@ -50,7 +50,7 @@ def frames(done: Done) -> list[list[str]]:
     return pictures[:-1]
 
 
-def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None:
+def test_status_before_a_submission_prints_that_and_creates_nothing(repro: Caller) -> None:
     before = everything_in(repro.site.folder)
     for words in (("status",), ("status", "--watch")):
         done = repro(*words)
@@ -60,7 +60,7 @@ def test_status_before_anything_says_so_and_makes_nothing(repro: Caller) -> None
     assert everything_in(repro.site.folder) == before
 
 
-def test_status_says_state_and_verdict_in_two_columns_and_a_bar_what_they_amount_to(
+def test_status_has_state_and_verdict_in_two_columns_and_a_bar(
     finished: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = Caller(finished, monkeypatch, capsys)("status", "figure-13", "--where", "pp=4")
@@ -97,7 +97,7 @@ def test_many_jobs_are_counted_by_experiment_and_a_named_one_lists_its_cases(
     assert len(shown(made, "figure-13")) == 4
 
 
-def test_a_running_job_says_how_far_and_how_fast_it_is_and_how_long_it_takes(made: MadeJobs) -> None:
+def test_a_running_job_has_progress_speed_and_remaining_time(made: MadeJobs) -> None:
     made.submit("a")
     made.runs("a-id", iterations(3))
     row = shown(made)["a-id"]
@@ -110,7 +110,7 @@ def test_a_running_job_says_how_far_and_how_fast_it_is_and_how_long_it_takes(mad
     assert shown(made)["a-id"]["iteration"] == "4/8"
 
 
-def test_a_time_limit_that_comes_first_is_what_is_left_and_said_to_cut_the_job_off(made: MadeJobs) -> None:
+def test_the_remaining_time_is_the_time_limit_if_that_comes_first(made: MadeJobs) -> None:
     made.submit("a", "b", "c")
     in_two_minutes = now() + timedelta(minutes=2, seconds=1)
     made.runs("a-id", iterations(3), ends_at=in_two_minutes)
@@ -158,7 +158,7 @@ def test_only_the_end_of_a_running_jobs_log_is_read_and_nothing_of_a_waiting_job
     assert read == [("a-id-1", 64 * 1024)]
 
 
-def test_a_log_that_may_not_be_read_is_said_and_the_others_are_shown(made: MadeJobs) -> None:
+def test_an_unreadable_log_is_reported_and_the_other_jobs_are_shown(made: MadeJobs) -> None:
     made.submit("a", "b")
     made.runs("a-id", iterations(2))
     made.runs("b-id", iterations(2))
@@ -170,7 +170,7 @@ def test_a_log_that_may_not_be_read_is_said_and_the_others_are_shown(made: MadeJ
     assert (rows["a-id"]["iteration"], rows["b-id"]["iteration"]) == ("0/8", "2/8")
 
 
-def test_a_waiting_job_says_when_it_starts_and_why_it_waits(made: MadeJobs) -> None:
+def test_a_waiting_job_has_its_start_time_and_reason(made: MadeJobs) -> None:
     made.submit("a", "b", "c", "d")
     starts = now() + timedelta(minutes=1)
     made.update("a-id", starts_at=starts, reason="Priority")
@@ -208,7 +208,7 @@ def test_a_bar_is_full_only_when_everything_is_verified() -> None:
     assert bar(Tally("x", 0, 0, 0, 0, 0)) == "x [..........] 0/0 verified"
 
 
-def test_what_jobs_share_is_no_column_and_what_tells_them_apart_is(made: MadeJobs) -> None:
+def test_only_values_that_differ_between_jobs_are_columns(made: MadeJobs) -> None:
     made.submit("a", "b")
     assert "EXPERIMENT" not in made.repro("status").stdout
     with made.ledger.writing() as session:
@@ -220,7 +220,7 @@ def test_what_jobs_share_is_no_column_and_what_tells_them_apart_is(made: MadeJob
     assert {row["experiment"] for row in rows.values()} == {"figure-13"}
 
 
-def test_states_that_could_not_be_asked_for_are_shown_with_their_age(made: MadeJobs) -> None:
+def test_states_that_could_not_be_refreshed_are_shown_with_their_age(made: MadeJobs) -> None:
     made.submit("a")
     made.update("a-id", refreshed_at=now() - timedelta(minutes=4, seconds=5))
     made.answer = RefreshResult(("squeue: no answer",), now())
@@ -234,14 +234,14 @@ def test_states_that_could_not_be_asked_for_are_shown_with_their_age(made: MadeJ
 
 
 @pytest.mark.parametrize("every", ["4.9", "0", "-1", "nan", "inf", "1e9"])
-def test_a_scheduler_is_not_asked_oftener_than_it_bears_nor_never(made: MadeJobs, every: str) -> None:
+def test_the_interval_between_queries_has_limits(made: MadeJobs, every: str) -> None:
     made.submit("a")
     done = made.repro("status", "--watch", f"--every={every}")
     assert (done.returncode, done.stdout, made.asked) == (2, "", [])
     assert len(done.complaints) == 1 and done.complaints[0].startswith("repro: --every ")
 
 
-def test_watching_a_file_adds_what_has_changed_and_ends_with_the_last_job(made: MadeJobs) -> None:
+def test_watch_into_a_file_appends_changes_and_ends_with_the_last_job(made: MadeJobs) -> None:
     made.submit("a", "b")
     nothing: list[Any] = [lambda: None, lambda: None]
     made.then = [
@@ -301,9 +301,7 @@ def test_on_a_terminal_the_picture_is_drawn_over_the_last_without_clearing_it(
     assert done.stderr.splitlines() == ["next: repro logs b-id   # why b failed"]
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_what_has_changed(
-    made: MadeJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_on_a_dumb_terminal_appends_changes(made: MadeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     made.submit("a")
     made.then = [lambda: made.runs("a-id", iterations(2)), lambda: made.ends("a-id")]
     on_a_terminal(monkeypatch)
@@ -314,7 +312,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_what_has_changed(
     assert states == ["RUNNING", "COMPLETED"]
 
 
-def test_a_small_terminal_shows_what_runs_first_and_never_scrolls(
+def test_a_small_terminal_shows_running_jobs_first_and_never_scrolls(
     made: MadeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"job{number}" for number in range(30)]
