@@ -156,13 +156,13 @@ def write_scripts(
 def scripts_of(run_id: str, plans: Sequence[Plan], folders: Folders) -> list[Script]:
     """Return the script and the folder of each job. Repeats of a case share a script and have a folder each."""
     shared: dict[int, Path] = {}
-    found: list[Script] = []
+    scripts: list[Script] = []
     for plan in plans:
         own = shared.get(id(plan.case))
         if own is None:
             own = shared[id(plan.case)] = folders.job(run_id, plan.case.slug)
-        found.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
-    return found
+        scripts.append(Script(own / "job.sh", own if plan.repeat == 1 else folders.job(run_id, plan.slug)))
+    return scripts
 
 
 def _text_of_several(
@@ -189,15 +189,15 @@ def _options(plan: Plan, before: LatestAttempt | None, failed: FailedNodes) -> t
     """Return the options of an attempt after a failed one: without the failed nodes, and after a pause."""
     if before is None or before.state == QUEUED:
         return ()
-    words = []
-    bad = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
-    bad |= set(failed.of(plan, before))
-    if bad:
-        words.append(f"--exclude={','.join(sorted(bad))}")
+    options = []
+    nodes = {node for word in before.options if word.startswith("--exclude=") for node in word[10:].split(",")}
+    nodes |= set(failed.of(plan, before))
+    if nodes:
+        options.append(f"--exclude={','.join(sorted(nodes))}")
     pause_s = pause_before(before.submitted, failure_named(before.failure))
     if pause_s:
-        words.append(f"--begin=now+{pause_s}")
-    return tuple(words)
+        options.append(f"--begin=now+{pause_s}")
+    return tuple(options)
 
 
 def _write(texts: Mapping[Path, str]) -> None:

@@ -63,20 +63,22 @@ def cancel(ledger: Ledger, rows: Sequence[JobRow]) -> Cancelled:
         record_asked(ledger, [row.attempt_id for row in done.asked], f"by {user_name()}")
     except DiskFull as full:
         done.unrecorded = full.problems
-    order = {row.attempt_id: place for place, row in enumerate(rows)}
+    order = {row.attempt_id: index for index, row in enumerate(rows)}
     done.asked.sort(key=lambda row: order[row.attempt_id])
     return done
 
 
 def _withdraw(ledger: Ledger, row: JobRow, done: Cancelled) -> None:
     if not ledger.is_own(row.user):
-        whose = row.user or "another user"
-        done.refused.append(Problem(f"{row.label}: {whose} queued this attempt, and only that user can cancel it"))
+        owner = row.user or "another user"
+        done.refused.append(Problem(f"{row.label}: {owner} queued this attempt, and only that user can cancel it"))
         return
     try:
         record_never_submitted(ledger, [row.attempt_id], "cancelled before it was submitted", str(Failure.CANCELLED))
     except DiskFull as full:  # only the ledger has this queued attempt
-        done.refused += [Problem(f"{row.label}: {one.what}", one.location, one.hint) for one in full.problems]
+        done.refused += [
+            Problem(f"{row.label}: {problem.what}", problem.location, problem.hint) for problem in full.problems
+        ]
         return
     done.asked.append(row)
 
@@ -103,9 +105,9 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
 
     The folders are marked, so that a copy that the scheduler accepts later does not start.
     """
-    begun = {one.token: one for one in interrupted_submissions(ledger)} if rows else {}
+    submissions = {submission.token: submission for submission in interrupted_submissions(ledger)} if rows else {}
     for token, same in {row.token: [other for other in rows if other.token == row.token] for row in rows}.items():
-        problem = _why_kept(ledger, begun[token]) if token in begun else None
+        problem = _why_kept(ledger, submissions[token]) if token in submissions else None
         if problem is not None:
             done.refused += [Problem(f"{row.label}: {problem.what}", hint=problem.hint) for row in same]
             continue
@@ -119,20 +121,22 @@ def _end_interrupted(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) ->
             mark_cancelled(row.folder)
         if same[0].scheduler == "slurm":
             # squeue has the comment of each job that can be cancelled; an id in a job's folder proves nothing.
-            found = find_by_comments([comment_of(token)]).records
-            cancel_jobs(sorted({base_id(job_id) for job_id in found}))
+            records = find_by_comments([comment_of(token)]).records
+            cancel_jobs(sorted({base_id(job_id) for job_id in records}))
         why = "cancelled before the scheduler had confirmed it"
         record_never_submitted(ledger, [row.attempt_id for row in same], why, str(Failure.CANCELLED))
         done.asked += same
 
 
-def _why_kept(ledger: Ledger, one: InterruptedSubmission) -> Problem | None:
-    if not ledger.is_own(one.user):
-        return Problem(f"{one.user or 'another user'} submits it, and only that user can cancel it")
-    if is_being_made(ledger, one):
-        return Problem(f"it is being submitted on {one.host}", hint="press Ctrl-C there, or try again in 5 minutes")
-    if one.scheduler == "slurm" and one.slurm_cluster not in (None, here := cluster_identity()):
-        return _elsewhere(str(one.slurm_cluster), here)
+def _why_kept(ledger: Ledger, submission: InterruptedSubmission) -> Problem | None:
+    if not ledger.is_own(submission.user):
+        return Problem(f"{submission.user or 'another user'} submits it, and only that user can cancel it")
+    if is_being_made(ledger, submission):
+        return Problem(
+            f"it is being submitted on {submission.host}", hint="press Ctrl-C there, or try again in 5 minutes"
+        )
+    if submission.scheduler == "slurm" and submission.slurm_cluster not in (None, here := cluster_identity()):
+        return _elsewhere(str(submission.slurm_cluster), here)
     return None
 
 
@@ -145,18 +149,18 @@ def _end_on_slurm(ledger: Ledger, rows: Sequence[JobRow], done: Cancelled) -> No
         if row.slurm_cluster not in (None, here) and row.state != LOST:
             problem = _elsewhere(str(row.slurm_cluster), here)
             done.refused.append(Problem(f"{row.label}: {problem.what}", hint=problem.hint))
-    asked = [row for row in rows if row.slurm_cluster in (None, here)]
-    by_id = {str(row.scheduler_id): row for row in asked}
-    shared = [row for row in asked if by_id[str(row.scheduler_id)] is not row]
-    live = _live(by_id)
-    for job_id, record in list(live.items()):
+    own_cluster = [row for row in rows if row.slurm_cluster in (None, here)]
+    by_id = {str(row.scheduler_id): row for row in own_cluster}
+    shared = [row for row in own_cluster if by_id[str(row.scheduler_id)] is not row]
+    listed = _live(by_id)
+    for job_id, record in list(listed.items()):
         if why := why_not_the_attempts_job(ledger, by_id[job_id], record):
             done.refused.append(Problem(f"{by_id[job_id].label} ({job_id}): {why}"))
-            del live[job_id], by_id[job_id]
-    refusals = cancel_jobs(list(live)) if live else {}
+            del listed[job_id], by_id[job_id]
+    refusals = cancel_jobs(list(listed)) if listed else {}
     done.refused += [Problem(f"{by_id[job_id].label} ({job_id}): {why}") for job_id, why in refusals.items()]
-    done.asked += [by_id[job_id] for job_id in live if job_id not in refusals]
-    for row in (row for job_id, row in by_id.items() if job_id not in live and row.state != LOST):
+    done.asked += [by_id[job_id] for job_id in listed if job_id not in refusals]
+    for row in (row for job_id, row in by_id.items() if job_id not in listed and row.state != LOST):
         if sees_jobs_of(row.user):  # it has ended, or is an element of an array that leaves no trace
             done.asked.append(row)
         else:

@@ -71,7 +71,7 @@ def check_cluster(
     elif job:
         from_node = job_findings(cluster, folders, notify)
         unchecked = ("compute", "not checked")
-        findings = [*(one for one in findings if (one.place, one.result) != unchecked), *from_node]
+        findings = [*(finding for finding in findings if (finding.place, finding.result) != unchecked), *from_node]
     return ClusterCheck(cluster, findings)
 
 

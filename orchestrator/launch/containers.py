@@ -27,13 +27,13 @@ _JOB_FOLDER = Line(("{job_folder}:" + INSIDE,), OURS, at_run=True)
 class Wrapping:
     """Container arguments of a job.
 
-    `srun_options` are options of srun, `words` the runtime's command before the task. `description` contains the lines
+    `srun_options` are options of srun, `argv` the runtime's command before the task. `description` contains the lines
     of the environment file of CSCS's engine. `inside_test` is true only inside the image, where the job's folder is
     `inside_folder`.
     """
 
     srun_options: tuple[Line, ...] = ()
-    words: tuple[Line, ...] = ()
+    argv: tuple[Line, ...] = ()
     description: tuple[Line, ...] = ()
     inside_test: str = f"[ -e {INSIDE}/start ]"
     inside_folder: str = INSIDE
@@ -92,18 +92,18 @@ def _in_one(option: str, mounts: Sequence[Line]) -> Line:
 
 
 def _pyxis(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    where = cluster.location
+    location_of = cluster.location
     options = [
         Line.of(f"--container-image={read_image(image.words[0]).for_enroot}", image.origin),
         _in_one("--container-mounts", (_JOB_FOLDER, *mounts)),
         # Explicit in both cases, because the default differs between sites.
         Line.of(
             "--container-mount-home" if container.mount_home else "--no-container-mount-home",
-            where(("container", "mount_home")) if container.mount_home else OURS,
+            location_of(("container", "mount_home")) if container.mount_home else OURS,
         ),
     ]
     if container.writable:
-        options.append(Line.of("--container-writable", where(("container", "writable"))))
+        options.append(Line.of("--container-writable", location_of(("container", "writable"))))
     elif container.has_readonly_option:
         options.append(Line.of("--container-readonly"))
     return Wrapping(srun_options=tuple(options))
@@ -120,52 +120,52 @@ def _edf(container: ContainerFields, cluster: Cluster, image: Line, mounts: list
     if container.annotations:
         lines.append(Line.of("[annotations]"))
         for name, value in container.annotations.items():
-            place = cluster.location(("container", "annotations", name))
-            lines.append(Line.of(f"{name} = {_toml(value)}", place))
+            origin = cluster.location(("container", "annotations", name))
+            lines.append(Line.of(f"{name} = {_toml(value)}", origin))
     return Wrapping(description=tuple(lines))
 
 
 def _shifter(cluster: Cluster, image: Line, mounts: list[Line], folder: Path) -> Wrapping:
     container = cluster.profile.container
     assert container is not None
-    named = read_image(image.words[0])
-    if named.path:
+    image_name = read_image(image.words[0])
+    if image_name.path:
         raise ReproError(Problem(f"{cluster.name}: Shifter cannot use an image file", image.origin))
-    words = [Line.of("shifter"), Line.of(f"--image={named.for_docker}", image.origin)]
+    argv = [Line.of("shifter"), Line.of(f"--image={image_name.for_docker}", image.origin)]
     if container.modules:
-        words.append(Line.of(f"--module={','.join(container.modules)}", cluster.location(("container", "modules"))))
-    words += [_with("--volume", mount) for mount in mounts]
+        argv.append(Line.of(f"--module={','.join(container.modules)}", cluster.location(("container", "modules"))))
+    argv += [_with("--volume", mount) for mount in mounts]
     # Shifter creates no folders in an image, so its own variable is tested.
     return Wrapping(
-        words=(*words, *_options(container, cluster)),
+        argv=(*argv, *_options(container, cluster)),
         inside_test='[ -n "${SHIFTER_RUNTIME:-}" ]',
         inside_folder=str(folder),
     )
 
 
 def _podman(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    named = read_image(image.words[0])
-    if named.path:
+    image_name = read_image(image.words[0])
+    if image_name.path:
         raise ReproError(Problem(f"{cluster.name}: podman-hpc cannot use an image file", image.origin))
     fixed = ("podman-hpc", "run", "--rm", "--gpu", "--net=host", "--ipc=host")
-    words = [Line(fixed, OURS)]
-    words += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
-    words.append(Line.of("--env=SLURM_*"))
+    argv = [Line(fixed, OURS)]
+    argv += [_with("--volume", mount) for mount in (_JOB_FOLDER, *mounts)]
+    argv.append(Line.of("--env=SLURM_*"))
     for path, names in ((("container", "pass_env"), container.pass_env), (("env_from",), cluster.profile.env_from)):
-        words += [Line.of(f"--env={name}", cluster.location((*path, i))) for i, name in enumerate(names)]
-    return Wrapping(words=(*words, *_options(container, cluster), Line.of(named.for_docker, image.origin)))
+        argv += [Line.of(f"--env={name}", cluster.location((*path, i))) for i, name in enumerate(names)]
+    return Wrapping(argv=(*argv, *_options(container, cluster), Line.of(image_name.for_docker, image.origin)))
 
 
 def _apptainer(container: ContainerFields, cluster: Cluster, image: Line, mounts: list[Line]) -> Wrapping:
-    named = read_image(image.words[0])
-    words = [Line(("apptainer", "exec", "--nv"), OURS)]
+    image_name = read_image(image.words[0])
+    argv = [Line(("apptainer", "exec", "--nv"), OURS)]
     if not container.mount_home:
-        words.append(Line.of("--no-home"))
+        argv.append(Line.of("--no-home"))
     if container.writable:
-        words.append(Line.of("--writable-tmpfs", cluster.location(("container", "writable"))))
-    words += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
-    words += [*_options(container, cluster)]
-    return Wrapping(words=(*words, Line.of(named.path or f"docker://{named.for_docker}", image.origin)))
+        argv.append(Line.of("--writable-tmpfs", cluster.location(("container", "writable"))))
+    argv += [_with("--bind", mount) for mount in (_JOB_FOLDER, *mounts)]
+    argv += [*_options(container, cluster)]
+    return Wrapping(argv=(*argv, Line.of(image_name.path or f"docker://{image_name.for_docker}", image.origin)))
 
 
 def _options(container: ContainerFields, cluster: Cluster) -> Iterator[Line]:

@@ -30,8 +30,8 @@ def directives(plan: Plan, cluster: Cluster, job_name: str | None = None) -> lis
     if slurm.exclusive:
         lines.append(Line.of("--exclusive", cluster.location(("slurm", "exclusive"))))
     # Either `repro` or Slurm repeats a failed job, never both.
-    said_by = cluster.location(("slurm", "requeue"))
-    lines.append(Line.of("--requeue", said_by) if slurm.requeue else Line.of("--no-requeue"))
+    origin = cluster.location(("slurm", "requeue"))
+    lines.append(Line.of("--requeue", origin) if slurm.requeue else Line.of("--no-requeue"))
     return [*lines, *free_directives(cluster)]
 
 
@@ -100,16 +100,16 @@ def program_origin(plan: Plan, cluster: Cluster, *words: str) -> str:
 
 def placement(cluster: Cluster, resources: Resources) -> Iterator[Line]:
     """Yield account, partition, QOS, constraint and reservation for a job of this size."""
-    slurm, where = slurm_of(cluster), cluster.location
+    slurm, location_of = slurm_of(cluster), cluster.location
     if slurm.account_name is not None:
-        said_by = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
-        yield directive("account", slurm.account_name, ", ".join(where(("slurm", name)) for name in said_by))
+        fields = ("account", "project") if "{project}" in (slurm.account or "") else ("account",)
+        yield directive("account", slurm.account_name, ", ".join(location_of(("slurm", name)) for name in fields))
     if slurm.partition is not None:
-        yield directive("partition", slurm.partition, where(("slurm", "partition")))
+        yield directive("partition", slurm.partition, location_of(("slurm", "partition")))
     qos = slurm.qos_for(resources.nodes, resources.nodes * resources.gpus_per_node, resources.time_limit)
     if qos is not None:
-        names = [one.name for one in slurm.qos] if isinstance(slurm.qos, list) else []
-        yield directive("qos", qos, where(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
+        names = [limits.name for limits in slurm.qos] if isinstance(slurm.qos, list) else []
+        yield directive("qos", qos, location_of(("slurm", "qos", names.index(qos)) if names else ("slurm", "qos")))
     yield from named(cluster, ("constraint", "reservation"))
 
 

@@ -94,8 +94,8 @@ class SlurmScriptExecutor(SlurmExecutor):
         clean = clean_env_prefix()
         # A session of its own: Ctrl-C must not end sbatch between the answer of Slurm and its output.
         clean += ["setsid", "--wait"]
-        words = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]
-        return [*clean, *words, str(submission_file_path), *self._arguments]
+        sbatch = ["sbatch", "--parsable", f"--comment={self._comment}", *self._options]
+        return [*clean, *sbatch, str(submission_file_path), *self._arguments]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: bytes | str) -> str:
@@ -210,8 +210,8 @@ def local_state(folder: Path, queue_pid: int | None, *, has_rebooted: bool = Fal
 
 def _refused_start(folder: Path) -> str | None:
     """Return why the script ended before it wrote a record: another job has claimed the folder."""
-    found = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
-    return found[1].decode(errors="replace") if found else None
+    match = _REFUSED.search(tail_bytes(folder, "batch.txt", _LONGEST_REFUSAL))
+    return match[1].decode(errors="replace") if match else None
 
 
 def is_alive(pid: int, marker: str) -> bool:

@@ -94,16 +94,16 @@ def wanted_images(cluster: Cluster, names: Sequence[str], again: bool = False) -
         hint = f"name one in {shown(cluster.overlay)}: container: images: {{NAME: HOST/ORG/NAME:TAG}}"
         raise ReproError(Problem(f"{cluster.name} has no image from a registry: nothing to import", hint=hint))
     problems = [_refusal(cluster, container, name) for name in chosen if name not in registry]
-    found = [name for name in chosen if name in registry]
+    from_registry = [name for name in chosen if name in registry]
     if container.runtime in _PULLS:
-        problems += [_own_store(cluster, container, name) for name in found]
-    elif found:
-        problems += _obstacles(cluster, container, found, again)
+        problems += [_own_store(cluster, container, name) for name in from_registry]
+    elif from_registry:
+        problems += _obstacles(cluster, container, from_registry, again)
     if problems:
         raise ReproError(*problems)
-    already = tuple(name for name in found if not again and _is_imported(cluster, name))
-    once = {image_uri(cluster, name): name for name in reversed(found) if name not in already}
-    return Wanted(tuple(name for name in found if name in once.values()), already)
+    already = tuple(name for name in from_registry if not again and _is_imported(cluster, name))
+    once = {image_uri(cluster, name): name for name in reversed(from_registry) if name not in already}
+    return Wanted(tuple(name for name in from_registry if name in once.values()), already)
 
 
 def render_import(cluster: Cluster, name: str, folder: Path, templates: Path) -> str:
@@ -142,94 +142,95 @@ def import_images(cluster: Cluster, folders: Folders, names: Sequence[str]) -> I
     for name in names:
         file = imported_file(cluster, name)
         assert file is not None
-        one = Import(name, file, folders.image_import(f"{file.stem}.{secrets.token_hex(4)}"))
-        scripts.append((one, render_import(cluster, name, one.folder, folders.templates)))
-    for one, text in scripts:
-        script = one.folder / "import.sh"
-        private_folder(one.folder)
+        job = Import(name, file, folders.image_import(f"{file.stem}.{secrets.token_hex(4)}"))
+        scripts.append((job, render_import(cluster, name, job.folder, folders.templates)))
+    for job, text in scripts:
+        script = job.folder / "import.sh"
+        private_folder(job.folder)
         script.write_text(text, encoding="utf-8")
         script.chmod(0o750)
         if offline:
-            yield dataclasses.replace(one, exit_code=_run_here(script))
+            yield dataclasses.replace(job, exit_code=_run_here(script))
         else:
-            comment = comment_of(one.folder.name)
-            yield dataclasses.replace(one, job_id=SlurmScriptExecutor(one.folder).submit_script(text, comment))
+            comment = comment_of(job.folder.name)
+            yield dataclasses.replace(job, job_id=SlurmScriptExecutor(job.folder).submit_script(text, comment))
 
 
 def import_progress(imports: Sequence[Import]) -> Progress:
     """Return the states of imports from their records, or else from one query to Slurm."""
     states: dict[str, str] = {}
     failures: dict[str, str] = {}
-    asked: dict[str, Import] = {}
-    for one in imports:
-        record = read_record(one.folder / "end")
-        code = record.exit_code if record is not None else one.exit_code
+    by_job_id: dict[str, Import] = {}
+    for job in imports:
+        record = read_record(job.folder / "end")
+        code = record.exit_code if record is not None else job.exit_code
         if code:
-            failures[one.name] = f"ended with exit code {code}{_last_words(one.log)}"
-        elif code is None and one.job_id is not None:
-            asked[one.job_id] = one
+            failures[job.name] = f"ended with exit code {code}{_last_words(job.log)}"
+        elif code is None and job.job_id is not None:
+            by_job_id[job.job_id] = job
 
     def is_ours(record: JobRecord) -> bool:
-        one = asked.get(record.job_id)
-        return one is not None and may_have_comment(record, comment_of(one.folder.name))
+        job = by_job_id.get(record.job_id)
+        return job is not None and may_have_comment(record, comment_of(job.folder.name))
 
     try:
-        answer = query_jobs(asked, is_ours)
-    except Unreachable as away:
-        return Progress(dict.fromkeys((one.name for one in asked.values()), "UNKNOWN"), failures, (str(away),))
-    for job_id, one in asked.items():
-        job = answer.records.get(job_id)
-        if job is None or job.phase is not Phase.ENDED:
-            states[one.name] = job.state if job else "UNKNOWN"
-        elif job.state != "COMPLETED":
-            failures[one.name] = f"job {job_id} {meaning_of(job.state)}{_last_words(one.log)}"
+        answer = query_jobs(by_job_id, is_ours)
+    except Unreachable as unreachable:
+        unknown = dict.fromkeys((job.name for job in by_job_id.values()), "UNKNOWN")
+        return Progress(unknown, failures, (str(unreachable),))
+    for job_id, job in by_job_id.items():
+        listed = answer.records.get(job_id)
+        if listed is None or listed.phase is not Phase.ENDED:
+            states[job.name] = listed.state if listed else "UNKNOWN"
+        elif listed.state != "COMPLETED":
+            failures[job.name] = f"job {job_id} {meaning_of(listed.state)}{_last_words(job.log)}"
     return Progress(states, failures, answer.complaints)
 
 
 def _refusal(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
     """Return why this image cannot be imported: it is unknown, not filled in, or already a file."""
-    says = container.images.get(name)
-    if says is None:
-        there = f"its images: {', '.join(container.images) or 'none'}"
-        return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or there)
-    where = cluster.location(("container", "images", name))
-    if says.startswith("<"):
+    image = container.images.get(name)
+    if image is None:
+        hint = f"its images: {', '.join(container.images) or 'none'}"
+        return Problem(f"{name}: {cluster.name} has no such image", hint=did_you_mean(name, container.images) or hint)
+    location = cluster.location(("container", "images", name))
+    if image.startswith("<"):
         hint = f"set it in {shown(cluster.overlay)}"
-        return Problem(f"container.images.{name}: not filled in, {says}", where, hint)
-    return Problem(f"{name} is already a file, {says}: nothing to import", where)
+        return Problem(f"container.images.{name}: not filled in, {image}", location, hint)
+    return Problem(f"{name} is already a file, {image}: nothing to import", location)
 
 
 def _own_store(cluster: Cluster, container: ContainerFields, name: str) -> Problem:
     command = f"{_PULLS[container.runtime]} {shlex.quote(read_image(container.images[name]).for_docker)}"
-    where = cluster.location(("container", "images", name))
-    return Problem(f"{name}: {container.runtime} stores images itself", where, f"type: {command}")
+    location = cluster.location(("container", "images", name))
+    return Problem(f"{name}: {container.runtime} stores images itself", location, f"type: {command}")
 
 
 def _obstacles(cluster: Cluster, container: ContainerFields, names: Sequence[str], again: bool) -> list[Problem]:
     """Return the obstacles to an import in the profile of the site."""
-    site, where = cluster.profile.site, cluster.location
+    site, location_of = cluster.profile.site, cluster.location
     problems = cluster.require_filled("", None)
     if site.staging_folder is None:
         hint = f"add site: {{staging_folder: /...}}, a folder that every node sees, to {shown(cluster.overlay)}"
         problems.append(Problem(f"{cluster.name} has no folder for imported images", hint=hint))
     if site.offline_nodes and not site.login_sees_paths:
         what = "compute nodes reach no registry, and this machine does not see the staging folder"
-        problems.append(Problem(what, where(("site", "offline_nodes"))))
+        problems.append(Problem(what, location_of(("site", "offline_nodes"))))
     try:
         _time_limit(cluster)
     except ReproError as error:
         problems.extend(error.problems)
     sources: dict[Path, str] = {}
     for name in names:
-        file, place = imported_file(cluster, name), where(("container", "images", name))
+        file, location = imported_file(cluster, name), location_of(("container", "images", name))
         if file is None:
             continue
         source = read_image(container.images[name]).for_docker
         if sources.setdefault(file, source) != source:
             hint = "their names must differ in more than the registry"
-            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", place, hint))
+            problems.append(Problem(f"{name} and {sources[file]} would both be {file}", location, hint))
         if again and _is_the_sites(cluster, file):
-            problems.append(Problem(f"{name}: {file} was not created by an import", place, "move it away first"))
+            problems.append(Problem(f"{name}: {file} was not created by an import", location, "move it away first"))
     return problems
 
 
@@ -249,13 +250,15 @@ def _time_limit(cluster: Cluster) -> str:
     """Return one hour, or the longest shorter limit of the site; ReproError if no limit is allowed for one node."""
     slurm = slurm_of(cluster)
     allowed = sorted(
-        (one for one in _limits(slurm) if time_limit_s(one) <= time_limit_s(LONGEST)), key=time_limit_s, reverse=True
+        (limit for limit in _limits(slurm) if time_limit_s(limit) <= time_limit_s(LONGEST)),
+        key=time_limit_s,
+        reverse=True,
     )
     for limit in allowed:
         if not slurm.refusals(1, 0, limit):
             return limit
-    where = cluster.location(("slurm",))
-    raise ReproError(*(Problem(f"an import {reason}", where) for reason in slurm.refusals(1, 0, allowed[-1])))
+    location = cluster.location(("slurm",))
+    raise ReproError(*(Problem(f"an import {reason}", location) for reason in slurm.refusals(1, 0, allowed[-1])))
 
 
 def _limits(slurm: SlurmFields) -> Iterator[str]:
@@ -263,7 +266,7 @@ def _limits(slurm: SlurmFields) -> Iterator[str]:
     if slurm.max_time:
         yield slurm.max_time
     if isinstance(slurm.qos, list):
-        yield from (one.max_time for one in slurm.qos if one.max_time)
+        yield from (qos.max_time for qos in slurm.qos if qos.max_time)
 
 
 def _directives(cluster: Cluster, job_name: str, folder: Path) -> list[Line]:

@@ -87,8 +87,8 @@ def _require_environment(cluster: Cluster) -> None:
     missing = [name for name in cluster.profile.env_from if not os.environ.get(name)]
     if missing:
         names = " and ".join(missing)
-        where = cluster.location(("env_from",))
-        raise ReproError(Problem(f"env_from: {names} not set in this shell", where, "export it, then submit"))
+        location = cluster.location(("env_from",))
+        raise ReproError(Problem(f"env_from: {names} not set in this shell", location, "export it, then submit"))
 
 
 def _require_mpirun(mpirun: MpirunFields) -> None:
@@ -126,31 +126,40 @@ def hosts_in(text: str) -> dict[str, int | None]:
 
 
 def _mpirun(cluster: Cluster) -> list[Finding]:
-    mpirun, hardware, where = cluster.profile.mpirun, cluster.hardware, cluster.location
+    mpirun, hardware, location_of = cluster.profile.mpirun, cluster.hardware, cluster.location
     assert mpirun is not None
     program = shutil.which("mpirun")
     hint = None if program else "run this on the machine from which jobs are started"
-    found = [
+    findings = [
         Finding(
-            "mpirun", "login", "ok" if program else "wrong", program or "not on this machine", where(("mpirun",)), hint
+            "mpirun",
+            "login",
+            "ok" if program else "wrong",
+            program or "not on this machine",
+            location_of(("mpirun",)),
+            hint,
         )
     ]
     file = Path(mpirun.hostfile)
     if "<" in mpirun.hostfile or not file.is_file():
-        return found
+        return findings
     hosts = hosts_in(file.read_text(encoding="utf-8", errors="replace"))
     few = {host: slots for host, slots in hosts.items() if slots is not None and slots < hardware.gpus_per_node}
-    place = where(("mpirun", "hostfile"))
+    location = location_of(("mpirun", "hostfile"))
     if len(hosts) < hardware.nodes:
         message = f"{counted(len(hosts), 'host')}, hardware: nodes: is {hardware.nodes}"
-        found.append(Finding("mpirun.hostfile", "login", "wrong", message, place, f"add hosts to {mpirun.hostfile}"))
+        findings.append(
+            Finding("mpirun.hostfile", "login", "wrong", message, location, f"add hosts to {mpirun.hostfile}")
+        )
     if few:
         message = f"{', '.join(few)}: fewer slots than hardware: gpus_per_node: {hardware.gpus_per_node}"
-        found.append(Finding("mpirun.hostfile", "login", "wrong", message, place, f"slots={hardware.gpus_per_node}"))
+        findings.append(
+            Finding("mpirun.hostfile", "login", "wrong", message, location, f"slots={hardware.gpus_per_node}")
+        )
     if len(hosts) >= hardware.nodes and not few:
         message = f"{counted(len(hosts), 'host')}, each with slots for {hardware.gpus_per_node} processes"
-        found.append(Finding("mpirun.hostfile", "login", "ok", message, place))
-    return found
+        findings.append(Finding("mpirun.hostfile", "login", "ok", message, location))
+    return findings
 
 
 def _this_machine(cluster: Cluster) -> list[Finding]:
@@ -186,16 +195,18 @@ def submission_findings(entry: Entry, cases: Sequence[Case], cluster: Cluster, f
     fitting = [plan.case for plan in checked if not plan.refusals]
     result: Result = "not checked" if fitting else "wrong"
     other = f"another --scale, of {', '.join(scale_names(entry.experiment))}" if not fitting else None
-    found = [Finding("plan", "login", result, one.what, hint=other) for one in refusal_problems(entry, checked)]
+    findings = [
+        Finding("plan", "login", result, finding.what, hint=other) for finding in refusal_problems(entry, checked)
+    ]
     plans: list[Plan] = []
     for workload in dict.fromkeys(case.workload for case in fitting):
         try:
             plans += plan_cases(entry, [case for case in fitting if case.workload == workload], cluster, folders)
         except ReproError as error:
-            found += faults("plan", error)
+            findings += faults("plan", error)
     by_size = sorted(plans, key=lambda plan: (plan.resources.nodes, plan.case.layout.gpus))
     ends = {plan.identity: plan for plan in (*by_size[:1], *by_size[-1:])}
-    return [*found, *(one for plan in ends.values() for one in _tested(plan, cluster, folders))]
+    return [*findings, *(finding for plan in ends.values() for finding in _tested(plan, cluster, folders))]
 
 
 def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
@@ -213,19 +224,19 @@ def _options(cluster: Cluster) -> Iterator[tuple[KeyPath, str, str]]:
 
 
 def _option(cluster: Cluster, path: KeyPath, command: str, word: str) -> Finding:
-    check, where = f"slurm.{path[1]}", cluster.location(path)
+    check, location = f"slurm.{path[1]}", cluster.location(path)
     if word == "--":  # --help after it would be the program to run
-        return Finding(check, "login", "wrong", "-- is not an option", where, "remove it")
+        return Finding(check, "login", "wrong", "-- is not an option", location, "remove it")
     answer = run_slurm([*clean_env_prefix(), command, word, "--help"])
     if answer.returncode == 0:
-        return Finding(check, "login", "ok", word, where)
+        return Finding(check, "login", "ok", word, location)
     name = word.partition("=")[0]
     if "unrecognized option" not in answer.stderr and "invalid option" not in answer.stderr:
-        found = f"{word}: {command} reports: {own_words(answer.stderr)}"
-        return Finding(check, "login", "wrong", found, where, f"{command} --help lists its options")
-    known = parse_options(run_slurm([command, "--help"]).stdout).names
-    hint = did_you_mean(name, [f"--{one}" for one in sorted(known)], _SIMILAR_OPTIONS) or "remove it"
-    return Finding(check, "login", "wrong", f"{command} has no {name}", where, hint)
+        message = f"{word}: {command} reports: {own_words(answer.stderr)}"
+        return Finding(check, "login", "wrong", message, location, f"{command} --help lists its options")
+    options = parse_options(run_slurm([command, "--help"]).stdout).names
+    hint = did_you_mean(name, [f"--{option_name}" for option_name in sorted(options)], _SIMILAR_OPTIONS) or "remove it"
+    return Finding(check, "login", "wrong", f"{command} has no {name}", location, hint)
 
 
 def _tested(plan: Plan, cluster: Cluster, folders: Folders) -> list[Finding]:
@@ -250,15 +261,17 @@ def refused(check: str, cluster: Cluster, problem: Problem, size: str = "") -> F
     named = [word for i, word in enumerate((problem.hint or "").split("`")) if i % 2]
     slurm = cluster.profile.slurm
     field = next((name for name in named if getattr(slurm, name, None)), None)
-    where = cluster.location(("slurm", field)) if field else problem.location
-    return Finding(check, "login", "wrong", f"{size}{problem.what}", where, problem.hint)
+    location = cluster.location(("slurm", field)) if field else problem.location
+    return Finding(check, "login", "wrong", f"{size}{problem.what}", location, problem.hint)
 
 
 def faults(check: str, error: ReproError) -> list[Finding]:
     """Return the problems as findings; raise Unreachable again."""
     if isinstance(error, Unreachable):
         raise error
-    return [Finding(check, "login", "wrong", one.what, one.location, one.hint) for one in error.problems]
+    return [
+        Finding(check, "login", "wrong", problem.what, problem.location, problem.hint) for problem in error.problems
+    ]
 
 
 def require_images(plans: Sequence[Plan], cluster: Cluster) -> None:
@@ -299,9 +312,9 @@ def image_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
 def _absent_file(cluster: Cluster, name: str) -> Iterator[Problem]:
     file = _own_file(cluster, name)
     if file is not None and not is_there(file) and is_there(file.parent):
-        where = cluster.location(("container", "images", name))
+        location = cluster.location(("container", "images", name))
         hint = "correct the path, or put the image there; if only nodes see it, say site: {login_sees_paths: false}"
-        yield Problem(f"container.images.{name}: {file}: no such file", where, hint)
+        yield Problem(f"container.images.{name}: {file}: no such file", location, hint)
 
 
 def _own_file(cluster: Cluster, name: str) -> Path | None:
@@ -329,8 +342,8 @@ def gpu_warnings(plans: Sequence[Plan], cluster: Cluster) -> list[str]:
         return []
     if machine.gpus == 0:
         return [f"no GPU of this machine is used: {machine.lack}"] if machine.lack else []
-    wanted = max((plan.case.layout.gpus for plan in plans if plan.case.device == "gpu"), default=0)
-    return list(gpus_in_use(gpu_memory()[:wanted])) if wanted else []
+    gpus = max((plan.case.layout.gpus for plan in plans if plan.case.device == "gpu"), default=0)
+    return list(gpus_in_use(gpu_memory()[:gpus])) if gpus else []
 
 
 def gpus_in_use(gpus: Sequence[GpuMemory]) -> Iterator[str]:
@@ -339,14 +352,14 @@ def gpus_in_use(gpus: Sequence[GpuMemory]) -> Iterator[str]:
         others = [process for process in gpu.processes if not _is_ours(process.pid)]
         if gpu.used_mib < LEAST_MIB or (gpu.processes and not others):
             continue
-        whose = ", ".join(map(_process_text, others)) or "nvidia-smi does not list the process"
+        names = ", ".join(map(_process_text, others)) or "nvidia-smi does not list the process"
         used = f"{gpu.used_mib / 1024:.1f} of {gpu.total_mib / 1024:.1f} GiB"
-        yield f"GPU {gpu.index} is in use, {used}: {whose}; jobs that it leaves too little for fail as gpu-in-use"
+        yield f"GPU {gpu.index} is in use, {used}: {names}; jobs that it leaves too little for fail as gpu-in-use"
 
 
 def _process_text(process: GpuProcess) -> str:
-    held = f", {process.used_mib / 1024:.1f} GiB" if process.used_mib is not None else ""
-    return f"process {process.pid} ({process.name}{held})"
+    memory = f", {process.used_mib / 1024:.1f} GiB" if process.used_mib is not None else ""
+    return f"process {process.pid} ({process.name}{memory})"
 
 
 def _is_ours(pid: int) -> bool:

@@ -69,8 +69,8 @@ class Probed:
         """Return which paths the first node has; None if the job did not check them."""
         if not self.host:
             return None
-        found = re.findall(r"^path=(?:(yes)|(unreadable)|no) (.*)$", self.host, re.MULTILINE)
-        return {path: "yes" if yes else "unreadable" if unreadable else "no" for yes, unreadable, path in found}
+        lines = re.findall(r"^path=(?:(yes)|(unreadable)|no) (.*)$", self.host, re.MULTILINE)
+        return {path: "yes" if yes else "unreadable" if unreadable else "no" for yes, unreadable, path in lines}
 
 
 def job_findings(cluster: Cluster, folders: Folders, notify: Callable[[str], None]) -> list[Finding]:
@@ -81,7 +81,7 @@ def job_findings(cluster: Cluster, folders: Folders, notify: Callable[[str], Non
     except Unreachable:
         raise
     except ReproError as error:
-        return [refused("job", cluster, one) for one in error.problems]
+        return [refused("job", cluster, problem) for problem in error.problems]
     return probe_findings(cluster, probed)
 
 
@@ -129,9 +129,9 @@ def probe_plan(cluster: Cluster, folders: Folders) -> Plan:
 
 def with_probe_lines(cluster: Cluster) -> Cluster:
     """Return the cluster with a check of its paths as the first setup line, and tasks that srun starts."""
-    paths = " ".join(shlex.quote(one.path) for one in site_paths(cluster))
-    look = '[ -e "$path" ] || seen=no; [ "$seen" = no ] || [ -r "$path" ] || seen=unreadable'
-    loop = f'for path in {paths}; do seen=yes; {look}; echo "path=$seen $path"; done'
+    paths = " ".join(shlex.quote(site_path.path) for site_path in site_paths(cluster))
+    test = '[ -e "$path" ] || seen=no; [ "$seen" = no ] || [ -r "$path" ] || seen=unreadable'
+    loop = f'for path in {paths}; do seen=yes; {test}; echo "path=$seen $path"; done'
     lines = [f'{{ {loop}; }} >"$folder/host.txt"'] if paths else []
     update = {
         "setup": [*lines, *cluster.profile.setup],
@@ -144,33 +144,33 @@ def probe_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     """Return the findings of a probe; if its step did not run, its log has the reason."""
     paths = path_findings(cluster, "compute", probed.paths())
     if probed.state in ("COMPLETED", "FAILED") and probed.end is None and not probed.log.strip():
-        found = f"{probed.state}, and the files of the job are not visible here"
+        message = f"{probed.state}, and the files of the job are not visible here"
         hint = "set REPRO_HOME to a folder that the nodes see"
-        return [*paths, Finding("folder for runs", "compute", "wrong", found, hint=hint)]
+        return [*paths, Finding("folder for runs", "compute", "wrong", message, hint=hint)]
     folder = Finding("folder for runs", "compute", "ok", "the files of the job are visible here")
     if probed.state == "COMPLETED":
         return [*paths, folder, _image_finding(cluster, probed), *_inside_findings(cluster, probed)]
-    return [*paths, folder, *_failure(cluster, probed, [one.message for one in paths if one.is_fault])]
+    return [*paths, folder, *_failure(cluster, probed, [finding.message for finding in paths if finding.is_fault])]
 
 
-def _failure(cluster: Cluster, probed: Probed, known: Sequence[str]) -> list[Finding]:
+def _failure(cluster: Cluster, probed: Probed, path_faults: Sequence[str]) -> list[Finding]:
     """Return why the job failed, with the profile path that its log names; nothing if that path is reported already."""
-    found = cause(probed.log.encode())
-    message = str(found) if found else "its log has no reason"
+    best = cause(probed.log.encode())
+    message = str(best) if best else "its log has no reason"
     code = probed.end.exit_code if probed.end else 0
     if code == OUTSIDE_IMAGE and probed.end and probed.end.outside_image:
         message = probed.end.outside_image
     ended = f"{probed.state} with exit code {code}" if code else probed.state
-    blamed = sorted((one for one in site_paths(cluster) if one.path in message), key=lambda one: -len(one.path))
-    if any(fault.startswith(f"{one.path}: ") for one in blamed for fault in known):
+    blamed = sorted((path for path in site_paths(cluster) if path.path in message), key=lambda path: -len(path.path))
+    if any(fault.startswith(f"{path.path}: ") for path in blamed for fault in path_faults):
         return []
     hint = f"its output is in {probed.folder}"
     if blamed:
         return [Finding(blamed[0].check, "compute", "wrong", f"{ended}: {message}", blamed[0].location, hint)]
     name, _ = _probed_image(cluster)
     is_the_image = code == OUTSIDE_IMAGE or (message.startswith("container") and not _NOT_OF_IMAGE.search(message))
-    where = cluster.location(("container", "images", name)) if name is not None and is_the_image else None
-    return [Finding("job", "compute", "wrong", f"{ended}: {message}", where, hint)]
+    location = cluster.location(("container", "images", name)) if name is not None and is_the_image else None
+    return [Finding("job", "compute", "wrong", f"{ended}: {message}", location, hint)]
 
 
 def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
@@ -178,38 +178,40 @@ def _image_finding(cluster: Cluster, probed: Probed) -> Finding:
     if name is None:
         no_image = ": no image is filled in" if cluster.profile.container else ""
         return Finding("job", "compute", "ok", f"ran on a node, without a container{no_image}")
-    where = cluster.location(("container", "images", name))
+    location = cluster.location(("container", "images", name))
     outside = probed.end.outside_image if probed.end else "it left no end record"
     if outside:
-        return Finding(f"container.images.{name}", "compute", "wrong", outside, where)
-    return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", where)
+        return Finding(f"container.images.{name}", "compute", "wrong", outside, location)
+    return Finding(f"container.images.{name}", "compute", "ok", "the job ran inside it", location)
 
 
 def _inside_findings(cluster: Cluster, probed: Probed) -> list[Finding]:
     hardware, site = cluster.hardware, cluster.profile.site
     rows = re.findall(r"probe rank=(\d+) machine=(\S+) gpus=(\d+)", probed.log)
-    found = []
+    findings = []
     ranks, tasks = len({rank for rank, *_ in rows}), _tasks(cluster)
-    where = cluster.location(("hardware", "gpus_per_node"))
+    location = cluster.location(("hardware", "gpus_per_node"))
     if ranks != tasks:
-        found.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", where))
+        findings.append(Finding("tasks", "compute", "wrong", f"{ranks} of {tasks} tasks were started", location))
     gpus = {int(count) for *_, count in rows}
     if gpus == {0}:
-        found.append(
-            Finding("hardware.gpus_per_node", "compute", "unknown", "the node has no means to count GPUs", where)
+        findings.append(
+            Finding("hardware.gpus_per_node", "compute", "unknown", "the node has no means to count GPUs", location)
         )
     else:
         right = gpus == {hardware.gpus_per_node}
         seen = f"each task sees {' or '.join(map(str, sorted(gpus)))} GPUs"
         hint = None if right else "all tasks of a node must see all its GPUs: gpu_bind: none"
-        found.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, where, hint))
+        findings.append(Finding("hardware.gpus_per_node", "compute", "ok" if right else "wrong", seen, location, hint))
     machines = {machine for _, machine, _ in rows}
     if site.architecture and machines:
         right = machines == {site.architecture}
         message = f"the node is {' and '.join(sorted(machines))}"
-        place = cluster.location(("site", "architecture"))
-        found.append(Finding("site.architecture", "compute", "ok" if right else "wrong", message, place))
-    return [*found, *_python_findings(cluster, probed)]
+        architecture_location = cluster.location(("site", "architecture"))
+        findings.append(
+            Finding("site.architecture", "compute", "ok" if right else "wrong", message, architecture_location)
+        )
+    return [*findings, *_python_findings(cluster, probed)]
 
 
 def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
@@ -226,30 +228,32 @@ def _python_findings(cluster: Cluster, probed: Probed) -> Iterator[Finding]:
     fault: Result = "wrong" if is_offered else "later"
     python_is_named = cluster.profile.workloads.pretrain_python is not None
     of_image = cluster.location(("container", "images", str(name)))
-    where = cluster.location(("workloads", PRETRAIN, "python")) if python_is_named else of_image
+    location = cluster.location(("workloads", PRETRAIN, "python")) if python_is_named else of_image
     check, hint = "torch", "workloads: pretrain: python: one that has torch and megatron-core"
     if answer[1] == "missing":
         check = "workloads.pretrain.python" if python_is_named else check
         place = f"in image {name}" if name else "on the nodes"
-        yield Finding(check, "compute", fault, f"{answer[2]}: no such program {place}", where, hint)
+        yield Finding(check, "compute", fault, f"{answer[2]}: no such program {place}", location, hint)
         return
     if answer[1] == "no":
         place = f"the python of image {name}" if name else "python on the nodes"
-        yield Finding(check, "compute", fault, f"{place}: {answer[2]}", where, hint)
+        yield Finding(check, "compute", fault, f"{place}: {answer[2]}", location, hint)
         return
     version, platform, devices = [*answer[2].split(), "", "", ""][:3]
     gpus = cluster.hardware.gpus_per_node
     if platform == "None" and cluster.hardware.gpu:
-        found = f"torch {version} is made for CPUs, the nodes have {gpus} GPUs"
-        yield Finding(check, "compute", fault, found, where, "workloads: pretrain: python: one whose torch uses GPUs")
+        message = f"torch {version} is made for CPUs, the nodes have {gpus} GPUs"
+        yield Finding(
+            check, "compute", fault, message, location, "workloads: pretrain: python: one whose torch uses GPUs"
+        )
     elif platform == "None":
-        yield Finding(check, "compute", "ok", f"torch {version} is made for CPUs", where)
+        yield Finding(check, "compute", "ok", f"torch {version} is made for CPUs", location)
     elif devices != str(gpus):
-        found = f"torch {version} sees {devices} of {gpus} GPUs"
+        message = f"torch {version} sees {devices} of {gpus} GPUs"
         why = "an image shows its GPUs only where it sets NVIDIA_VISIBLE_DEVICES" if name else None
-        yield Finding(check, "compute", "wrong", found, of_image if name else where, why)
+        yield Finding(check, "compute", "wrong", message, of_image if name else location, why)
     else:
-        yield Finding(check, "compute", "ok", f"torch {version} sees {devices} GPUs", where)
+        yield Finding(check, "compute", "ok", f"torch {version} sees {devices} GPUs", location)
 
 
 def _python(cluster: Cluster, image: str | None) -> str:
@@ -278,7 +282,7 @@ def _ended(job_id: str, comment: str, folder: Path, notify: Callable[[str], None
     """Wait for the end of the job and return its state, from its own record if Slurm does not list it."""
     last = ""
     while True:
-        record = query_jobs([job_id], lambda found: may_have_comment(found, comment)).records.get(job_id)
+        record = query_jobs([job_id], lambda job: may_have_comment(job, comment)).records.get(job_id)
         if record is not None and record.phase is Phase.ENDED:
             return record.state
         end = read_record(folder / "end") if record is None else None

@@ -52,17 +52,21 @@ def settle(ledger: Ledger, schedulers: Collection[str]) -> Settled:
 
     Only the submitting user can ask reliably: a site may hide the jobs of one user from another.
     """
-    begun = [
-        one for one in interrupted_submissions(ledger) if one.scheduler in schedulers and not is_being_made(ledger, one)
+    interrupted = [
+        submission
+        for submission in interrupted_submissions(ledger)
+        if submission.scheduler in schedulers and not is_being_made(ledger, submission)
     ]
-    mine = [one for one in begun if ledger.is_own(one.user)]
+    own = [submission for submission in interrupted if ledger.is_own(submission.user)]
     complaints = [
         f"a submission of {user} was cut off; {user}'s next command finds out what became of it"
-        for user in sorted({str(one.user) for one in begun if one not in mine})
+        for user in sorted({str(submission.user) for submission in interrupted if submission not in own})
     ]
-    complaints += [line for one in mine if one.scheduler == "local" for line in _settle_here(ledger, one)]
-    complaints += _settle_slurm(ledger, [one for one in mine if one.scheduler == "slurm"])
-    return Settled(bool(mine), tuple(complaints))
+    complaints += [
+        line for submission in own if submission.scheduler == "local" for line in _settle_here(ledger, submission)
+    ]
+    complaints += _settle_slurm(ledger, [submission for submission in own if submission.scheduler == "slurm"])
+    return Settled(bool(own), tuple(complaints))
 
 
 def is_here(machine: str | None, host: str) -> bool:
@@ -70,67 +74,67 @@ def is_here(machine: str | None, host: str) -> bool:
     return place_of(machine, host) is not Location.ELSEWHERE
 
 
-def is_being_made(ledger: Ledger, one: InterruptedSubmission) -> bool:
+def is_being_made(ledger: Ledger, submission: InterruptedSubmission) -> bool:
     """Return whether the submitting process, or its sbatch, still runs or may run where this process cannot see it."""
-    alive = sender_is_alive(one)
+    alive = sender_is_alive(submission)
     if alive is not None:
-        return alive or (one.scheduler == "slurm" and find_process(comment_of(one.token)) is not None)
-    return one.scheduler == "slurm" and _waited_s(ledger, one) < GRACE.total_seconds()
+        return alive or (submission.scheduler == "slurm" and find_process(comment_of(submission.token)) is not None)
+    return submission.scheduler == "slurm" and _waited_s(ledger, submission) < GRACE.total_seconds()
 
 
-def _waited_s(ledger: Ledger, one: InterruptedSubmission) -> float:
+def _waited_s(ledger: Ledger, submission: InterruptedSubmission) -> float:
     """Return for how many seconds this machine has waited for an answer about a submission."""
-    waited = time_unsettled_s(ledger, one.attempt_ids, this_machine_identity().boot_id, seconds_since_boot())
+    waited = time_unsettled_s(ledger, submission.attempt_ids, this_machine_identity().boot_id, seconds_since_boot())
     return min(waited.values(), default=0.0)
 
 
-def _settle_here(ledger: Ledger, one: InterruptedSubmission) -> list[str]:
-    if not is_here(one.machine, one.host):
-        return [f"jobs were being started on {one.host}, which alone can see them"]
+def _settle_here(ledger: Ledger, submission: InterruptedSubmission) -> list[str]:
+    if not is_here(submission.machine, submission.host):
+        return [f"jobs were being started on {submission.host}, which alone can see them"]
     try:
-        starts = [read_record(Path(folder) / "start") for folder in one.folders]
+        starts = [read_record(Path(folder) / "start") for folder in submission.folders]
     except ReproError as error:
         return [str(error)]
     started = [start.scheduler_id.partition("_")[0] for start in starts if start is not None]
-    queue = started[0] if started else find_process(Path(one.file).name)
+    queue = started[0] if started else find_process(Path(submission.file).name)
     if queue is None:
-        record_queued_again(ledger, one.token, WHY_QUEUED)
+        record_queued_again(ledger, submission.token, WHY_QUEUED)
     else:
-        record_submission(ledger, one.token, queue)
+        record_submission(ledger, submission.token, queue)
     return []
 
 
-def _settle_slurm(ledger: Ledger, begun: Sequence[InterruptedSubmission]) -> list[str]:
-    if not begun:
+def _settle_slurm(ledger: Ledger, submissions: Sequence[InterruptedSubmission]) -> list[str]:
+    if not submissions:
         return []
     try:
         here = cluster_identity()
-        asked = [one for one in begun if one.slurm_cluster in (None, here)]
-        answer = find_by_comments([comment_of(one.token) for one in asked])
+        of_this_cluster = [submission for submission in submissions if submission.slurm_cluster in (None, here)]
+        answer = find_by_comments([comment_of(submission.token) for submission in of_this_cluster])
     except Unreachable as error:
         return [str(error)]
     complaints = [
-        f"a submission to Slurm cluster {one.slurm_cluster} was cut off; SLURM_CONF here means {here}"
-        for one in begun
-        if one not in asked
+        f"a submission to Slurm cluster {submission.slurm_cluster} was cut off; SLURM_CONF here means {here}"
+        for submission in submissions
+        if submission not in of_this_cluster
     ]
-    for one in asked:
+    for submission in of_this_cluster:
         try:
-            ids, recorded = _ids(answer, comment_of(one.token)), recorded_ids(one.folders)
+            ids, recorded = _ids(answer, comment_of(submission.token)), recorded_ids(submission.folders)
         except ReproError as error:
             complaints.append(str(error))
             continue
         if ids:
-            record_submission(ledger, one.token, keep_first_cancel_rest(ids))
+            record_submission(ledger, submission.token, keep_first_cancel_rest(ids))
         elif recorded:  # no further id is cancelled: what a folder contains is no proof for that
-            record_submission(ledger, one.token, min(recorded, key=int))
-        elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, one) >= GRACE.total_seconds()):
+            record_submission(ledger, submission.token, min(recorded, key=int))
+        elif not answer.complaints or (answer.lists_queue and _waited_s(ledger, submission) >= GRACE.total_seconds()):
             # A job that left the queue would have left a record. If it is late all the same, its claim keeps a second
             # copy in the same folder from starting.
-            record_queued_again(ledger, one.token, WHY_QUEUED)
+            record_queued_again(ledger, submission.token, WHY_QUEUED)
         else:
-            complaints.append(f"whether submission {one.token} reached the scheduler is not known yet")
-    return [*(answer.complaints if asked else ()), *complaints]
+            complaints.append(f"whether submission {submission.token} reached the scheduler is not known yet")
+    return [*(answer.complaints if of_this_cluster else ()), *complaints]
 
 
 def _ids(answer: QueryAnswer, comment: str) -> set[str]:
@@ -163,21 +167,21 @@ def unrecorded_attempts(ledger: Ledger, jobs: Sequence[NewJob]) -> list[Unrecord
     Unreachable where Slurm has to be asked and does not answer.
     """
     by_id = {job.id: job for job in jobs}
-    known = run_ids(ledger)
-    found = [
+    recorded_runs = run_ids(ledger)
+    sent_jobs = [
         (record, job)
         for runs in ledger.runs
         for run in _folders(runs)
-        if run.name not in known
+        if run.name not in recorded_runs
         for record in sent_of_run(run)
         for job in record.jobs
         if job.job_id in by_id
     ]
-    ended = {job.folder: read for _, job in found if (read := _read(job.folder / "end")) is not None}
-    unended = [(record, job) for record, job in found if job.folder not in ended]
+    ended = {job.folder: read for _, job in sent_jobs if (read := _read(job.folder / "end")) is not None}
+    unended = [(record, job) for record, job in sent_jobs if job.folder not in ended]
     in_slurm = _ask_slurm({record.token for record, _ in unended if record.scheduler == "slurm"})
     attempts: dict[Path, Unrecorded] = {}  # once, where a folder of runs is reached by two names
-    for record, job in found:
+    for record, job in sent_jobs:
         end = ended.get(job.folder)
         if end is not None:
             if _is_verified(by_id[job.job_id], job.folder, end):
@@ -294,9 +298,9 @@ def sender_is_alive(sent: HasSubmitter) -> bool | None:
     """
     if sent.pid is None:
         return False
-    place = place_of(sent.machine, sent.host)
-    if place is not Location.HERE:
-        return None if place is Location.ELSEWHERE else False
+    location = place_of(sent.machine, sent.host)
+    if location is not Location.HERE:
+        return None if location is Location.ELSEWHERE else False
     if sent.pid_start_ticks is not None:
         return start_ticks(sent.pid) == sent.pid_start_ticks
     began = began_at(sent.pid)

@@ -96,12 +96,12 @@ def _each(
     complaints: dict[str, None] = {}
     for row in rows:
         try:
-            found = observe(row)
+            observation = observe(row)
         except ReproError as error:
             complaints[str(error)] = None
             continue
-        if found is not None:
-            seen[row.attempt_id] = found
+        if observation is not None:
+            seen[row.attempt_id] = observation
     return seen, list(complaints)
 
 
@@ -112,21 +112,21 @@ def _observe_local(row: JobSummary) -> Observation:
 
 
 def _refresh_slurm(ledger: Ledger, rows: Sequence[JobSummary], cluster: str) -> list[str]:
-    asked = [row for row in rows if row.slurm_cluster in (None, cluster)]
-    others = [row for row in rows if row not in asked]
+    own_cluster = [row for row in rows if row.slurm_cluster in (None, cluster)]
+    others = [row for row in rows if row not in own_cluster]
     seen, slurm_complaints = _each(others, _from_end_record)
     for other in sorted({str(row.slurm_cluster) for row in others if row.attempt_id not in seen and row.state != LOST}):
         slurm_complaints.append(
             f"jobs of Slurm cluster {other}: states are as last seen. Hint: set SLURM_CONF to ask it, not {cluster}"
         )
     try:
-        for group in _with_different_ids(asked):
+        for group in _with_different_ids(own_cluster):
             observed, complaints = _observe_slurm(ledger, group)
             seen |= observed
             slurm_complaints += complaints
     except Unreachable as error:
         slurm_complaints.append(str(error))
-    record_observations(ledger, seen, [row.attempt_id for row in asked])
+    record_observations(ledger, seen, [row.attempt_id for row in own_cluster])
     return list(dict.fromkeys(slurm_complaints))
 
 
@@ -204,7 +204,7 @@ def is_record_of(record: JobRecord, rows: Mapping[str, JobSummary]) -> bool:
     Accounting may have kept no comment: then user and time of the submission decide.
     """
     row = rows.get(record.job_id) or next(
-        (one for job_id, one in rows.items() if base_id(job_id) == base_id(record.job_id)), None
+        (candidate for job_id, candidate in rows.items() if base_id(job_id) == base_id(record.job_id)), None
     )
     if row is None:
         return False

@@ -146,11 +146,11 @@ def _render(plan: Plan, cluster: Cluster, folder: Path, engine: Templates, outpu
     }
     if cluster.profile.mpirun is not None:
         return engine.render("mpirun.sh.j2", **shared, **_mpirun(plan, cluster))
-    asked = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
-    shared |= {"directives": asked, "srun_options": srun_options(plan, cluster)}
+    all_directives = [*directives(plan, cluster), directive("output", output_pattern(output or folder / "batch.txt"))]
+    shared |= {"directives": all_directives, "srun_options": srun_options(plan, cluster)}
     container = cluster.profile.container
-    words = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
-    command = _command(plan, cluster, words)
+    argv = plan.program.per_rank() if shared["per_node"] is None else plan.program.below_launcher()
+    command = _command(plan, cluster, argv)
     if container is None:
         return engine.render("sbatch.sh.j2", **shared, command=command)
     wrapping = wrapping_of(plan, cluster, folder)
@@ -223,8 +223,8 @@ def _processes_per_node(plan: Plan, cluster: Cluster) -> Line | None:
 
 def _all_ranks(plan: Plan, cluster: Cluster) -> list[Line]:
     """Return the command line of the launcher and its options, then of the program."""
-    words, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
-    launcher = words[: len(words) - len(below)]
+    argv, below = plan.program.all_ranks(plan.resources.tasks), plan.program.below_launcher()
+    launcher = argv[: len(argv) - len(below)]
     return [*_command(plan, cluster, launcher), *_command(plan, cluster, below)]
 
 
@@ -247,15 +247,15 @@ def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
     """Return the options of mpirun: processes per node, arguments of the site, and the names of exported variables."""
     mpirun = cluster.profile.mpirun
     assert mpirun is not None
-    where, resources = cluster.location, plan.resources
-    case, hostfile = experiment_file(plan), where(("mpirun", "hostfile"))
+    location_of, resources = cluster.location, plan.resources
+    case, hostfile = experiment_file(plan), location_of(("mpirun", "hostfile"))
     options = [
         Line(("--hostfile", mpirun.hostfile), hostfile),
         Line(("-np", str(resources.tasks)), case),
         Line(("--map-by", f"ppr:{resources.tasks_per_node}:node"), case),
         Line(("--bind-to", "none"), OURS),
         *_mpirun_arguments(cluster, mpirun.arguments),
-        *(Line(("-x", name), where(("env_from", i))) for i, name in _numbered(cluster, "env_from")),
+        *(Line(("-x", name), location_of(("env_from", i))) for i, name in _numbered(cluster, "env_from")),
     ]
     return {
         "hostfile": Line.of(mpirun.hostfile, hostfile),

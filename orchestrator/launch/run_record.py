@@ -168,46 +168,46 @@ def file_name(text: str, kind: str) -> str:
     return f"{_sha256(text.encode())}.{kind}.sh"
 
 
-def read_own_script(ledger: Ledger, turns: Sequence[PendingAttempt]) -> OwnScript:
+def read_own_script(ledger: Ledger, attempts: Sequence[PendingAttempt]) -> OwnScript:
     """Return the file that these attempts share; ReproError where it must not run as the current user."""
-    foreign = next((turn for turn in turns if not ledger.is_own(turn.user)), None)
+    foreign = next((attempt for attempt in attempts if not ledger.is_own(attempt.user)), None)
     if foreign is not None:
-        whose = foreign.user or "an unknown user"
-        raise _refused(Path(foreign.file), f"is a script of {whose}")
-    for turn in turns:
-        for option in turn.options:
+        owner = foreign.user or "an unknown user"
+        raise _refused(Path(foreign.file), f"is a script of {owner}")
+    for attempt in attempts:
+        for option in attempt.options:
             if not _OPTION.fullmatch(option):
-                raise _refused(Path(turn.file), f"has the unknown option {option!r}")
-    file = Path(turns[0].file)
+                raise _refused(Path(attempt.file), f"has the unknown option {option!r}")
+    file = Path(attempts[0].file)
     read = read_own_file(file, ledger.runs)
-    if file.name == JOB_SCRIPT and len(turns) == 1 and turns[0].array_index is None:
-        _require_digest(file, read, turns[0].script_sha256)
-        _require_folder(file, str(file.parent), turns[0])
+    if file.name == JOB_SCRIPT and len(attempts) == 1 and attempts[0].array_index is None:
+        _require_digest(file, read, attempts[0].script_sha256)
+        _require_folder(file, str(file.parent), attempts[0])
         # The folder as an argument marks a submitted script: a second copy of it does not start.
-        return OwnScript(file, _text(file, read), (turns[0].folder,))
+        return OwnScript(file, _text(file, read), (attempts[0].folder,))
     name = _SEVERAL.fullmatch(file.name)
     if name is None or file.parent.name != "submissions":
         raise _refused(file, "is not a script that repro writes for a scheduler")
     if name["digest"] is not None:
         _require_digest(file, read, name["digest"])
     text = _text(file, read)
-    _require_elements(ledger, file, text, turns)
+    _require_elements(ledger, file, text, attempts)
     return OwnScript(file, text, ())
 
 
-def _require_elements(ledger: Ledger, file: Path, text: str, turns: Sequence[PendingAttempt]) -> None:
+def _require_elements(ledger: Ledger, file: Path, text: str, attempts: Sequence[PendingAttempt]) -> None:
     """Raise ReproError unless each attempt has its folder in the list of jobs, and its script there is unchanged."""
     jobs = _jobs(text)
     checked: set[tuple[str, str]] = set()
-    for turn in turns:
-        if turn.array_index is None or not 0 <= turn.array_index < len(jobs):
-            raise _refused(file, f"has no element {turn.array_index}")
-        script, folder = jobs[turn.array_index]
-        _require_folder(file, folder, turn)
+    for attempt in attempts:
+        if attempt.array_index is None or not 0 <= attempt.array_index < len(jobs):
+            raise _refused(file, f"has no element {attempt.array_index}")
+        script, folder = jobs[attempt.array_index]
+        _require_folder(file, folder, attempt)
         require_own_folder(Path(folder), ledger.runs)
-        if (script, turn.script_sha256) not in checked:  # repeats share a script
-            _require_digest(Path(script), read_own_file(Path(script), ledger.runs), turn.script_sha256)
-            checked.add((script, turn.script_sha256))
+        if (script, attempt.script_sha256) not in checked:  # repeats share a script
+            _require_digest(Path(script), read_own_file(Path(script), ledger.runs), attempt.script_sha256)
+            checked.add((script, attempt.script_sha256))
 
 
 def _jobs(text: str) -> list[tuple[str, str]]:
@@ -220,9 +220,9 @@ def _jobs(text: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=False))
 
 
-def _require_folder(file: Path, folder: str, turn: PendingAttempt) -> None:
-    if folder != turn.folder:
-        raise _refused(file, f"writes to {folder}, and the ledger contains {turn.folder}")
+def _require_folder(file: Path, folder: str, attempt: PendingAttempt) -> None:
+    if folder != attempt.folder:
+        raise _refused(file, f"writes to {folder}, and the ledger contains {attempt.folder}")
 
 
 def _require_digest(file: Path, read: bytes, expected: str) -> None:
@@ -271,18 +271,17 @@ class SentRecord:
     jobs: tuple[SentJob, ...]
 
 
-def write_sent(run: Path, turns: Sequence[PendingAttempt], token: str) -> None:
+def write_sent(run: Path, attempts: Sequence[PendingAttempt], token: str) -> None:
     """Write the record of a submission before the scheduler is called; ReproError if that fails."""
     lines = [
         f"token={token}",
-        f"scheduler={turns[0].scheduler}",
+        f"scheduler={attempts[0].scheduler}",
         f"host={socket.gethostname()}",
-        f"file={Path(turns[0].file).name}",
+        f"file={Path(attempts[0].file).name}",
     ]
-    lines += [
-        f"job={turn.job_id} {'-' if turn.array_index is None else turn.array_index} {Path(turn.folder).name}"
-        for turn in turns
-    ]
+    for attempt in attempts:
+        element = "-" if attempt.array_index is None else attempt.array_index
+        lines.append(f"job={attempt.job_id} {element} {Path(attempt.folder).name}")
     path = run / _FOLDER / f"{token}{_SUFFIX}"
     try:
         private_folder(path.parent)

@@ -113,13 +113,13 @@ def _send_group(
         return
     while rest:
         part = rest[:size]
-        words = _dependencies(ledger, run_id, part, run_plan)
-        if words is None:
+        options = _dependencies(ledger, run_id, part, run_plan)
+        if options is None:
             why = "its canary failed"
             record_never_submitted(ledger, [attempt.attempt_id for attempt in rest], why, str(Failure.STOPPED))
             return
         try:
-            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *words], reporter)
+            scheduler_id = _send_slice(ledger, part, script, [*_array(part, run_plan), *options], reporter)
         except QueueFull as full:
             if size > 1:
                 size = max(1, size // 2)
@@ -133,7 +133,11 @@ def _send_group(
 
 
 def _send_slice(
-    ledger: Ledger, attempts: Sequence[PendingAttempt], script: OwnScript, words: Sequence[str], reporter: Reporter
+    ledger: Ledger,
+    attempts: Sequence[PendingAttempt],
+    script: OwnScript,
+    dependencies: Sequence[str],
+    reporter: Reporter,
 ) -> str | None:
     """Submit these attempts. Return the scheduler's id; None if another sender has taken them over."""
     token = secrets.token_hex(8)
@@ -141,7 +145,7 @@ def _send_slice(
     file, cluster = attempts[0].file, cluster_identity()
     if not claim(ledger, attempt_ids, token, this_submitter(), file=file, slurm_cluster=cluster):
         return None
-    options = [*attempts[0].options, *words]
+    options = [*attempts[0].options, *dependencies]
     _write_sent(ledger, attempts, script, token)
     try:
         scheduler_id = _sbatch_without_failed_nodes(script, token, options, reporter)
@@ -220,7 +224,7 @@ def _keep_one_copy(job_id: str, comment: str) -> str:
     A copy that is accepted even later finds the job's folder claimed and does not start (templates/job.sh.j2).
     """
     try:
-        return keep_first_cancel_rest({job_id, *(base_id(one) for one in find_by_comment(comment).records)})
+        return keep_first_cancel_rest({job_id, *(base_id(copy_id) for copy_id in find_by_comment(comment).records)})
     except Unreachable:
         return job_id
 
@@ -307,5 +311,5 @@ def _dependencies(
     if not dependencies:
         return []
     # A job that depends on a failed job would stay in the queue for ever.
-    kill = ["--kill-on-invalid-dep=yes"] if any(one.startswith("afterok") for one in dependencies) else []
+    kill = ["--kill-on-invalid-dep=yes"] if any(dependency.startswith("afterok") for dependency in dependencies) else []
     return [f"--dependency={','.join(dict.fromkeys(dependencies))}", *kill]

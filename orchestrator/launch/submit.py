@@ -109,8 +109,8 @@ def submit(
                 _require_none_under_way(unrecorded, missing, by_id, options, notify)
                 _require_canary(options, ordered[0], before, missing)
                 run_plan = _run_plan(run_id, options, cluster, folders, ordered[0], before, missing)
-                wanted = [plan for plan in ordered if plan.identity in missing]
-                batches = list(batches_of(wanted, missing, run_plan, cluster, array_limit, failed_nodes))
+                to_submit = [plan for plan in ordered if plan.identity in missing]
+                batches = list(batches_of(to_submit, missing, run_plan, cluster, array_limit, failed_nodes))
                 attempts = write_scripts(run_id, batches, run_plan, cluster, folders)
                 recorded = transaction.add(attempts, run_plan.as_json())
         except Exception:  # nothing is recorded, so no process would use the scripts

@@ -86,16 +86,16 @@ class Templates:
 
     def explained(self, script: str) -> list[Explained]:
         """Return the lines of a script with `explain`. A line without a mark belongs to the next one."""
-        found: list[Explained] = []
-        waiting: list[str] = []
+        lines: list[Explained] = []
+        unmarked: list[str] = []
         for line in script.removesuffix("\n").split("\n"):  # and at no other line end that Unicode knows
             numbers = [int(number) for number in re.findall("\0([0-9]+)\0", line)]
-            waiting.append(re.sub("\0[0-9]+\0", "", line))
-            if numbers or not waiting[-1]:
+            unmarked.append(re.sub("\0[0-9]+\0", "", line))
+            if numbers or not unmarked[-1]:
                 origins = tuple(dict.fromkeys(self._origins[number] for number in numbers))
-                found += [Explained(text, origins) for text in waiting]
-                waiting = []
-        return found + [Explained(text, ()) for text in waiting]
+                lines += [Explained(text, origins) for text in unmarked]
+                unmarked = []
+        return lines + [Explained(text, ()) for text in unmarked]
 
     def _mark(self, origin: str) -> str:
         if not self._explain:

@@ -83,26 +83,26 @@ def run_slurm(
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         raise Unreachable(Problem(f"{name}: there is no such command on this machine", hint=_LOGIN_NODE)) from None
     except subprocess.TimeoutExpired as late:
-        said = _decoded(late.stderr or b"")
-        raise _timed_out(name, timeout_s, said) from None
+        stderr = _decoded(late.stderr or b"")
+        raise _timed_out(name, timeout_s, stderr) from None
     result = CommandResult(tuple(argv), done.returncode, _decoded(done.stdout), _decoded(done.stderr))
-    if result.returncode != 0 and (away := unreachable_from(name, result.stderr)):
-        raise away
+    if result.returncode != 0 and (unreachable := unreachable_from(name, result.stderr)):
+        raise unreachable
     return result
 
 
 def unreachable_from(name: str, stderr: str) -> Unreachable | None:
     """Return the error for a stderr that shows an unreachable scheduler; None for other failures."""
     text = stderr.lower()
-    words = f"{name}: {last_words(stderr)}"
+    message = f"{name}: {last_words(stderr)}"
     if any(phrase in text for phrase in _ACCOUNTING_OFF):
-        return AccountingUnreachable(Problem(words, hint="only the queue can be asked on this cluster"))
+        return AccountingUnreachable(Problem(message, hint="only the queue can be asked on this cluster"))
     if any(phrase in text for phrase in _ACCOUNTING_AWAY):
-        return AccountingUnreachable(Problem(words, hint="try again when slurmdbd answers"))
+        return AccountingUnreachable(Problem(message, hint="try again when slurmdbd answers"))
     if any(phrase in text for phrase in _NO_CONFIGURATION):
-        return Unreachable(Problem(words, hint=f"{_LOGIN_NODE}, or set SLURM_CONF to its slurm.conf"))
+        return Unreachable(Problem(message, hint=f"{_LOGIN_NODE}, or set SLURM_CONF to its slurm.conf"))
     if any(phrase in text for phrase in _CONTROLLER_AWAY):
-        return Unreachable(Problem(words, hint="try again when slurmctld answers; `scontrol ping` asks it"))
+        return Unreachable(Problem(message, hint="try again when slurmctld answers; `scontrol ping` asks it"))
     return None
 
 
@@ -115,21 +115,23 @@ def last_words(stderr: str) -> str:
     return tail if mark and " " not in head else lines[-1]
 
 
-def _timed_out(name: str, timeout_s: float, said: str) -> Unreachable:
-    known = unreachable_from(name, said)
-    words = f"{name}: no answer within {timeout_s:g} s"
-    if tail := last_words(said):
-        words += f" ({tail})"
-    hint = known.problems[0].hint if known else "try again when the scheduler answers"
-    kind = type(known) if known else (AccountingUnreachable if name in ("sacct", "sacctmgr") else Unreachable)
-    return kind(Problem(words, hint=hint))
+def _timed_out(name: str, timeout_s: float, stderr: str) -> Unreachable:
+    unreachable = unreachable_from(name, stderr)
+    message = f"{name}: no answer within {timeout_s:g} s"
+    if tail := last_words(stderr):
+        message += f" ({tail})"
+    hint = unreachable.problems[0].hint if unreachable else "try again when the scheduler answers"
+    kind = (
+        type(unreachable) if unreachable else (AccountingUnreachable if name in ("sacct", "sacctmgr") else Unreachable)
+    )
+    return kind(Problem(message, hint=hint))
 
 
-def _environment(mine: Mapping[str, str]) -> dict[str, str]:
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change the format of Slurm's output."""
     kept = {
         name: value
-        for name, value in mine.items()
+        for name, value in environment.items()
         if not name.startswith(_OUTPUT_PREFIXES) and name not in _OUTPUT_VARIABLES
     }
     return {**kept, "LC_ALL": "C"}

@@ -24,10 +24,10 @@ def is_job_id(text: str) -> bool:
 
 def require_job_ids(job_ids: Iterable[str]) -> list[str]:
     """Return the ids in the order given, stripped and each once. Raise ReproError for texts that are not ids."""
-    asked = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
-    if wrong := [job_id for job_id in asked if not is_job_id(job_id)]:
+    ids = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
+    if wrong := [job_id for job_id in ids if not is_job_id(job_id)]:
         raise ReproError(*(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong))
-    return asked
+    return ids
 
 
 def base_id(job_id: str) -> str:
@@ -52,12 +52,12 @@ def expand_array_id(job_id: str) -> tuple[str, ...]:
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return (job_id,)
-    found: list[str] = []
+    ids: list[str] = []
     for part in tasks.rstrip("]").split("%")[0].split(","):
         if span := _TASKS.fullmatch(part.strip()):
             first, last, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
-            found.extend(f"{base}_{task}" for task in range(first, min(last, _MOST_TASKS) + 1, max(step, 1)))
-    return tuple(found)
+            ids.extend(f"{base}_{task}" for task in range(first, min(last, _MOST_TASKS) + 1, max(step, 1)))
+    return tuple(ids)
 
 
 MOST_NODES = 65_536
@@ -74,20 +74,20 @@ def expand_node_names(names: str | None) -> tuple[str, ...]:
         return ()
     expanded = (name for item in _ITEM.findall(names) for name in _expand(item))
     try:
-        found = tuple(itertools.islice(expanded, MOST_NODES + 1))
+        nodes = tuple(itertools.islice(expanded, MOST_NODES + 1))
     except ValueError:
         return ()
-    return found if len(found) <= MOST_NODES else ()
+    return nodes if len(nodes) <= MOST_NODES else ()
 
 
 def _expand(item: str) -> Iterator[str]:
     """Yield the names of one item, which may have several brackets; ValueError where a bracket has no range."""
-    found = _PART.match(item)
-    if found is None:
+    match = _PART.match(item)
+    if match is None:
         yield ""
         return
-    for begin in [found[2]] if found[2] else _numbers(found[1]):
-        for end in _expand(item[found.end() :]):
+    for begin in [match[2]] if match[2] else _numbers(match[1]):
+        for end in _expand(item[match.end() :]):
             yield begin + end
 
 

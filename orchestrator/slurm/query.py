@@ -72,22 +72,22 @@ def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = 
     those tasks that squeue still knows, or else for all. Raises ReproError for what is no job id, and Unreachable
     when slurmctld does not answer squeue; any other source that does not is a complaint.
     """
-    asked = require_job_ids(job_ids)
-    queue = _ask_queue(asked, is_ours)
-    records, doubts = _wanted(queue.records, asked), list(queue.doubts)
-    rest = _unanswered(asked, records)
+    ids = require_job_ids(job_ids)
+    queue = _ask_queue(ids, is_ours)
+    records, doubts = _wanted(queue.records, ids), list(queue.doubts)
+    unlisted = _unanswered(ids, records)
     complaints: list[str] = []
     try:
-        past = _ask_accounting(rest, is_ours)
-    except AccountingUnreachable as away:
-        complaints.append(str(away))
+        accounting = _ask_accounting(unlisted, is_ours)
+    except AccountingUnreachable as error:
+        complaints.append(str(error))
         try:
-            past = _ask_controller(is_ours)
-        except Unreachable as gone:
-            return QueryAnswer(records, (*complaints, str(gone)))
-    records |= _wanted(past.records, rest)
-    unknown = frozenset(_unanswered(asked, records))
-    doubts += past.doubts
+            accounting = _ask_controller(is_ours)
+        except Unreachable as controller_error:
+            return QueryAnswer(records, (*complaints, str(controller_error)))
+    records |= _wanted(accounting.records, unlisted)
+    unknown = frozenset(_unanswered(ids, records))
+    doubts += accounting.doubts
     if unknown and doubts:
         return QueryAnswer(records, (*complaints, *dict.fromkeys(doubts)))
     return QueryAnswer(records, tuple(complaints), unknown)
@@ -102,8 +102,8 @@ def require_controller() -> None:
     """Raise Unreachable unless a slurmctld answers: to be asked before anything is written for it."""
     answer = run_slurm(["scontrol", "ping"])
     if " is UP" not in answer.stdout:
-        words = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
-        raise Unreachable(Problem(f"scontrol ping: {words}", hint="try again when slurmctld answers"))
+        message = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
+        raise Unreachable(Problem(f"scontrol ping: {message}", hint="try again when slurmctld answers"))
 
 
 def find_by_comment(comment: str) -> QueryAnswer:
@@ -123,36 +123,36 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
         return QueryAnswer({})
     user = f"--user={os.getuid()}"
     # Without --all a job in a hidden partition is left out, which --jobs would not do.
-    live = _checked(run_slurm([*_SQUEUE, "--all", user], variables=_PLAIN))
-    if "invalid user" in live.stderr.lower():  # squeue says so, prints nothing, and ends with 0
-        raise Unreachable(Problem(f"squeue: {last_words(live.stderr)}"))
-    found = [job for job in parse_queue(live.stdout) if job.comment in missing]
-    missing -= {job.comment for job in found}
+    queue = _checked(run_slurm([*_SQUEUE, "--all", user], variables=_PLAIN))
+    if "invalid user" in queue.stderr.lower():  # squeue says so, prints nothing, and ends with 0
+        raise Unreachable(Problem(f"squeue: {last_words(queue.stderr)}"))
+    jobs = [job for job in parse_queue(queue.stdout) if job.comment in missing]
+    missing -= {job.comment for job in jobs}
     if not missing:
-        return _by_comment(found)
-    doubts = list(filter(None, [_doubt(live, _has_header(live))]))
+        return _by_comment(jobs)
+    doubts = list(filter(None, [_doubt(queue, _has_header(queue))]))
     lists_queue = not doubts
     try:
         # Accounting has the comment only from the job's end on; until then, and for a while after, squeue has it.
-        past = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
-    except AccountingUnreachable as away:
-        return replace(_by_comment(found, *doubts, str(away)), lists_queue=lists_queue)
-    found += [job for job in parse_accounting(past.stdout) if job.comment in missing]
-    missing -= {job.comment for job in found}
+        accounting = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
+    except AccountingUnreachable as error:
+        return replace(_by_comment(jobs, *doubts, str(error)), lists_queue=lists_queue)
+    jobs += [job for job in parse_accounting(accounting.stdout) if job.comment in missing]
+    missing -= {job.comment for job in jobs}
     if not missing:
-        return _by_comment(found)
-    doubts += filter(None, [_doubt(past, _has_header(past))])
+        return _by_comment(jobs)
+    doubts += filter(None, [_doubt(accounting, _has_header(accounting))])
     if not keeps_comments(settings_if_allowed()):
         doubts.append("sacct: accounting keeps no comments here, so a job that has left the queue is not found")
-    return replace(_by_comment(found, *doubts), lists_queue=lists_queue)
+    return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
 
 
-def _by_comment(found: Collection[JobRecord], *complaints: str) -> QueryAnswer:
+def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     """Return the answer. An id occurs once in it; two jobs with one id, which Slurm used again, are a complaint."""
-    records = by_id(found)
-    lost = {job.comment: job.job_id for job in found if records[job.job_id].comment != job.comment}
+    records = by_id(jobs)
+    replaced = {job.comment: job.job_id for job in jobs if records[job.job_id].comment != job.comment}
     return QueryAnswer(
-        records, (*complaints, *(f"sacct: job {job_id} is a newer one, of the same id" for job_id in lost.values()))
+        records, (*complaints, *(f"sacct: job {job_id} is a newer one, of the same id" for job_id in replaced.values()))
     )
 
 
@@ -208,8 +208,8 @@ def _has_header(answer: CommandResult) -> bool:
 
 def _doubt(answer: CommandResult, is_listing: bool) -> str | None:
     """Return why the list of a command that ended with 0 may be incomplete; None if there is no reason."""
-    if words := last_words(answer.stderr):
-        return f"{answer.argv[0]}: {words}"
+    if message := last_words(answer.stderr):
+        return f"{answer.argv[0]}: {message}"
     return None if is_listing else f"{answer.argv[0]}: its answer is no list of jobs"
 
 
@@ -217,27 +217,27 @@ def _checked(answer: CommandResult) -> CommandResult:
     """Return the answer of a command. Raise Unreachable if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
-    words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
+    message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     kind = AccountingUnreachable if answer.argv[0] == "sacct" else Unreachable
-    raise kind(Problem(f"{answer.argv[0]}: {words}"))
+    raise kind(Problem(f"{answer.argv[0]}: {message}"))
 
 
-def _unanswered(asked: Collection[str], found: Collection[str]) -> list[str]:
+def _unanswered(ids: Collection[str], records: Collection[str]) -> list[str]:
     """Return the ids that have no record, neither of their own nor of one of their tasks."""
-    known = set(found) | {base_id(job_id) for job_id in found}
-    return [job_id for job_id in asked if job_id not in known]
+    listed = set(records) | {base_id(job_id) for job_id in records}
+    return [job_id for job_id in ids if job_id not in listed]
 
 
-def _wanted(found: Mapping[str, JobRecord], asked: Collection[str]) -> dict[str, JobRecord]:
+def _wanted(records: Mapping[str, JobRecord], ids: Collection[str]) -> dict[str, JobRecord]:
     """Return the records that were asked for: of an array's tasks those asked for by themselves or by the array's id.
 
     Tasks that were cancelled before they started have no row of their own: the array's, under its bare id, is theirs.
     A bare id with any other state is that of one task that ran, and is nobody else's.
     """
-    wanted = set(asked)
-    result = {job_id: job for job_id, job in found.items() if job_id in wanted or base_id(job_id) in wanted}
-    for job_id in wanted - set(result):
-        whole = found.get(base_id(job_id))
+    requested = set(ids)
+    result = {job_id: job for job_id, job in records.items() if job_id in requested or base_id(job_id) in requested}
+    for job_id in requested - set(result):
+        whole = records.get(base_id(job_id))
         if whole is not None and whole.state == "CANCELLED" and not whole.nodes:
             result[job_id] = replace(whole, job_id=job_id)
     return result
@@ -263,24 +263,24 @@ def cancel_jobs(job_ids: Collection[str]) -> dict[str, str]:
     for some seconds, until its processes are gone. Raises ReproError for what is no job id, before any is cancelled,
     and Unreachable when slurmctld does not answer; some of the jobs may then have been cancelled.
     """
-    asked = require_job_ids(job_ids)
+    ids = require_job_ids(job_ids)
     refused: dict[str, str] = {}
-    for start in range(0, len(asked), _MOST_IDS):
-        refused |= _cancel(asked[start : start + _MOST_IDS])
+    for start in range(0, len(ids), _MOST_IDS):
+        refused |= _cancel(ids[start : start + _MOST_IDS])
     return refused
 
 
 def _cancel(job_ids: Sequence[str]) -> dict[str, str]:
     answer = run_slurm(["scancel", *job_ids], timeout_s=_SECONDS + _SECONDS_EACH * len(job_ids))
     # Its exit code is that of one of the ids only, cut to eight bits.
-    said = list(_REFUSED.finditer(answer.stderr))
-    if answer.returncode != 0 and not said:
-        words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
-        raise Unreachable(Problem(f"scancel: {words}"))
+    refusals = list(_REFUSED.finditer(answer.stderr))
+    if answer.returncode != 0 and not refusals:
+        message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
+        raise Unreachable(Problem(f"scancel: {message}"))
     return {
         job_id: line["why"].strip()
-        for line in said
-        if not any(words in line["why"].lower() for words in _OVER)
+        for line in refusals
+        if not any(phrase in line["why"].lower() for phrase in _OVER)
         for job_id in _asked_as(line["id"], job_ids)
     }
 

@@ -200,9 +200,9 @@ def _limit(name: re.Match[str]) -> WaitReason:
     owner = "account" if name["owner"] == "assoc" else "QOS"
     thing, each = name["thing"], name["each"]
     if thing.startswith(("job", "submitjob")):
-        whose = each or ("user" if name["scope"] == "max" else owner)
+        limited = each or ("user" if name["scope"] == "max" else owner)
         count = "has as many jobs in the queue" if thing.startswith("submit") else "runs as many jobs"
-        return WaitReason("limit", f"waits since its {whose} {count} as the {owner} allows", None)
+        return WaitReason("limit", f"waits since its {limited} {count} as the {owner} allows", None)
     what = f"{'minutes of ' if name['minutes'] else ''}{_THINGS[thing]}"
     if name["scope"] == "min":
         return WaitReason("never", f"asks for less than its {owner} demands: {what}", f"{_NEVER} more, or {_ANOTHER}")
@@ -311,21 +311,21 @@ def is_for_want_of_room(stderr: str) -> bool:
 
 def explain_rejection(stderr: str) -> Problem:
     """Return the scheduler's message on one line, without sbatch's prefixes, and a hint if one is known."""
-    words = own_words(stderr)
+    message = own_words(stderr)
     for rule in _RULES:
-        if rule.pattern.search(words):
-            return Problem(words, hint=rule.hint)
-    return Problem(words)
+        if rule.pattern.search(message):
+            return Problem(message, hint=rule.hint)
+    return Problem(message)
 
 
 def own_words(stderr: str) -> str:
     """Return sbatch's message on one line: continuation lines joined, a specific reason before a general one."""
-    words = ""
+    message = ""
     for raw in stderr.splitlines():
         line = " ".join(_FAILED.sub("", _PREFIX.sub("", raw.strip())).split())
         if not line or line.startswith("Try "):
             continue
         # A sentence that runs over several lines is joined by spaces, a second message by a colon.
-        runs_on = line[0].islower() or words.endswith(".")
-        words = f"{words}{' ' if runs_on else ': '}{line}" if words else line
-    return words.rstrip(".!") or "the scheduler refused the job without a word"
+        runs_on = line[0].islower() or message.endswith(".")
+        message = f"{message}{' ' if runs_on else ': '}{line}" if message else line
+    return message.rstrip(".!") or "the scheduler refused the job without a word"

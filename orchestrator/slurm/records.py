@@ -122,12 +122,12 @@ def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
     Newest is what was submitted last (Slurm counts putting a job back into the queue as that), then what started
     last or has not started; where these are the same, the last one.
     """
-    found: dict[str, JobRecord] = {}
+    newest: dict[str, JobRecord] = {}
     for record in records:
-        before = found.get(record.job_id)
+        before = newest.get(record.job_id)
         if before is None or _age(record) >= _age(before):
-            found[record.job_id] = record
-    return found
+            newest[record.job_id] = record
+    return newest
 
 
 def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int | None], source: Source) -> JobRecord:
@@ -216,8 +216,8 @@ def _time(text: str) -> datetime | None:
 
 def _canceller(state: str) -> str | None:
     """Return the user of sacct's `CANCELLED by 1000`: the name if this machine has one, else the number."""
-    found = _CANCELLED_BY.fullmatch(state)
-    return name_of_user(int(found[1])) if found else None
+    match = _CANCELLED_BY.fullmatch(state)
+    return name_of_user(int(match[1])) if match else None
 
 
 @functools.lru_cache(_VALUES_KEPT)
@@ -299,7 +299,7 @@ def _word(text: str, name: str, at: int) -> tuple[str, int]:
     if start < 0:
         return "", at
     start += len(name) + 2
-    end = min((place for sign in " \n" if (place := text.find(sign, start)) >= 0), default=len(text))
+    end = min((position for sign in " \n" if (position := text.find(sign, start)) >= 0), default=len(text))
     return text[start:end], end
 
 

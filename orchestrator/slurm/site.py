@@ -73,32 +73,32 @@ class SrunOptions:
 
 def parse_options(stdout: str) -> SrunOptions:
     """From `srun --help`. An option of a plug-in has the plug-in's name in front of its description."""
-    found: set[str] = set()
+    names: set[str] = set()
     pyxis: set[str] = set()
     undescribed = ""  # the option whose description has not begun yet
     for line in stdout.splitlines():
-        words = line.strip()
+        description = line.strip()
         if match := _OPTION.match(line):
             undescribed = match["name"]
-            found.add(undescribed)
-            words = line[match.end() :].partition("  ")[2].strip()
-        if undescribed and words:
-            if words.startswith(_TAG):
+            names.add(undescribed)
+            description = line[match.end() :].partition("  ")[2].strip()
+        if undescribed and description:
+            if description.startswith(_TAG):
                 pyxis.add(undescribed)
             undescribed = ""
-    return SrunOptions(frozenset(found), frozenset(pyxis))
+    return SrunOptions(frozenset(names), frozenset(pyxis))
 
 
 def parse_mpi_kinds(output: str) -> tuple[str, ...]:
     """From `srun --mpi=list`, both streams: one kind to a line, and the releases of PMIx in a line of their own."""
-    found: list[str] = []
+    kinds: list[str] = []
     for line in output.splitlines():
-        words = line.strip().removeprefix("srun: ").strip()
-        head, mark, tail = words.partition("versions available:")
+        text = line.strip().removeprefix("srun: ").strip()
+        head, mark, tail = text.partition("versions available:")
         for word in tail.split(",") if mark else [head]:
             if _MPI_KIND.fullmatch(word.strip()):
-                found.append(word.strip())
-    return tuple(dict.fromkeys(found))
+                kinds.append(word.strip())
+    return tuple(dict.fromkeys(kinds))
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -134,17 +134,17 @@ class Site:
 
     def partition(self, name: str) -> Partition | None:
         """Return the partition of this name."""
-        return next((one for one in self.partitions if one.name == name), None)
+        return next((candidate for candidate in self.partitions if candidate.name == name), None)
 
     def qos_named(self, name: str | None) -> Qos | None:
         """Return the QOS of this name."""
-        return next((one for one in self.qos or () if one.name == name), None)
+        return next((qos for qos in self.qos or () if qos.name == name), None)
 
     @property
     def enforces_accounts(self) -> bool:
         """Whether a job without an account that the user has is refused."""
-        words = {word.strip().lower() for word in self.settings.get("AccountingStorageEnforce", "").split(",")}
-        return bool(words & {"associations", "limits", "qos", "safe", "wckeys", "all"})
+        flags = {flag.strip().lower() for flag in self.settings.get("AccountingStorageEnforce", "").split(",")}
+        return bool(flags & {"associations", "limits", "qos", "safe", "wckeys", "all"})
 
 
 class _Refused(Unreachable):
@@ -208,9 +208,9 @@ def _checked(answer: CommandResult) -> CommandResult:
     """Return the answer of a command. Raise _Refused if the command failed: its output is no answer then."""
     if answer.returncode == 0:
         return answer
-    words = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
+    message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"
     command = " ".join(word for word in answer.argv[:5] if word not in _SILENT)
-    raise _Refused(Problem(f"{command}: {words}"))
+    raise _Refused(Problem(f"{command}: {message}"))
 
 
 # An option's line begins near the margin; its description, which may name other options, stands far right of it.
@@ -259,8 +259,8 @@ class Choice:
 
         That order is Slurm's (Resource Limits, "Hierarchy") but for a QOS with the flag OverPartQOS.
         """
-        found = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
-        return tuple(one for one in found if one)
+        qos = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
+        return tuple(limit for limit in qos if limit)
 
     @property
     def node_limits(self) -> dict[str, int]:
@@ -272,8 +272,8 @@ class Choice:
             "sacctmgr show qos: its limit of nodes": nodes,
             "sacctmgr show qos: its limit of GPUs": gpus // self.kind.gpu.count if gpus and self.kind.gpu else None,
         }
-        there = self.kind.count or self.partition.nodes
-        return {why: bound for why, bound in bounds.items() if bound and bound < there}
+        available = self.kind.count or self.partition.nodes
+        return {why: bound for why, bound in bounds.items() if bound and bound < available}
 
     @property
     def longest_s(self) -> int | None:
@@ -284,7 +284,7 @@ class Choice:
     @property
     def rivals(self) -> tuple[NodeKind, ...]:
         """The other kinds in the partition that a job asking for these GPUs could be given as well."""
-        return tuple(one for one in self.partition.kinds if one != self.kind and _could_take(one, self.kind))
+        return tuple(kind for kind in self.partition.kinds if kind != self.kind and _could_take(kind, self.kind))
 
 
 def choose(site: Site, partition: str | None = None) -> Choice:
@@ -293,43 +293,45 @@ def choose(site: Site, partition: str | None = None) -> Choice:
     Of unlike nodes those with GPUs of which there are most. ReproError where there is no such partition.
     """
     chosen = _asked_for(site, partition) if partition is not None else _best(site)
-    kind = max(chosen.kinds, key=lambda one: (one.gpu is not None, one.count), default=NodeKind(0, 0, 0))
-    # Slurm takes the association for the partition before the one for all.
-    here = sorted(
-        (one for one in site.associations or () if one.partition in (None, chosen.name)),
-        key=lambda one: one.partition is None,
+    kind = max(
+        chosen.kinds,
+        key=lambda nodes: (nodes.gpu is not None, nodes.count),
+        default=NodeKind(0, 0, 0),
     )
-    here = [one for one in here if chosen.takes_account(one.account)]
-    accounts = tuple(dict.fromkeys(one.account for one in here))
-    default = next((one for one in here if one.is_default), None)
-    return Choice(site, chosen, kind, accounts, default or (here[0] if len(accounts) == 1 else None))
+    # Slurm takes the association for the partition before the one for all.
+    associations = sorted(
+        (association for association in site.associations or () if association.partition in (None, chosen.name)),
+        key=lambda association: association.partition is None,
+    )
+    associations = [association for association in associations if chosen.takes_account(association.account)]
+    accounts = tuple(dict.fromkeys(association.account for association in associations))
+    default = next((association for association in associations if association.is_default), None)
+    return Choice(site, chosen, kind, accounts, default or (associations[0] if len(accounts) == 1 else None))
 
 
 def _asked_for(site: Site, name: str) -> Partition:
-    found = site.partition(name)
-    if found is None:
-        names = [one.name for one in site.partitions]
+    partition = site.partition(name)
+    if partition is None:
+        names = [candidate.name for candidate in site.partitions]
         hint = did_you_mean(name, names) or f"there are: {', '.join(names) or 'none'}"
         raise ReproError(Problem(f"{name}: no such partition", hint=hint))
-    if not found.nodes:
+    if not partition.nodes:
         raise ReproError(Problem(f"{name}: a partition without nodes"))
-    return found
+    return partition
 
 
 def _best(site: Site) -> Partition:
-    usable = [one for one in site.partitions if one.nodes]
+    usable = [partition for partition in site.partitions if partition.nodes]
     if not usable:
         raise ReproError(Problem("Slurm shows no partition with nodes", hint="`sinfo` lists what you may see"))
-    default = next((one for one in usable if one.is_default), None)
+    default = next((partition for partition in usable if partition.is_default), None)
     if default is not None and default.gpu_nodes:
         return default
-    return max(usable, key=lambda one: (one.gpu_nodes, one.is_up, one.is_default))
+    return max(usable, key=lambda partition: (partition.gpu_nodes, partition.is_up, partition.is_default))
 
 
-def _could_take(other: NodeKind, ours: NodeKind) -> bool:
-    if ours.gpu is None:
+def _could_take(kind: NodeKind, chosen: NodeKind) -> bool:
+    if chosen.gpu is None:
         return True
-    wanted = ours.gpu
-    return any(
-        gres.name == "gpu" and gres.count >= wanted.count and wanted.kind in (None, gres.kind) for gres in other.gres
-    )
+    gpu = chosen.gpu
+    return any(gres.name == "gpu" and gres.count >= gpu.count and gpu.kind in (None, gres.kind) for gres in kind.gres)

@@ -44,26 +44,26 @@ class Qos:
 
 def parse_associations(stdout: str) -> tuple[Association, ...]:
     """From `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
-    found = []
+    associations = []
     for default_account, account, partition, qos, default_qos in _rows(stdout, len(ASSOCIATION_FIELDS)):
         if account:
-            found.append(
+            associations.append(
                 Association(account, names(qos), default_qos or None, partition or None, account == default_account)
             )
-    return tuple(found)
+    return tuple(associations)
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
     """From `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
-    found = []
+    parsed = []
     for name, wall, job, user, group, running, submitted in _rows(stdout, len(QOS_FIELDS)):
         if name:
             limits = [dict(_resources(text)) for text in (job, user, group)]
             nodes, gpus = (
                 min((limit[what] for limit in limits if what in limit), default=None) for what in ("node", "gres/gpu")
             )
-            found.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
-    return tuple(found)
+            parsed.append(Qos(name, parse_time_limit(wall), nodes, gpus, number(running), number(submitted)))
+    return tuple(parsed)
 
 
 def _rows(stdout: str, width: int) -> Iterator[list[str]]:
@@ -115,8 +115,8 @@ class NodeKind:
     @property
     def gpu(self) -> Gres | None:
         """Its GPUs; of several types the one it has most of."""
-        found = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
-        return max(found, key=lambda gres: gres.count, default=None)
+        gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
+        return max(gpus, key=lambda gres: gres.count, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Partition:
         best: dict[tuple[str, str | None], Gres] = {}
         for gres in (gres for kind in self.kinds for gres in kind.gres):
             key = (gres.name, gres.kind)
-            best[key] = max(best.get(key, gres), gres, key=lambda one: one.count)
+            best[key] = max(best.get(key, gres), gres, key=lambda resource: resource.count)
         return tuple(best.values())
 
     @property
@@ -186,7 +186,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
     A count may end in K, M, G, T or P (powers of 1024); one that is left out is 1.
     """
-    found = []
+    resources = []
     for part in _GRES_PART.findall(text):
         name, *words = (word.strip() for word in part.partition("(")[0].split(":"))
         if not name or name == "N/A":
@@ -195,8 +195,8 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         counted = _COUNT.fullmatch(words[-1]) if words else None
         count = int(counted[1]) * 1024 ** " KMGTP".index(counted[2] or " ") if counted else 1
         kind = ":".join(words[:-1] if counted else words)
-        found.append(Gres(name, kind or None, count))
-    return tuple(found)
+        resources.append(Gres(name, kind or None, count))
+    return tuple(resources)
 
 
 def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
@@ -249,8 +249,10 @@ def _node(record: dict[str, str]) -> NodeKind:
 def _alike(nodes: Iterable[NodeKind]) -> tuple[NodeKind, ...]:
     """Return the distinct kinds, the most frequent first. A node that never reported counts as one of its kind."""
     nodes = list(nodes)
-    known = {replace(node, architecture=None): node.architecture for node in nodes if node.architecture}
-    counts = Counter(node if node.architecture else replace(node, architecture=known.get(node)) for node in nodes)
+    architectures = {replace(node, architecture=None): node.architecture for node in nodes if node.architecture}
+    counts = Counter(
+        node if node.architecture else replace(node, architecture=architectures.get(node)) for node in nodes
+    )
     return tuple(replace(node, count=count) for node, count in counts.most_common())
 
 
@@ -275,10 +277,10 @@ def fields(line: str) -> dict[str, str]:
 
     Free text (a node's Reason) stands at the end, so that nothing in it can take a field's place.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in _FIELD.findall(line):
-        found.setdefault(name, value)
-    return found
+        values.setdefault(name, value)
+    return values
 
 
 def records(stdout: str, first: str) -> list[dict[str, str]]:

@@ -69,10 +69,10 @@ def base_state(text: str) -> str:
 
     A word that is not known comes back as it is, in capitals; "" stays "".
     """
-    words = text.split()
-    if not words:
+    parts = text.split()
+    if not parts:
         return ""
-    word = words[0].upper()
+    word = parts[0].upper()
     if not word.endswith("+"):
         return word
     # sacct cuts a word that is too long for its column, and marks the cut with a plus.
@@ -88,8 +88,8 @@ def phase_of(state: str) -> Phase:
 
 def meaning_of(state: str) -> str:
     """One line that completes "the job ..."; says so when the word is not known."""
-    known = _STATES.get(base_state(state))
-    return known[1] if known else f"is in a state that is not known here: {state.strip() or 'none'}"
+    entry = _STATES.get(base_state(state))
+    return entry[1] if entry else f"is in a state that is not known here: {state.strip() or 'none'}"
 
 
 def may_run_again(state: str) -> bool:
