@@ -145,7 +145,7 @@ def test_the_authors_comments_stay_with_their_rows() -> None:
     assert {line for line, case in cases.items() if case.note and line not in marked} == {607}
 
 
-def test_the_best_cases_are_candidates_and_the_claims_about_them_say_so() -> None:
+def test_the_best_cases_are_candidates_with_claims() -> None:
     entry = shipped("alpa-search")
     candidates = {(case.model, case.layout) for case in expand(entry)}
     best = {case.layout.gpus: case for case in expand(shipped("alpa-gpt"))}

@@ -59,7 +59,7 @@ NAMES = st.text(max_size=200) | st.text(st.sampled_from("ab ./-_"), max_size=4)
 
 @given(name=NAMES, other=NAMES)
 @example(name="a b", other="a/b")
-def test_whatever_two_rows_are_called_they_have_a_folder_each(name: str, other: str) -> None:
+def test_rows_with_different_names_have_different_folders(name: str, other: str) -> None:
     slugs = [named(name).slug, named(other).slug]
     assert (slugs[0] == slugs[1]) is (name == other)
     for slug in slugs:

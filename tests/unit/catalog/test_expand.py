@@ -155,7 +155,7 @@ def test_a_rule_cannot_exceed_the_limit_of_a_count(tmp_path: Path) -> None:
     assert all(line.endswith("` gives more than 1,000,000,000") for line in messages(tmp_path, text))
 
 
-def test_an_unknown_scale_names_the_near_and_else_all() -> None:
+def test_an_unknown_scale_is_refused_with_the_nearest_or_all_scales() -> None:
     for asked, hint in (("quat", 'Did you mean "quad"?'), ("zzz", "Hint: figure-13 has: paper, quad, pair, cpu")):
         with pytest.raises(ReproError) as caught:
             expand(shipped(), asked)
@@ -211,7 +211,7 @@ def test_a_wrong_where_is_one_line(text: str, expected: str | None) -> None:
     assert expected is None or str(caught.value) == expected
 
 
-def test_a_where_that_finds_nothing_says_what_there_is() -> None:
+def test_a_where_without_a_match_lists_the_values() -> None:
     cases = expand(shipped())
     for where, expected in (
         ({"pp": 3}, "--where pp=3: no such case. Hint: there are pp: 2, 4, 8, 16, 32"),

@@ -35,7 +35,7 @@ def test_rules_are_ordinary_arithmetic(rule: str, value: int) -> None:
         ("a = 1", "rule `a = 1` is not arithmetic"),
     ],
 )
-def test_a_rule_that_gives_no_whole_positive_number_says_so(rule: str, message: str) -> None:
+def test_a_rule_without_a_positive_whole_result_is_an_error(rule: str, message: str) -> None:
     with pytest.raises(RuleError) as caught:
         evaluate(rule, NAMES)
     assert str(caught.value) == message
@@ -86,7 +86,7 @@ def test_any_text_is_a_whole_positive_number_or_a_rule_error(rule: str) -> None:
         assert isinstance(value, int) and value >= 1
 
 
-def test_a_name_alone_takes_over_a_switch_and_arithmetic_with_one_is_refused() -> None:
+def test_a_rule_may_copy_a_switch_but_not_compute_with_it() -> None:
     names: dict[str, int | float | bool | str] = {"scatter_gather": False, "recompute": "full", "pp": 4}
     assert evaluate("scatter_gather", names) is False and evaluate("recompute", names) == "full"
     with pytest.raises(RuleError, match="scatter_gather is False, not a whole number"):

@@ -57,7 +57,7 @@ def test_ones_own_file_of_the_same_name_wins_over_the_shipped_one(
     assert find_experiment(Folders(shipped=CHECKOUT, home=tmp_path), "figure-13").experiment.gpus == 8
 
 
-def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path) -> None:
+def test_errors_of_a_figure_and_its_paper_are_reported_together(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, BASE.replace("gbs: [8, 16]", "gbz: [8, 16]"))
     (file.parent / "paper.yaml").write_text("title: t\nvenu: v\n")
     with pytest.raises(ReproError) as caught:
@@ -99,7 +99,9 @@ def test_faults_of_the_figure_and_of_its_paper_are_said_together(tmp_path: Path)
         (("tp: gpus / pp", "tp: 4"), ["figure-1.yaml:10:7 rules.tp: input should be a valid string, got 4"]),
     ],
 )
-def test_a_wrong_field_is_said_with_its_place(tmp_path: Path, change: tuple[str, str], expected: list[str]) -> None:
+def test_a_wrong_field_is_an_error_with_its_location(
+    tmp_path: Path, change: tuple[str, str], expected: list[str]
+) -> None:
     lines = messages(tmp_path, BASE.replace(*change))
     assert len(lines) == len(expected) and all(map(str.startswith, lines, expected)), lines
 

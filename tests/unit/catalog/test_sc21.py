@@ -309,7 +309,7 @@ def test_no_figure_has_a_claim_that_its_own_readings_refute(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_a_figure_has_the_scales_that_it_says_something_at_largest_first(name: str) -> None:
+def test_a_figure_lists_its_scales_largest_first(name: str) -> None:
     wanted = [scale for figure, scale in SCALES if figure == name]
     assert scale_names(shipped(f"sc21/{name}").experiment) == wanted
 
@@ -337,7 +337,7 @@ def test_table_1_on_fewer_gpus_is_the_rows_of_four_gpus_that_they_hold(scale: st
 
 
 @pytest.mark.parametrize("scale", ["quad", "cpu"])
-def test_sequence_parallelism_stands_in_for_scatter_gather(scale: str) -> None:
+def test_sequence_parallelism_replaces_scatter_gather(scale: str) -> None:
     cases = cases_of("figure-18", scale)
     assert {case.training.scatter_gather for case in cases} == {True, False}
     for case in cases:

@@ -151,7 +151,7 @@ def test_a_partition_that_is_down_and_a_cluster_without_a_default_are_faults(tmp
     assert "missing, and the cluster has no default partition; set slurm: partition:; there are: gpus" in message
 
 
-def test_without_a_partition_jobs_are_held_to_the_default_one(tmp_path: Path) -> None:
+def test_without_a_partition_jobs_are_checked_against_the_default_partition(tmp_path: Path) -> None:
     message = faults(tmp_path, "slurm: {partition: null}")
     assert [line.partition(" ")[2] for line in message] == [
         "slurm.time_limit: 1:00:00, but debug allows 0:30:00; set time_limit: 0:30:00",
@@ -160,14 +160,14 @@ def test_without_a_partition_jobs_are_held_to_the_default_one(tmp_path: Path) ->
     ]
 
 
-def test_jobs_that_planning_lets_grow_beyond_the_partition_are_a_fault_until_max_nodes_says_so(tmp_path: Path) -> None:
+def test_planned_jobs_larger_than_the_partition_are_a_fault_without_max_nodes(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(replace(SITE.partitions[0], max_nodes=2),))
     (message,) = faults(tmp_path, site=site)
     assert message.endswith("jobs may have 4 nodes, but gpus allows 2; set max_nodes: 2")
     assert faults(tmp_path, "slurm: {max_nodes: 2}", site) == []
 
 
-def test_only_nodes_with_the_gpus_and_the_feature_asked_for_are_counted(tmp_path: Path) -> None:
+def test_only_nodes_with_the_requested_gpus_and_feature_are_counted(tmp_path: Path) -> None:
     other = replace(GPUS, count=3, gres=(Gres("gpu", "v100", 4),), features=frozenset({"old"}), cpus=96)
     site = replace(SITE, partitions=(Partition("gpus", nodes=7, kinds=(GPUS, other)),))
     assert faults(tmp_path, "slurm: {gres_type: a100, cpus_per_task: 8}", site) == []
@@ -179,7 +179,7 @@ def test_only_nodes_with_the_gpus_and_the_feature_asked_for_are_counted(tmp_path
     assert message == ["site.yaml:5:3 hardware.gpus_per_node: is 8, but the nodes have 4; set gpus_per_node: 4"]
 
 
-def test_a_partition_without_gpus_is_a_fault_unless_none_are_asked_for(tmp_path: Path) -> None:
+def test_a_partition_without_gpus_is_a_fault_unless_jobs_request_none(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(Partition("gpus", nodes=4, kinds=(replace(GPUS, gres=()),)),))
     (message,) = faults(tmp_path, site=site)
     assert message.endswith(
@@ -191,7 +191,7 @@ def test_a_partition_without_gpus_is_a_fault_unless_none_are_asked_for(tmp_path:
     )
 
 
-def test_nodes_that_slurm_keeps_to_itself_are_unknown_and_no_fault(tmp_path: Path) -> None:
+def test_nodes_that_slurm_does_not_show_are_unknown_and_no_fault(tmp_path: Path) -> None:
     site = replace(SITE, partitions=(Partition("gpus", nodes=4),))
     findings = check_findings(tmp_path, "slurm: {constraint: whatever}", site)
     assert result_of("hardware.gpus_per_node", findings)[0] == result_of("slurm.constraint", findings)[0] == "unknown"
@@ -206,7 +206,7 @@ def test_a_reservation_is_unknown_where_slurm_does_not_list_them(tmp_path: Path)
 # ---- accounting ----------------------------------------------------------------------------------------------
 
 
-def test_a_partition_that_takes_other_accounts_and_other_qos_is_named(tmp_path: Path) -> None:
+def test_a_partition_that_accepts_only_other_accounts_and_qos_is_a_fault(tmp_path: Path) -> None:
     picky = replace(SITE.partitions[0], deny_accounts=frozenset({"research"}), allow_qos=frozenset({"long"}))
     account, qos = faults(tmp_path, site=replace(SITE, partitions=(picky,)))
     assert "slurm.account: partition gpus does not accept research; use another" in account
@@ -238,7 +238,7 @@ def test_accounting_that_does_not_answer_leaves_account_and_qos_unknown(tmp_path
 TINY = replace(SITE, associations=(Association("research", ("normal", "tiny"), "tiny", is_default=True),))
 
 
-def test_a_qos_whose_limits_are_lower_than_the_profile_says_is_a_fault_of_that_line(tmp_path: Path) -> None:
+def test_a_qos_with_lower_limits_than_the_profile_is_a_fault_of_its_line(tmp_path: Path) -> None:
     changed = (
         "slurm:\n  qos:\n    - {name: tiny, max_nodes: 3, max_gpus: 24, max_time: 0:30:00}\n    - {name: normal}\n"
     )
@@ -250,7 +250,7 @@ def test_a_qos_whose_limits_are_lower_than_the_profile_says_is_a_fault_of_that_l
     assert faults(tmp_path, changed.replace("3, max_gpus: 24, max_time: 0:30:00", "2, max_time: 0:10:00"), TINY) == []
 
 
-def test_a_qos_that_the_profile_gives_no_limits_is_held_to_what_jobs_may_be(tmp_path: Path) -> None:
+def test_a_qos_without_limits_in_the_profile_is_checked_against_the_largest_job(tmp_path: Path) -> None:
     (message,) = faults(tmp_path, "slurm: {qos: tiny, max_nodes: 2}", TINY)
     assert message.endswith("slurm.qos tiny: jobs may take 1:00:00, Slurm's limit is 0:10:00; set time_limit: 0:10:00")
     gpus = replace(TINY, qos=(Qos("tiny", max_gpus=8),))
@@ -258,7 +258,7 @@ def test_a_qos_that_the_profile_gives_no_limits_is_held_to_what_jobs_may_be(tmp_
     assert message.endswith("jobs may have 32 GPUs, Slurm's limit is 8; set max_nodes: 1")
 
 
-def test_the_qos_that_jobs_get_unnamed_is_held_to_its_limits_too(tmp_path: Path) -> None:
+def test_the_limits_of_the_default_qos_are_checked(tmp_path: Path) -> None:
     (message,) = faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00}", TINY)
     assert message.endswith("slurm.qos tiny: jobs may have 4 nodes, Slurm's limit is 2; set max_nodes: 2")
     assert faults(tmp_path, "slurm: {qos: null, time_limit: 0:10:00, max_nodes: 2}", TINY) == []
@@ -317,7 +317,7 @@ def test_a_pyxis_that_cannot_pass_the_submitters_secrets_is_named(tmp_path: Path
         ((0, 24), 'is 0.20, but srun\'s options are those of pyxis 0.24 or newer; set version: "0.24"'),
     ],
 )
-def test_a_version_is_held_to_the_options_that_srun_has(
+def test_a_pyxis_version_is_checked_against_the_options_of_srun(
     tmp_path: Path, there: tuple[int, int], message: str | None
 ) -> None:
     findings = faults(tmp_path, PYXIS, replace(SITE, srun=pyxis_of(there)))
@@ -333,7 +333,7 @@ def test_the_engine_of_cscs_is_looked_for_under_its_own_option(tmp_path: Path) -
     )
 
 
-def test_facts_of_the_gpus_that_plans_need_are_asked_for_and_no_fault(tmp_path: Path) -> None:
+def test_missing_facts_of_gpus_are_listed_and_are_no_fault(tmp_path: Path) -> None:
     findings = check_findings(tmp_path, "hardware: {gpu_memory_gb: , peak_tflops: }")
     later = [(finding.check, finding.hint) for finding in findings if finding.result == "later"]
     assert later == [
@@ -343,7 +343,7 @@ def test_facts_of_the_gpus_that_plans_need_are_asked_for_and_no_fault(tmp_path: 
     assert not any(finding.is_fault for finding in findings)
 
 
-# ---- what is open, and what is nobody's fault ----------------------------------------------------------------
+# ---- open values, and checks without an answer ---------------------------------------------------------------
 
 
 def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_path: Path) -> None:
@@ -365,6 +365,6 @@ def test_a_blank_is_open_once_and_one_that_only_a_workload_needs_can_wait(tmp_pa
     assert all(finding.hint and finding.hint.endswith("site.local.yaml") for finding in faulty)
 
 
-def test_container_options_among_sbatchs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
+def test_container_options_in_sbatch_are_refused_before_any_query(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="container options belong to container:"):
         cluster_of(tmp_path, PROFILE, 'slurm: {sbatch: ["--container-image=/x.sqsh"]}')

@@ -35,9 +35,7 @@ def test_what_the_sites_pyxis_is_too_old_for_is_refused(version: str, asked: str
 
 
 @pytest.mark.parametrize("version", ["0.15", "0.15.1", "0.20.0", "0.100", "1"])
-def test_a_newer_pyxis_has_all_and_one_of_which_nobody_says_the_version_is_taken_to(
-    version: str, tmp_path: Path
-) -> None:
+def test_a_new_pyxis_and_an_unknown_version_support_all_options(version: str, tmp_path: Path) -> None:
     fields = "writable: true, pass_env: [NCCL_DEBUG]"
     assert container(tmp_path, f"runtime: pyxis, version: '{version}', {fields}").writable
     assert container(tmp_path, f"runtime: pyxis, {fields}").version is None
@@ -92,11 +90,11 @@ def test_what_only_another_runtime_has_is_refused(fields: str, why: str, tmp_pat
         "runtime: apptainer, options: [--cleanenv]",
     ],
 )
-def test_what_a_runtime_has_it_may_be_asked_for(fields: str, tmp_path: Path) -> None:
+def test_supported_fields_of_a_runtime_are_accepted(fields: str, tmp_path: Path) -> None:
     assert container(tmp_path, fields)
 
 
-def test_a_runtime_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_runtime_is_refused(tmp_path: Path) -> None:
     assert "container.runtime: input should be 'pyxis', 'edf', 'shifter'" in messages(tmp_path, "runtime: docker")
 
 

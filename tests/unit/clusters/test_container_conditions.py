@@ -37,7 +37,7 @@ def test_a_job_has_the_variables_of_its_size_as_text(tmp_path: Path) -> None:
     assert profile.variables(2) == {"ALWAYS": "1", "FAST": "eth1"}
 
 
-def test_an_overlay_takes_the_condition_from_a_variable_with_a_plain_value(tmp_path: Path) -> None:
+def test_a_plain_value_in_an_overlay_removes_the_condition_of_a_variable(tmp_path: Path) -> None:
     profile = cluster_of(tmp_path, PLAIN + SOME, "environment: {FAST: eth2}\n").profile
     assert profile.variables(1)["FAST"] == profile.variables(2)["FAST"] == "eth2"
 
@@ -50,9 +50,7 @@ def test_an_overlay_takes_the_condition_from_a_variable_with_a_plain_value(tmp_p
         ("container: {runtime: pyxis, mounts: [{mount: /a, when: always}]}", "5:50 container.mounts.0.when"),
     ],
 )
-def test_a_condition_that_nobody_knows_is_refused_with_those_that_there_are(
-    line: str, where: str, tmp_path: Path
-) -> None:
+def test_an_unknown_condition_is_refused_with_the_supported_conditions(line: str, where: str, tmp_path: Path) -> None:
     with pytest.raises(ReproError) as caught:
         cluster_of(tmp_path, f"{PLAIN}{line}\n")
     assert any(
@@ -67,12 +65,12 @@ def test_what_has_no_condition_is_written_without_braces(tmp_path: Path) -> None
 
 
 @given(st.lists(st.sampled_from(["{job_id}", "{user}", "/a", "}", " ", "$x"])).map("".join))
-def test_text_with_known_names_is_kept_as_it_is(text: str) -> None:
+def test_text_with_supported_names_is_unchanged(text: str) -> None:
     assert checked_names(text, ("job_id", "user")) == text
 
 
 @pytest.mark.parametrize("name", ["x", "", "job-id", "user "])
-def test_an_unknown_name_is_refused_with_the_known_ones(name: str) -> None:
+def test_an_unsupported_name_is_refused_with_the_supported_names(name: str) -> None:
     with pytest.raises(ValueError) as caught:
         checked_names(f"/a/{{{name}}}/{{user}}", ("job_id", "user"))
     assert str(caught.value) == f"{{{name}}} is not supported here, only {{job_id}}, {{user}}"

@@ -71,7 +71,7 @@ def test_a_path_is_a_file_to_every_runtime(path: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["x.sqsh", "images/x.squashfs", "~/x.sqsh", "torch.sif", "docker://x.sqsh"])
-def test_a_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_registrys(text: str) -> None:
+def test_a_file_without_a_path_is_refused_because_pyxis_reads_it_as_a_registry_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"^an image file needs a path, /\.\.\. or \./\.\.\.$"):
         read_image(text)
 

@@ -39,7 +39,7 @@ def paths(folder: Path, overlay: str) -> dict[str, str]:
     return {finding.path: f"{finding.check} {finding.location.rpartition('/')[2]}" for finding in site_paths(cluster)}
 
 
-def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(tmp_path: Path) -> None:
+def test_every_path_that_can_be_checked_before_a_job_has_its_field_and_line(tmp_path: Path) -> None:
     assert paths(tmp_path, EVERYTHING) == {
         "/images/torch.sqsh": "container.images.nvidia/pytorch:20.12-py3 site.local.yaml:6:5",
         "/scratch/images/team+torch+1.sqsh": "container.images.pretrain site.local.yaml:7:5",
@@ -54,7 +54,7 @@ def test_every_path_that_can_be_looked_for_before_a_job_has_its_field_and_line(t
 
 
 @pytest.mark.parametrize(("writable", "result"), [(True, "ok"), (False, "later")])
-def test_a_staging_folder_that_the_user_cannot_write_to_is_told(
+def test_a_staging_folder_without_write_permission_is_reported(
     writable: bool, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, _mode: writable or str(path) != str(tmp_path))
@@ -130,7 +130,7 @@ def test_a_file_that_the_user_may_not_read_is_a_fault_of_an_image_and_not_of_a_m
         assert results[0].location == cluster.location(("container", "images", "pretrain"))
 
 
-def test_a_registrys_image_that_was_not_imported_yet_says_how_to(files: Path) -> None:
+def test_a_missing_import_of_a_registry_image_has_the_command_as_hint(files: Path) -> None:
     text = f"site: {{staging_folder: {files}}}\ncontainer: {{runtime: pyxis, images: {{a: registry.example/a:1}}}}\n"
     image, folder = path_findings(cluster_of(files, PLAIN, text), "login")
     assert (image.result, image.hint) == ("wrong", "repro images import --cluster site")

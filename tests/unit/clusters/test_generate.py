@@ -66,7 +66,7 @@ def loaded(folder: Path, text: str) -> Cluster:
     return cluster_of(folder, text, name="mine")
 
 
-def test_everything_that_slurm_told_is_in_the_profile_and_it_loads(tmp_path: Path) -> None:
+def test_every_setting_that_slurm_reports_is_in_the_profile_and_it_loads(tmp_path: Path) -> None:
     text = text_of()
     assert text.splitlines()[0] == f"# yaml-language-server: $schema={SCHEMA}"
     assert values(text) == {
@@ -106,7 +106,7 @@ def test_everything_that_slurm_told_is_in_the_profile_and_it_loads(tmp_path: Pat
     ]
 
 
-def test_every_value_that_is_not_blank_says_who_told_it() -> None:
+def test_every_filled_value_names_its_source() -> None:
     lines = text_of().splitlines()
     for number, line in enumerate(lines):
         if re.match(r"  \w+: [^<{\[]", line):
@@ -118,7 +118,7 @@ def test_every_value_that_is_not_blank_says_who_told_it() -> None:
 
 
 @pytest.mark.parametrize("site", [SITE, replace(SITE, associations=None, qos=None), with_gpu(None), with_nodes()])
-def test_whatever_is_missing_the_profile_loads_and_asks_for_it(tmp_path: Path, site: Site) -> None:
+def test_a_profile_of_an_incomplete_site_loads_with_open_values(tmp_path: Path, site: Site) -> None:
     site = replace(site, partitions=tuple(replace(part, nodes=4) for part in site.partitions))
     text = text_of(site)
     assert {blank.path for blank in loaded(tmp_path, text).unfilled} == {path for path, _ in placeholders(values(text))}
@@ -206,7 +206,7 @@ def test_facts_of_a_gpu_are_written_only_for_one_that_is_named_for_certain(
     assert hardware["gpus_per_node"] == 4
 
 
-def test_a_partition_without_gpus_stops_jobs_until_somebody_says_what_is_there(tmp_path: Path) -> None:
+def test_a_partition_without_gpus_has_open_hardware_values(tmp_path: Path) -> None:
     text = text_of(with_nodes(replace(NODES, gres=())))
     cluster = loaded(tmp_path, text)
     assert ("hardware", "gpu") in {blank.path for blank in cluster.unfilled}
@@ -223,7 +223,7 @@ def test_a_partition_without_gpus_stops_jobs_until_somebody_says_what_is_there(t
         ("select/cray_aries", "CR_CORE,OTHER_CONS_TRES", "gpus-per-node", None),
     ],
 )
-def test_gpus_and_memory_are_asked_for_as_the_scheduler_shares_them_out(
+def test_gpu_and_memory_requests_follow_the_select_type_of_slurm(
     select: str, parameters: str, request_style: str, mem: str | None
 ) -> None:
     slurm = values(text_of(with_nodes(NODES, SelectType=select, SelectTypeParameters=parameters)))["slurm"]
@@ -255,7 +255,7 @@ def test_without_pyxis_there_is_no_container() -> None:
     assert "CSCS" in text_of(replace(SITE, srun=SrunOptions(frozenset({"environment"}))))
 
 
-def test_images_are_asked_for_in_the_nodes_architecture() -> None:
+def test_the_comment_of_images_names_the_nodes_architecture() -> None:
     assert "built for aarch64" in text_of(with_nodes(replace(NODES, architecture="aarch64")))
 
 
@@ -264,7 +264,7 @@ def test_a_default_for_mpi_that_srun_does_not_list_is_not_written() -> None:
     assert "mpi" not in values(text_of(replace(SITE, mpi_kinds=())))["slurm"]
 
 
-def test_what_could_not_be_asked_is_said_at_the_top() -> None:
+def test_failed_queries_are_listed_at_the_top() -> None:
     text = text_of(replace(SITE, associations=None, qos=None, complaints=("sacctmgr: Connection refused",)))
     assert "# No answer: sacctmgr: Connection refused\n" in text
 
@@ -274,7 +274,7 @@ NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 
 
 @given(partition=NAME, other=NAME, account=NAME, qos=NAME, gres=NAME, feature=NAME, cluster=NAME, rest=NAME)
-def test_whatever_names_slurm_gives_they_are_read_back_as_they_are(
+def test_every_name_from_slurm_is_read_back_unchanged(
     partition: str, other: str, account: str, qos: str, gres: str, feature: str, cluster: str, rest: str
 ) -> None:
     kind = replace(NODES, gres=(Gres("gpu", gres, 4),), features=frozenset({feature}), architecture=rest)

@@ -53,13 +53,13 @@ def test_mappings_are_laid_over_field_by_field_and_all_else_is_replaced(
         ("a: [1]", "a:", {}),
     ],
 )
-def test_a_field_set_to_nothing_is_taken_away(below: str, over: str, expected: dict[str, Any]) -> None:
+def test_a_field_without_a_value_is_removed(below: str, over: str, expected: dict[str, Any]) -> None:
     layered = merged(below, over)
     assert layered.value == expected
     assert all(path == () or path[0] in expected for path in layered.locations)
 
 
-def test_what_was_taken_away_can_be_said_anew() -> None:
+def test_a_removed_field_can_be_set_again() -> None:
     layered = merged("a: {x: 1}", "a:", "a: {y: 2}")
     assert (layered.value, layered.location(("a", "y"))) == ({"a": {"y": 2}}, "c.yaml:1:5")
 
@@ -78,7 +78,7 @@ def test_what_was_taken_away_can_be_said_anew() -> None:
         ("{add: , remove: }", ["--a=1", "--b", "--c=2"]),
     ],
 )
-def test_a_list_is_taken_from_and_then_added_to(steps: str, expected: list[str]) -> None:
+def test_items_of_a_list_are_removed_before_items_are_added(steps: str, expected: list[str]) -> None:
     assert merged("slurm: {srun: [--a=1, --b, --c=2]}", f"slurm: {{srun: {steps}}}").value == {
         "slurm": {"srun": expected}
     }
@@ -97,7 +97,7 @@ def test_an_item_with_fields_is_removed_by_what_names_it_or_in_full(item: str, n
     assert merged(f"a: [x, {item}, y]", f"a: {{remove: [{named}]}}").value == {"a": ["x", "y"]}
 
 
-def test_what_is_not_there_cannot_be_removed_and_is_said_where_it_is_asked_for() -> None:
+def test_removal_of_a_missing_item_is_an_error_at_its_place() -> None:
     problems = messages("a: {b: [--x=1, {mount: /m, when: nodes > 1}]}", "a:\n  b: {remove: [--x, --y, --x, ~, mount]}")
     assert problems == [
         "b.yaml:2:21 a.b: the list has no '--y' to remove",
@@ -191,7 +191,7 @@ def flow(value: Any) -> str:
 
 
 @given(PROFILES, PROFILES)
-def test_every_value_of_the_top_file_is_there_and_every_leaf_has_the_place_of_a_file_that_says_it(
+def test_every_value_of_the_top_file_is_merged_and_every_leaf_has_the_location_of_its_value(
     below: dict[str, Any], over: dict[str, Any]
 ) -> None:
     layered = merged(flow(below), flow(over))

@@ -66,7 +66,7 @@ def test_a_machine_without_gpus_has_places_for_four_processes_or_one_for_each_co
         ("NVIDIA GeForce RTX 4090", None),
     ],
 )
-def test_the_peak_is_the_data_sheets_of_the_gpu_that_is_there(gpu: str, bf16: float | None) -> None:
+def test_the_peak_is_that_of_the_gpus_data_sheet(gpu: str, bf16: float | None) -> None:
     assert Machine(8, gpus=1, gpu=gpu, gpu_memory_gb=80).hardware().peak("bf16") == bf16
 
 
@@ -89,7 +89,7 @@ def test_the_real_query_is_read_and_its_failure_is_no_gpu(tmp_path: Path, monkey
     assert this_machine().gpus == 0
 
 
-def test_the_local_profile_takes_the_machine_as_its_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_profile_has_the_hardware_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, monkeypatch, "exit 1")
     cluster = cluster_of(tmp_path, LOCAL, name="local")
     assert cluster.machine is not None and cluster.machine.gpus == 0
@@ -120,7 +120,7 @@ def test_of_a_driver_that_fails_its_own_words_are_kept_in_one_line(
     assert (this_machine().gpus, this_machine().lack) == (0, lack)
 
 
-def test_what_hides_gpus_is_said_and_nothing_where_none_is_hidden() -> None:
+def test_the_reason_for_hidden_gpus_is_reported() -> None:
     assert parse_nvidia_smi(THREE, 16).lack is None
     assert parse_nvidia_smi(THREE, 16, "0,1,2").lack is None
     assert parse_nvidia_smi(THREE, 16, "2").lack == "CUDA_VISIBLE_DEVICES=2 hides 2 of 3"
@@ -131,7 +131,7 @@ IN_USE = "0, GPU-a1, 4, 143771\n1, GPU-b2, 137000, 143771\n2, GPU-c3, 700, 81559
 APPS = "GPU-b2, 1234, 136000, /opt/a, b/python3\nGPU-b2, 77, [N/A], [Not Found]\nGPU-c3, 5, 690, Xorg\n"
 
 
-def test_who_has_a_gpus_memory_is_read_with_what_is_told_of_each() -> None:
+def test_processes_on_a_gpu_are_read_with_their_memory() -> None:
     both = (GpuProcess(1234, 136000, "python3"), GpuProcess(77, None, "[Not Found]"))
     first, second, third = parse_gpu_memory(IN_USE, APPS)
     assert (first, second) == (GpuMemory(0, 4, 143771), GpuMemory(1, 137000, 143771, both))
@@ -145,9 +145,7 @@ def test_no_answer_about_memory_crashes(text: str, visible: str) -> None:
     parse_gpu_memory(text, text, visible)
 
 
-def test_where_nvidia_smi_does_not_tell_of_memory_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memory_in_nvidia_smi_the_list_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvidia_smi(tmp_path, monkeypatch, "exit 9")
     assert gpu_memory() == []

@@ -29,7 +29,7 @@ def test_a_time_limit_that_slurm_would_read_otherwise_is_refused(tmp_path: Path,
 
 
 @pytest.mark.parametrize("image", ["pytorch.sqsh", "images/pytorch.sqsh", "x.squashfs", "x.sif"])
-def test_an_image_file_without_its_path_is_refused_because_pyxis_takes_it_for_a_registry_name(
+def test_an_image_file_without_a_path_is_refused_because_pyxis_reads_it_as_a_registry_name(
     tmp_path: Path, image: str
 ) -> None:
     (only,) = messages(tmp_path, CONTAINER % f"images: {{a: {image}}}")

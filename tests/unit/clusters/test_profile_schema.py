@@ -63,7 +63,7 @@ def test_every_shipped_profile_validates(name: str) -> None:
         "extends: aws-parallelcluster-p5\n",
     ],
 )
-def test_what_an_overlay_may_say_validates(overlay: str) -> None:
+def test_fields_of_an_overlay_validate(overlay: str) -> None:
     assert faults(overlay) == set()
 
 
@@ -87,7 +87,7 @@ def test_what_an_overlay_may_say_validates(overlay: str) -> None:
         ("setup: module load x", "setup"),
     ],
 )
-def test_a_mistake_does_not_validate_and_is_marked_where_it_stands(text: str, where: str) -> None:
+def test_a_mistake_does_not_validate_and_is_marked_at_its_place(text: str, where: str) -> None:
     assert where in faults(text)
 
 

@@ -67,7 +67,7 @@ def test_an_open_placeholder_is_an_account_until_it_is_needed(tmp_path: Path) ->
         (1, "4-00:00:01", None),
     ],
 )
-def test_the_first_qos_that_takes_a_job_is_asked_for(nodes: int, limit: str, expected: str | None) -> None:
+def test_jobs_request_the_first_qos_that_accepts_them(nodes: int, limit: str, expected: str | None) -> None:
     own = slurm(qos=LEONARDO)
     assert own.qos_for(nodes, nodes * 4, limit) == expected
     assert own.refusals(nodes, nodes * 4, limit) == (
@@ -104,7 +104,7 @@ def is_within(qos: QosFields, nodes: int, gpus: int, limit: str) -> bool:
 
 
 @given(QOS, SIZES, st.integers(0, 6), LIMITS)
-def test_the_chosen_qos_takes_the_job_and_no_earlier_one_does(
+def test_the_chosen_qos_accepts_the_job_and_no_earlier_qos_does(
     limits: list[dict[str, Any]], nodes: int, gpus: int, limit: str
 ) -> None:
     several = [QosFields.model_validate({"name": f"q{i}"} | fields) for i, fields in enumerate(limits)]
@@ -115,7 +115,7 @@ def test_the_chosen_qos_takes_the_job_and_no_earlier_one_does(
 
 
 @pytest.mark.parametrize("qos", ["regular", None])
-def test_a_qos_of_which_the_limits_are_not_known_takes_every_job(qos: str | None) -> None:
+def test_a_qos_without_limits_accepts_every_job(qos: str | None) -> None:
     assert slurm(qos=qos).qos_for(10_000, 80_000, "9-00:00:00") == qos
     assert slurm(qos=qos).refusals(10_000, 80_000, "9-00:00:00") == []
 

@@ -42,7 +42,7 @@ def test_selene_without_its_overlay_is_one_clear_message(tmp_path: Path) -> None
     assert "workloads.megatron-2021.checkout" in only
 
 
-def test_selene_filled_in_is_ready_and_says_what_the_machine_has(tmp_path: Path) -> None:
+def test_selene_with_an_overlay_is_ready_and_has_the_hardware(tmp_path: Path) -> None:
     cluster = selene(tmp_path)
     assert open_ends(cluster) == []
     assert (cluster.name, cluster.machine, cluster.has_overlay) == ("selene", None, True)
@@ -81,7 +81,7 @@ def test_blanks_of_other_workloads_and_images_do_not_matter(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "line", ["about: <who you are>", "environment: {A: /x/<user>/y}", "setup: [module load <your module>]"]
 )
-def test_a_blank_is_refused_wherever_it_stands(tmp_path: Path, line: str) -> None:
+def test_an_open_value_is_refused_in_every_field(tmp_path: Path, line: str) -> None:
     text = "\n".join(row for row in PLAIN.splitlines() if not row.startswith(line.split(":")[0])) + f"\n{line}\n"
     (only,) = open_ends(cluster_of(tmp_path, text, "slurm: {qos: q}\n"))
     assert "not filled in" in only and only.startswith("site.yaml:4:" if "about" in line else "site.yaml:5:")
@@ -123,7 +123,7 @@ def test_a_base_is_named_by_its_path_as_well(tmp_path: Path) -> None:
     assert cluster_of(tmp_path, "extends: ./site.yaml\n", name="child").profile.slurm is not None
 
 
-def test_a_base_that_is_not_there_is_said_where_it_is_named(tmp_path: Path) -> None:
+def test_a_missing_base_profile_is_an_error_at_extends(tmp_path: Path) -> None:
     write_profile(tmp_path)
     with pytest.raises(ReproError) as caught:
         cluster_of(tmp_path, "about: x\nextends: sita\n", name="child")
@@ -141,7 +141,7 @@ def test_profiles_that_extend_one_another_in_a_ring_are_refused(tmp_path: Path, 
     assert short(only) == f"{ring[-1]}.yaml:1:10 extends: one and this profile extend each other"
 
 
-def test_faults_of_a_base_and_of_what_extends_it_are_said_together(tmp_path: Path) -> None:
+def test_errors_of_a_base_profile_and_its_extension_are_reported_together(tmp_path: Path) -> None:
     write_profile(tmp_path, PLAIN.replace("nodes: 4", "nodes: 0"))
     with pytest.raises(ReproError) as caught:
         cluster_of(tmp_path, "extends: site\nslurm: {mpi: a b}\n", name="child")
@@ -173,7 +173,7 @@ def test_a_gpus_share_of_the_network_follows_from_the_adapters(
     assert cluster_of(tmp_path, PLAIN).hardware.network_gb_s is None
 
 
-def test_what_a_profile_says_of_its_network_itself_wins_over_the_adapters(tmp_path: Path) -> None:
+def test_network_gb_s_of_a_profile_overrides_the_adapters(tmp_path: Path) -> None:
     text = PLAIN.replace("gpu: A100", "gpu: A100, network_gb_s: 12.5")
     cluster = cluster_of(tmp_path, text + "network: {fabric: x, adapters_per_node: 8, adapter_gbit_s: 200}\n")
     assert cluster.hardware.network_gb_s == 12.5
@@ -188,7 +188,7 @@ def test_the_overlay_wins_field_by_field_and_lists_are_replaced_whole(tmp_path: 
     assert (cluster.profile.slurm.account, cluster.profile.slurm.time_limit) == ("12", "1:00:00")
 
 
-def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
+def test_an_error_names_its_file(tmp_path: Path) -> None:
     overlay = "slurm:\n  partion: p\n  time_limit: 90\nhardware: {nodes: 0}\n"
     assert sorted(messages(tmp_path, PLAIN.replace("about:", "abuot:"), overlay)) == [
         'site.local.yaml:2:3 partion: unknown field. Did you mean "partition"?',
@@ -199,7 +199,7 @@ def test_a_fault_names_the_file_that_it_stands_in(tmp_path: Path) -> None:
     ]
 
 
-def test_yaml_faults_of_the_file_and_its_overlay_are_said_together(tmp_path: Path) -> None:
+def test_yaml_errors_of_a_file_and_its_overlay_are_reported_together(tmp_path: Path) -> None:
     lines = messages(tmp_path, "a: 1\na: 2\n", "b: [\n")
     assert lines[0] == "site.yaml:2:1 a: given twice. Hint: first at line 1"
     assert lines[1].startswith("site.local.yaml:2:1 not YAML: ")

@@ -43,12 +43,12 @@ def test_every_shipped_profile_loads_with_its_placeholders_open(name: str, tmp_p
 
 
 @NAMES
-def test_editors_are_told_where_the_schema_is(name: str) -> None:
+def test_the_first_line_names_the_schema_for_editors(name: str) -> None:
     assert text_of(name).startswith("# yaml-language-server: $schema=schema.json\n# ")
 
 
 @SITE_NAMES
-def test_the_header_says_what_is_public_and_what_is_to_be_filled_in(name: str) -> None:
+def test_the_header_lists_public_facts_and_values_to_set(name: str) -> None:
     header = re.split(r"\n(?!#)", text_of(name))[0]
     assert re.search(r"^# Public: .*\(", header, re.MULTILINE), "what is public, and its source in brackets"
     assert f"# Set in {name}.local.yaml: " in header
@@ -62,7 +62,7 @@ def test_lines_are_as_short_as_everywhere_and_have_no_trailing_space(name: str) 
 
 
 @NAMES
-def test_what_is_unconfirmed_stands_in_a_comment(name: str) -> None:
+def test_unconfirmed_values_are_comments(name: str) -> None:
     value = read_document(CHECKOUT / "clusters" / f"{name}.yaml").value
     assert [item for _, item in leaves(value) if "unconfirmed" in str(item)] == []
     lines = [line for line in text_of(name).splitlines() if "unconfirmed" in line]
@@ -76,14 +76,14 @@ def test_no_name_of_a_registry_or_of_a_persons_folder_is_in_it(name: str) -> Non
 
 
 @SITE_NAMES
-def test_a_placeholder_says_what_to_write_in_words(name: str, tmp_path: Path) -> None:
+def test_a_placeholder_describes_its_value_in_words(name: str, tmp_path: Path) -> None:
     for blank in shipped_cluster(tmp_path, name).unfilled:
         (words,) = re.findall(r"<([^<>]*)>", blank.text)
         assert len(words.split()) >= 3, blank
 
 
 @NAMES
-def test_where_a_value_comes_from_is_a_line_that_has_it(name: str, tmp_path: Path) -> None:
+def test_the_location_of_a_value_is_a_line_with_the_value(name: str, tmp_path: Path) -> None:
     layered = shipped_cluster(tmp_path, name).layered
     for path, item in leaves(layered.value):
         file, row, column = layered.location(path).rsplit(":", 2)
@@ -221,7 +221,7 @@ def test_google_needs_its_network_between_nodes_only(tmp_path: Path) -> None:
     assert {getattr(mount, "when", None) for mount in profile.container.mounts} == {"nodes > 1"}
 
 
-def test_azures_masks_give_each_of_eight_tasks_24_cpus_of_its_own(tmp_path: Path) -> None:
+def test_azures_masks_give_each_of_eight_tasks_24_separate_cpus(tmp_path: Path) -> None:
     bind = slurm_of(shipped_cluster(tmp_path, "azure-ndv5")).cpu_bind
     masks = [int(mask, 16) for mask in bind.removeprefix("mask_cpu:").split(",")]
     assert len(masks) == 8 and {mask.bit_count() for mask in masks} == {24}
@@ -229,14 +229,14 @@ def test_azures_masks_give_each_of_eight_tasks_24_cpus_of_its_own(tmp_path: Path
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_the_machine_of_h200_has_as_many_as_its_overlay_says(gpus: int, tmp_path: Path) -> None:
+def test_the_h200_machine_has_the_number_of_gpus_in_its_overlay(gpus: int, tmp_path: Path) -> None:
     copy_shipped(tmp_path)
     (tmp_path / "clusters" / "h200.local.yaml").write_text(f"hardware: {{gpus_per_node: {gpus}}}\n")
     hardware = shipped_cluster(tmp_path, "h200").hardware
     assert (hardware.nodes, hardware.gpus_per_node) == (1, gpus)
 
 
-def test_the_memory_of_an_h200_is_what_nvidia_smi_says_in_units_of_the_profile(tmp_path: Path) -> None:
+def test_the_memory_of_an_h200_is_that_of_nvidia_smi_in_units_of_the_profile(tmp_path: Path) -> None:
     machine = parse_nvidia_smi("0, GPU-1, NVIDIA H200, 143771\n", cpus=16)
     assert shipped_cluster(tmp_path, "h200").hardware.gpu_memory_gb == machine.gpu_memory_gb == 150
 
@@ -249,7 +249,7 @@ def test_the_site_of_ones_own_is_the_slurm_that_the_tests_bring_up(tmp_path: Pat
     assert partition == (slurm.partition, slurm.max_time)
 
 
-def test_kwais_open_mpi_has_the_published_words_one_by_one(tmp_path: Path) -> None:
+def test_kwais_open_mpi_has_the_published_arguments(tmp_path: Path) -> None:
     profile = shipped_cluster(tmp_path, "kwai-h800").profile
     assert profile.mpirun is not None and profile.rendezvous.port == 6002
     assert not any(" " in word for word in profile.mpirun.arguments)

@@ -66,7 +66,7 @@ def test_a_right_file_becomes_a_model() -> None:
         drawing.size = 4
 
 
-def test_every_fault_is_said_at_once_and_each_at_its_own_place() -> None:
+def test_all_errors_are_reported_at_once_with_their_locations() -> None:
     assert messages("titel: t\nsize: 08\nshapes:\n  - {kind: circle, radios: 1}\n  - kind: box\n    width: no\n") == [
         "d.yaml:1:1 title: missing. Hint: add title:",
         "d.yaml:2:7 size: input should be a valid integer, got '08'",
@@ -77,7 +77,7 @@ def test_every_fault_is_said_at_once_and_each_at_its_own_place() -> None:
     ]
 
 
-def test_the_suggestion_comes_from_the_model_that_stands_there() -> None:
+def test_the_suggestion_comes_from_the_model_at_the_location() -> None:
     base = "title: t\nsize: 1\n"
     assert messages(base + "shapes: [{kind: box, width: 1, hight: 2}]\n") == [
         'd.yaml:3:32 hight: unknown field. Did you mean "height"?'
@@ -99,7 +99,7 @@ def test_where_no_name_is_near_all_are_listed() -> None:
     ]
 
 
-def test_a_union_without_or_with_a_wrong_kind_says_which_there_are() -> None:
+def test_a_union_with_a_missing_or_wrong_kind_lists_the_kinds() -> None:
     (wrong,) = messages("title: t\nsize: 1\nshapes: [{kind: cube}]\n")
     assert wrong.startswith("d.yaml:3:10 shapes.0: ") and "'circle', 'box'" in wrong
     (absent,) = messages("title: t\nsize: 1\nshapes: [{radius: 1}]\n")
@@ -138,7 +138,7 @@ def test_numbers_are_finite(number: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["0:30:00", "1:30:00", "2-00:00:00", "23:59:59"])
-def test_time_limits_are_taken_as_slurm_reads_them(limit: str) -> None:
+def test_time_limits_have_the_syntax_of_slurm(limit: str) -> None:
     assert read(f"title: t\nsize: 1\nlimit: {limit}\n").limit == limit
 
 

@@ -122,7 +122,7 @@ def test_keys_are_text_so_that_a_quoted_number_is_the_same_key() -> None:
         ("a:\n\tb: 1\n", "f.yaml:2:1 not YAML: "),
         ("a: 1\n  b: 2\n", "f.yaml:2:4 not YAML: "),
         ('a: "open\n', "f.yaml:2:1 not YAML: "),
-        ("a: *nobody\n", "f.yaml:1:4 not YAML: found undefined alias"),
+        ("a: *missing\n", "f.yaml:1:4 not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1 not YAML: "),
         ("a: \0\n", "f.yaml: not YAML: unacceptable character"),
         ("? [a, b]\n: 1\n", "f.yaml:1:3 a field name must be a word"),
@@ -176,7 +176,7 @@ def test_line_endings_and_byte_order_mark_of_windows_are_read(tmp_path: Path) ->
     assert document.place(("b", 0)).line == 3
 
 
-def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: M\xfcller\n")
     (tmp_path / "folder.yaml").mkdir()
     long_name = tmp_path / ("n" * 300 + ".yaml")
