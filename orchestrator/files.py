@@ -215,7 +215,7 @@ def written_whole(file: Path) -> Iterator[Path]:
 
 
 def require_place(file: Path) -> None:
-    """ReproError unless a file can be written there: said before all the work and not after it."""
+    """Raise ReproError if the file cannot be written. Commands check this before they compute its content."""
     folder = file.parent
     if file.is_dir():
         raise ReproError(Problem(f"{file}: a folder, not a file", hint="name a file in it"))

@@ -1,4 +1,4 @@
-"""Jobs with their latest attempts: read by every command after submission, and kept up to date."""
+"""Jobs with their latest attempts, and updates of attempts by what the scheduler reports."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ S = TypeVar("S", bound=JobSummary)
 CANCEL_ASKED = "cancel asked"
 """Kind of event."""
 LOST_IS_REVISED_FOR = timedelta(days=30)
-"""How long the scheduler is asked about a lost job, in case it lists the job again."""
+"""Time for which the scheduler is asked about a lost job, in case it lists the job again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the scheduler says about an attempt now."""
+    """Current state of an attempt, as its scheduler reports it."""
 
     state: str
     phase: str
@@ -60,48 +60,48 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """What could not be read, and when Slurm was last asked (UTC; None if no job had to be asked for)."""
+    """Complaints about what could not be read, and the time of the last poll of Slurm (UTC; None without jobs)."""
 
     complaints: tuple[str, ...] = ()
     asked_at: datetime | None = None
 
 
 def record_observations(ledger: Ledger, seen: Mapping[int, Observation], looked_at: Iterable[int]) -> None:
-    """Store what was seen; `looked_at` are the attempts that were asked for, seen or not.
+    """Store observations by attempt id. `looked_at` are the attempts of the poll, listed by the scheduler or not.
 
-    Only changes are written. An attempt that has ended keeps its end, unless it was called lost.
+    Only changes are written. An attempt that has ended keeps its end, unless its state is LOST.
     """
-    wanted = sorted({*seen, *looked_at})
-    if not wanted:
+    polled = sorted({*seen, *looked_at})
+    if not polled:
         return
     at = now()
     with ledger.writing() as session:
-        for ids in batched(wanted):
-            looked = sa.update(Attempt).where(Attempt.id.in_(ids)).values(refreshed_at=at)
-            session.execute(looked, execution_options={"synchronize_session": False})
-            news = _changed(session, ids, seen)
+        for ids in batched(polled):
+            refreshed = sa.update(Attempt).where(Attempt.id.in_(ids)).values(refreshed_at=at)
+            session.execute(refreshed, execution_options={"synchronize_session": False})
+            changed = _changed(session, ids, seen)
             may_change = sa.or_(Attempt.phase != ENDED, Attempt.state == LOST)
-            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(news), may_change)):
+            for attempt in session.scalars(sa.select(Attempt).where(Attempt.id.in_(changed), may_change)):
                 _apply(session, attempt, seen[attempt.id])
 
 
 def _changed(session: Session, ids: Sequence[int], seen: Mapping[int, Observation]) -> list[int]:
-    """Those of which something else was seen than is written; their scripts, of which there is much, are not read."""
+    """Return the attempts whose observation differs from what is stored. Their long scripts are not read."""
     names = Observation.__slots__
     columns = (Attempt.id, Attempt.unseen_since, *(getattr(Attempt, name) for name in names))
     changed: list[int] = []
-    for attempt_id, unseen_since, *known in session.execute(sa.select(*columns).where(Attempt.id.in_(ids))):
+    for attempt_id, unseen_since, *stored in session.execute(sa.select(*columns).where(Attempt.id.in_(ids))):
         if attempt_id in seen:
-            said = field_values(seen[attempt_id])
+            new = field_values(seen[attempt_id])
             differs = any(
-                said[name] != old and _counts(name, said[name]) for name, old in zip(names, known, strict=True)
+                new[name] != old and _replaces(name, new[name]) for name, old in zip(names, stored, strict=True)
             )
             changed += [attempt_id] if differs or unseen_since is not None else []
     return changed
 
 
-def _counts(name: str, value: object) -> bool:
-    """Return whether an observed value replaces the stored one. None does so only for values of the present."""
+def _replaces(name: str, value: object) -> bool:
+    """Return whether an observed value replaces the stored one. None replaces only values of the present."""
     return value is not None or name in ("reason", "starts_at", "ends_at")
 
 
@@ -114,7 +114,7 @@ def _apply(session: Session, attempt: Attempt, observation: Observation) -> None
         attempt.ended_at = attempt.verdict = attempt.verdict_reason = None
         attempt.failure = attempt.deciding_line = attempt.deciding_rank = None
     for name, value in field_values(observation).items():
-        if _counts(name, value):
+        if _replaces(name, value):
             setattr(attempt, name, value)
     attempt.unseen_since = attempt.unseen_log_bytes = attempt.unsettled_since = None
     if attempt.phase == ENDED and attempt.ended_at is None:
@@ -122,13 +122,13 @@ def _apply(session: Session, attempt: Attempt, observation: Observation) -> None
 
 
 def asked_to_end(ledger: Ledger, attempt_ids: Sequence[int]) -> set[int]:
-    """Of these attempts those that somebody has cancelled through this ledger."""
-    found: set[int] = set()
+    """Return which of these attempts a user has cancelled through this ledger."""
+    cancelled: set[int] = set()
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
             query = sa.select(Event.attempt_id).where(Event.attempt_id.in_(ids), Event.kind == CANCEL_ASKED)
-            found |= {one for one in session.scalars(query) if one is not None}
-    return found
+            cancelled |= {attempt_id for attempt_id in session.scalars(query) if attempt_id is not None}
+    return cancelled
 
 
 def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
@@ -140,25 +140,25 @@ def record_asked(ledger: Ledger, attempt_ids: Sequence[int], by: str) -> None:
 
 
 def may_ask(ledger: Ledger, scheduler: str, every_s: float) -> tuple[bool, datetime | None, list[str]]:
-    """Return whether the scheduler may be asked now, when it was asked last, and what could not be learned then.
+    """Acquire the right to poll the scheduler. Return whether it is granted, and time and complaints of the last poll.
 
-    With `every_s`, one of all terminals that share this ledger may ask in that time, and has to. Without it, each may.
-    A last time that lies in the future is that of a wrong clock, and hinders nobody.
+    With `every_s`, one of all terminals that share this ledger may poll in that time, and has to. Without it, each may.
+    A last poll in the future comes from a wrong clock, and is ignored.
     """
     at = now()
     with ledger.writing() as session:
-        look = session.get(Poll, scheduler)
-        if look is not None and every_s and timedelta(0) <= at - look.asked_at < timedelta(seconds=every_s):
-            return False, look.asked_at, list(look.complaints)
-        if look is None:
+        poll = session.get(Poll, scheduler)
+        if poll is not None and every_s and timedelta(0) <= at - poll.asked_at < timedelta(seconds=every_s):
+            return False, poll.asked_at, list(poll.complaints)
+        if poll is None:
             session.add(Poll(scheduler=scheduler, asked_at=at, complaints=[]))
         else:
-            look.asked_at = at
+            poll.asked_at = at
     return True, at, []
 
 
 def record_complaints(ledger: Ledger, scheduler: str, complaints: Sequence[str]) -> None:
-    """Store what the last poll could not learn, for commands that do not poll themselves."""
+    """Store the complaints of the last poll, for commands that do not poll themselves."""
     with ledger.writing() as session:
         session.get_one(Poll, scheduler).complaints = list(complaints)
 
@@ -197,8 +197,8 @@ def job_specs(ledger: Ledger, job_ids: Iterable[str]) -> dict[str, JobSpec]:
     specs: dict[str, JobSpec] = {}
     with ledger.reading() as session:
         for ids in batched(sorted(set(job_ids))):
-            rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids))).tuples()
-            specs.update(rows.all())  # a list: a result has keys(), so it would be read as a mapping
+            rows = session.execute(sa.select(Job.id, JOB_SPEC).where(Job.id.in_(ids)))
+            specs |= {row[0]: row[1] for row in rows}
     return specs
 
 
@@ -239,8 +239,8 @@ def unjudged_attempts(ledger: Ledger, phases: Sequence[str] = (RUNNING, ENDED)) 
 
 
 def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]:
-    """One row for each of these attempts, as the run that made it has it, in the order of their ids."""
-    # SQLite is kept from looking through all jobs of the run: a job's own runs are few.
+    """Return a row for each of these attempts, with the case name of the run that made it, in the order of ids."""
+    # With coalesce, SQLite searches the few runs of the job, and not all jobs of the run.
     of_run = sa.func.coalesce(RunJob.run_id, "") == Attempt.run_id
     query = (
         sa.select(*JOB_ROWS.columns)
@@ -250,22 +250,22 @@ def rows_of_attempts(ledger: Ledger, attempt_ids: Sequence[int]) -> list[JobRow]
         .join(RunJob, sa.and_(RunJob.job_id == Attempt.job_id, of_run))
         .order_by(Attempt.id, RunJob.position.desc())
     )
-    found: dict[int, JobRow] = {}
+    by_attempt: dict[int, JobRow] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
             rows = JOB_ROWS.rows(session.execute(query.where(Attempt.id.in_(ids))), ledger.run_folders())
-            found |= {row.attempt_id: row for row in rows}
-    return list(found.values())
+            by_attempt |= {row.attempt_id: row for row in rows}
+    return list(by_attempt.values())
 
 
 def lost_attempts(ledger: Ledger, job_ids: Sequence[str]) -> list[JobRow]:
-    """Return every attempt of these jobs that was called lost, also those that a later attempt has replaced."""
+    """Return every lost attempt of these jobs, also those that a later attempt has replaced."""
     query = sa.select(Attempt.id).where(Attempt.state == LOST, Attempt.scheduler_id.is_not(None))
-    found: list[int] = []
+    lost: list[int] = []
     with ledger.reading() as session:
         for ids in batched(job_ids):
-            found += session.scalars(query.where(Attempt.job_id.in_(ids)))
-    return rows_of_attempts(ledger, found)
+            lost += session.scalars(query.where(Attempt.job_id.in_(ids)))
+    return rows_of_attempts(ledger, lost)
 
 
 def _is_recently_lost() -> sa.ColumnElement[bool]:
@@ -273,7 +273,7 @@ def _is_recently_lost() -> sa.ColumnElement[bool]:
 
 
 def anything_to_refresh(ledger: Ledger) -> bool:
-    """Whether some attempt is under way, has ended and was not judged, or was lost recently."""
+    """Return whether an attempt is open, has ended without a verdict, or was lost recently."""
     wanted = sa.or_(Attempt.phase.in_(OPEN), Attempt.verdict.is_(None), _is_recently_lost())
     query = sa.select(Attempt.id).where(wanted).limit(1)
     with ledger.reading() as session:
@@ -282,7 +282,7 @@ def anything_to_refresh(ledger: Ledger) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentCount:
-    """How far an experiment is, over the latest attempts of its jobs."""
+    """Progress of an experiment, counted over the latest attempts of its jobs."""
 
     experiment: str
     scale: str
@@ -295,7 +295,7 @@ class ExperimentCount:
 
 
 def experiment_counts(ledger: Ledger) -> list[ExperimentCount]:
-    """One row per experiment, scale and cluster, counted by the database."""
+    """Return a row for each experiment, scale and cluster, counted by the database."""
     newest = sa.select(Attempt.job_id, sa.func.max(Attempt.number).label("number")).group_by(Attempt.job_id).subquery()
     jobs = (
         sa.select(Run.experiment, Run.scale, Run.cluster, RunJob.job_id)

@@ -1,4 +1,4 @@
-"""Opens the ledger: makes it on first use, migrates an older one, refuses what it cannot read."""
+"""Opening of the ledger: creation on first use, migration of an older one, and errors of the database."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SCHEMA = "0007"
 """The newest migration; alembic is loaded only when a ledger is not there yet or older."""
 
 BUSY_TIMEOUT_S = 15.0
-"""How long a writer waits for another one, and everybody for a server to answer."""
+"""Time that a writer waits for another writer, and that any command waits for a server."""
 
 _POSTGRESQL_LOCK = 7265707
-"""The advisory lock of PostgreSQL that the ledger's writers agree on; it is held until the commit."""
+"""Number of the PostgreSQL advisory lock that a writer of the ledger takes until its commit."""
 
 _URL_EXAMPLE = "for example sqlite:////path/results.db or postgresql://user@host/database"
 
 
 class DiskFull(ReproError):
-    """The ledger can be read, and nothing can be written to it until somebody makes room."""
+    """The disk is full: the ledger can be read, but not written (exit code 2)."""
 
 
 def now() -> datetime:
-    """UTC, without a zone: what the ledger keeps."""
+    """Return the current time in UTC without a zone, as the ledger stores times."""
     return datetime.now(timezone.utc).replace(tzinfo=None)
 
 
 class Ledger:
-    """A database that is known to have today's schema.
+    """A database with the newest schema.
 
     `runs` are the folders that can contain its run folders: those in home and beside its file, as they are written and
     with their links resolved. `listener` gets a line for each cell with a wrong value.
@@ -61,23 +61,23 @@ class Ledger:
         self._wrong = WrongRows(_shown(url), self._require_whole, listener)
         file = sqlite_file(url)
         homes = dict.fromkeys(filter(None, (home, file and file.parent)))
-        folders = (one.absolute() / "runs" for one in homes)
+        folders = (path.absolute() / "runs" for path in homes)
         self.runs = tuple(dict.fromkeys(path for folder in folders for path in (folder, folder.resolve())))
 
     def run_folders(self) -> RunFolders:
-        """Return what finds run folders after home was moved."""
+        """Return the reader of run folders, which finds them after home was moved."""
         return RunFolders(self.runs)
 
     def is_own(self, user: str | None) -> bool:
-        """Whether a row of this user is one of the current user.
+        """Return whether a row of this user belongs to the current user.
 
-        A row without a user counts only where nobody else can write to the ledger.
+        A row without a user does only if nobody else can write to the ledger.
         """
         return self.is_private if user is None else user == user_name()
 
     @cached_property
     def is_private(self) -> bool:
-        """Whether only the current user can write to the ledger: a SQLite file, in a folder, of their own."""
+        """Return whether only the current user can write to the ledger: they own the SQLite file and its folder."""
         file = sqlite_file(self.url)
         if file is None or not file.exists():
             return False
@@ -86,14 +86,14 @@ class Ledger:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """One transaction, with the write lock from its start: what is read in it stays true until it is written."""
+        """Open a transaction that has the write lock from its start. Nobody changes what it reads until it ends."""
         with explained(self.url), self._session(leaves_out=False) as session, session.begin():
             take_write_lock(session.connection())
             yield session
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """One transaction that only reads. With a listener, rows that hold wrong values are left out."""
+        """Open a transaction that only reads. With a listener, rows that hold wrong values are left out."""
         with explained(self.url), self._session(leaves_out=True) as session:
             yield session
 
@@ -113,11 +113,11 @@ class Ledger:
             return
         with explained(self.url), self.engine.connect() as connection:
             page = connection.exec_driver_sql("PRAGMA page_size").scalar_one()
-            said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+            check = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
         if file.stat().st_size % page:
             raise _damaged(self.url, "its last page is cut off")
-        if said != "ok":
-            raise _damaged(self.url, _one_line(str(said)))
+        if check != "ok":
+            raise _damaged(self.url, _one_line(str(check)))
 
 
 class RunFolders:
@@ -153,12 +153,12 @@ class RunFolders:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # another user's, and not readable
+    except OSError:  # it exists, and this user may not read it
         return True
 
 
 def take_write_lock(connection: sa.Connection) -> None:
-    """Keep every other writer out until the transaction ends; wait for the one who is in."""
+    """Take the lock that excludes other writers until the transaction ends. Wait for the current writer."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     elif connection.dialect.name == "postgresql":
@@ -167,16 +167,16 @@ def take_write_lock(connection: sa.Connection) -> None:
 
 
 def ledger_url(given: str | None, home: Path) -> sa.URL:
-    """`--database` as a SQLAlchemy URL: a URL stays, a path is a SQLite file, nothing is results.db at home."""
+    """Return `--database` as a URL: a path becomes that of a SQLite file. The default is results.db in `home`."""
     if not given or "://" not in given:
         file = Path(given).expanduser().resolve() if given else home / "results.db"
         return sa.URL.create("sqlite", database=str(file))
     try:
         url = sa.make_url(given)
-    except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+    except (sa.exc.ArgumentError, ValueError) as error:  # ValueError: the port is not a number
         why = _without_secrets(_first_line(error))
         raise ReproError(Problem(f"--database: no such URL ({why})", hint=_URL_EXAMPLE)) from None
-    # As libpq writes it; SQLAlchemy 2.0 would take it for psycopg2, whose successor is psycopg.
+    # libpq accepts both names. SQLAlchemy would load psycopg2, the predecessor of psycopg.
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgresql", "postgres") else url
 
 
@@ -187,15 +187,13 @@ def open_ledger(
     home: Path | None = None,
     listener: Callable[[Problem], None] | None = None,
 ) -> Ledger | None:
-    """Open the ledger, and make or migrate it. Return None if it does not exist and `create` is false.
+    """Open the ledger, and create or migrate it. Return None if it does not exist and `create` is false.
 
-    Its run folders are in `home`, or beside its file.
+    Its run folders are in `home`, or beside its file. A reader of a row with a wrong value raises an error. With a
+    `listener`, which gets a problem for each such cell, readers leave out the row.
 
-    A row that holds a wrong value is an error of whoever reads it. With a `listener`, which gets a line for each such
-    cell, readers go on without the row.
-
-    Raises Unreachable for a server that does not answer or a lock that is not given up, else ReproError: a file
-    system without locks, a newer schema, another program's database, a damaged file. None of these is changed.
+    Raise Unreachable for a server that does not answer or a lock that is not released. Raise ReproError for a file
+    system without locks, a newer schema, a database of another program, or a damaged file. None of these is changed.
     """
     file = sqlite_file(url)
     if file is not None:
@@ -221,9 +219,9 @@ def _upgrade(engine: sa.Engine) -> None:
     from orchestrator.ledger.migrations import upgrade
 
     with engine.connect() as connection:
-        connection.detach()  # not for later use: it does not check foreign keys
+        connection.detach()  # not reused: it does not check foreign keys
         if engine.dialect.name == "sqlite":
-            # A table that is made anew, as SQLite's ALTER needs, is dropped first, and rows of others point at it.
+            # To alter a column, SQLite drops the table and creates it again, while rows of others refer to it.
             connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
             connection.commit()
         with connection.begin():
@@ -243,8 +241,8 @@ def checked_version(connection: sa.Connection) -> str | None:
     if {"alembic_version", "run_jobs", "attempts"} <= tables:
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     if version is None or not re.fullmatch(r"\d{4}", version):
-        found = min(tables - {"alembic_version"} or tables)
-        raise ReproError(Problem(f"holds something else ({found})", f"{name}:", "give --database one of its own"))
+        other = min(tables - {"alembic_version"} or tables)
+        raise ReproError(Problem(f"holds something else ({other})", f"{name}:", "give --database one of its own"))
     if version > SCHEMA:
         raise ReproError(
             Problem(f"made by a newer repro (schema {version}, this knows {SCHEMA})", f"{name}:", "upgrade")
@@ -259,21 +257,21 @@ def _engine(url: sa.URL) -> sa.Engine:
             engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
             sa.event.listen(engine, "connect", _on_connect)
             return engine
-        patience = {"connect_timeout": int(BUSY_TIMEOUT_S)} if driver in ("psycopg", "psycopg2") else {}
-        given = {name: seconds for name, seconds in patience.items() if name not in url.query}
-        # A writer reads what the one before it has written, whatever the server's default is. pool_pre_ping: `--wait`
-        # takes hours, and the server may be started again meanwhile.
-        return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=given)
+        limits = {"connect_timeout": int(BUSY_TIMEOUT_S)} if driver in ("psycopg", "psycopg2") else {}
+        arguments = {name: seconds for name, seconds in limits.items() if name not in url.query}
+        # READ COMMITTED: a writer must read what the writer before it wrote. pool_pre_ping: `--wait` takes hours, and
+        # the server may be restarted meanwhile.
+        return sa.create_engine(url, isolation_level="READ COMMITTED", pool_pre_ping=True, connect_args=arguments)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         raise ReproError(Problem(f"--database {_shown(url)}: {_first_line(error)}", hint=_URL_EXAMPLE)) from None
-    except ImportError as error:  # psycopg without its C library is there, and cannot be imported
+    except ImportError as error:  # psycopg is missing, or installed without its C library
         package = "'psycopg[binary]'" if "psycopg" in (error.name or "psycopg") else error.name
         missing = error.name or _first_line(error)
         raise ReproError(Problem(f"--database {_shown(url)}: needs {missing}", hint=f"pip install {package}")) from None
 
 
 def _on_connect(connection: object, _record: object) -> None:
-    connection.isolation_level = None  # type: ignore[attr-defined]  # we say BEGIN ourselves
+    connection.isolation_level = None  # type: ignore[attr-defined]  # this module issues BEGIN
     cursor = connection.cursor()  # type: ignore[attr-defined]
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
@@ -288,7 +286,7 @@ def sqlite_file(url: sa.URL) -> Path | None:
 
 @contextmanager
 def explained(url: sa.URL) -> Iterator[None]:
-    """Every fault of the database as one line that says what to do."""
+    """Raise each error of the database as a ReproError with one line and a hint."""
     try:
         yield
     except DBAPIError as error:
@@ -300,52 +298,52 @@ def explained(url: sa.URL) -> Iterator[None]:
     except UnicodeDecodeError as error:
         if url.get_backend_name() != "sqlite":
             raise
-        raise _damaged(url, _first_line(error)) from error  # a complaint that quotes a damaged page
+        raise _damaged(url, _first_line(error)) from error  # SQLite's message quotes a damaged page
 
 
-def _of_sqlite(url: sa.URL, said: str) -> ReproError:
-    name, low = _shown(url), said.lower()
+def _of_sqlite(url: sa.URL, message: str) -> ReproError:
+    name, low = _shown(url), message.lower()
     if "locked" in low or "busy" in low:
         return _locked(name)
     if any(word in low for word in ("malformed", "not a database", "corrupt", "could not decode")):
-        return _damaged(url, said)
-    # SQLite's word for a used-up quota is an I/O error, and for a journal that cannot be made that it cannot open.
+        return _damaged(url, message)
+    # SQLite reports an exceeded quota as an I/O error, and a journal that cannot be created as one that does not open.
     refused = _refusal_of_folder(url) if "disk i/o" in low or "unable to open" in low else None
     if "is full" in low or (refused and refused.errno in (errno.ENOSPC, errno.EDQUOT)):
         why = f" ({refused.strerror})" if refused else ""
         return DiskFull(Problem(f"the disk is full{why}", f"{name}:", "make room and repeat the command"))
     if "readonly" in low or refused:
-        why = str(refused.strerror) if refused else said
+        why = str(refused.strerror) if refused else message
         return ReproError(Problem(f"cannot be written ({why})", f"{name}:", "check its owner and permissions"))
     if "unable to open" in low:
         return ReproError(Problem("cannot be opened", f"{name}:", "check the path and its permissions"))
     if "disk i/o" in low:
-        return ReproError(Problem(f"its disk failed ({said})", f"{name}:", "check the disk and repeat the command"))
-    return ReproError(Problem(said, f"{name}:"))
+        return ReproError(Problem(f"its disk failed ({message})", f"{name}:", "check the disk and repeat the command"))
+    return ReproError(Problem(message, f"{name}:"))
 
 
 def _of_server(url: sa.URL, error: DBAPIError) -> ReproError:
-    name, said = _shown(url), _without_secrets(_one_line(str(error.orig)))
-    low = said.lower()
+    name, message = _shown(url), _without_secrets(_one_line(str(error.orig)))
+    low = message.lower()
     if "lock timeout" in low:
         return _locked(name)
     if "no space left" in low or "disk full" in low:
         hint = "its administrator must make room; then repeat the command"
         return DiskFull(Problem("the server's disk is full", f"{name}:", hint))
     if "read-only" in low or "permission denied" in low:
-        return ReproError(Problem(f"cannot be written ({said})", f"{name}:", "ask for the right to write there"))
-    passing = any(word in low for word in _PASSING)
-    if "fatal:" in low and not passing:
-        reason = said[low.index("fatal:") + len("fatal:") :].strip()
+        return ReproError(Problem(f"cannot be written ({message})", f"{name}:", "ask for the right to write there"))
+    is_temporary = any(word in low for word in _TEMPORARY)
+    if "fatal:" in low and not is_temporary:
+        reason = message[low.index("fatal:") + len("fatal:") :].strip()
         return ReproError(Problem(f"refused ({reason})", f"{name}:", "check user, password and database in the URL"))
-    unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
-    if error.connection_invalidated or passing or unanswered:
-        return Unreachable(Problem(f"does not answer ({said})", f"{name}:", "repeat the command once it does"))
-    return ReproError(Problem(said, f"{name}:"))
+    is_unanswered = isinstance(error, OperationalError) and any(word in low for word in ("connection", "resolve host"))
+    if error.connection_invalidated or is_temporary or is_unanswered:
+        return Unreachable(Problem(f"does not answer ({message})", f"{name}:", "repeat the command once it does"))
+    return ReproError(Problem(message, f"{name}:"))
 
 
-# What a PostgreSQL server says that is there, and not ready: "FATAL: the database system is starting up".
-_PASSING = ("starting up", "shutting down", "recovery", "too many", "connection slots", "terminating connection")
+# Errors of a PostgreSQL server that is not ready: "FATAL: the database system is starting up".
+_TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots", "terminating connection")
 
 
 def _locked(name: str) -> Unreachable:
@@ -353,21 +351,21 @@ def _locked(name: str) -> Unreachable:
     return Unreachable(Problem(f"locked for more than {BUSY_TIMEOUT_S:.0f} s", f"{name}:", hint))
 
 
-def _damaged(url: sa.URL, said: str) -> ReproError:
+def _damaged(url: sa.URL, reason: str) -> ReproError:
     name = _shown(url)
     recover = f"sqlite3 {shlex.quote(name)} .recover | sqlite3 recovered.db"
     hint = f"it was left as it is; move it away to start anew, or recover it with: {recover}"
-    return ReproError(Problem(f"not a readable SQLite database ({said})", f"{name}:", hint))
+    return ReproError(Problem(f"not a readable SQLite database ({reason})", f"{name}:", hint))
 
 
 def _refusal_of_folder(url: sa.URL) -> OSError | None:
-    """Why nothing can be written beside the ledger, in the kernel's words; None when it can."""
+    """Return the error of a write beside the ledger; None if it succeeds."""
     file = sqlite_file(url)
     if file is None:
         return None
     try:
-        with tempfile.TemporaryFile(dir=file.resolve().parent, buffering=0) as tried:
-            tried.write(bytes(65536))
+        with tempfile.TemporaryFile(dir=file.resolve().parent, buffering=0) as trial:
+            trial.write(bytes(65536))
     except OSError as error:
         return error
     return None
@@ -379,15 +377,15 @@ def _shown(url: sa.URL) -> str:
 
 def _without_secrets(message: str) -> str:
     """Return a message about a server without passwords; a URL's may also be in its query."""
-    from orchestrator.masking import masked  # a ledger in a file never needs it
+    from orchestrator.masking import masked  # not needed for a ledger in a file
 
     return masked(message)
 
 
-def _one_line(said: str) -> str:
+def _one_line(message: str) -> str:
     """Return the first line of a message, or the whole message on one line if the first line ends with a colon."""
-    first = said.strip().splitlines()[0] if said.strip() else "no reason given"
-    return " ".join(said.split()) if first.endswith(":") else first
+    first = message.strip().splitlines()[0] if message.strip() else "no reason given"
+    return " ".join(message.split()) if first.endswith(":") else first
 
 
 def _first_line(error: Exception) -> str:

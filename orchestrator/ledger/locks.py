@@ -1,4 +1,4 @@
-"""Whether the ledger's file system keeps two writers apart: SQLite has nothing but its locks."""
+"""Check that the ledger's file system has working locks, by which SQLite excludes a second writer."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from orchestrator.errors import Problem, ReproError
 LOCAL = frozenset(
     ("apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs")
 )
-"""Types of one machine's own file systems: the kernel keeps their locks."""
+"""Types of local file systems. The kernel of the machine manages their locks."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
-_MEND = "keep it elsewhere: --database FILE on a local disk, or a PostgreSQL URL"
+_HINT = "keep it elsewhere: --database FILE on a local disk, or a PostgreSQL URL"
 
-# Mount options that keep locks from other hosts: nfs(5) and, for the last, mount.lustre(8). There one host's own
-# processes do exclude each other, so that trying shows nothing.
+# Mount options that hide locks from other hosts: nfs(5) and, for the last, mount.lustre(8). A trial on one host
+# succeeds, because its own processes exclude each other.
 _NO_LOCKS_BETWEEN_HOSTS = frozenset(("nolock", "local_lock=all", "local_lock=posix", "localflock"))
 
-# The byte that SQLite locks first (PENDING_BYTE in its os.h); a lock may lie beyond the end of a file.
+# The byte that SQLite locks first (PENDING_BYTE in its os.h). A lock may be beyond the end of a file.
 _LOCKED_BYTE = 0x40000000
 
-# Linux has locks of an open file, which a lock of its own process keeps out (fcntl(2)): no second process is needed,
-# whose start takes tens of milliseconds on a busy login node.
+# A lock of an open file (Linux, fcntl(2)) excludes other locks of its own process. So the check needs no second
+# process, whose start takes tens of milliseconds on a busy login node.
 _OWN_LOCK: int | None = getattr(fcntl, "F_OFD_SETLK", None)
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """What a folder lies on."""
+    """File system of a folder."""
 
     type: str
     mount_point: str
@@ -53,57 +53,56 @@ class FileSystem:
 
 
 def file_system_of(folder: Path) -> FileSystem | None:
-    """Return the file system of a folder, found by its mount's number; None if there is no /proc."""
+    """Return the file system of a folder by the number of its mount; None without /proc."""
     try:
         number = _mount_number(folder)
         for line in MOUNTS.read_text(errors="surrogateescape").splitlines():
-            words = line.split(" ")
-            if words[0] == number:
-                kind, _source, options = words[words.index("-") + 1 :][:3]
-                return FileSystem(kind, _unescaped(words[4]), frozenset([*words[5].split(","), *options.split(",")]))
+            fields = line.split(" ")
+            if fields[0] == number:
+                kind, _source, options = fields[fields.index("-") + 1 :][:3]
+                return FileSystem(kind, _unescaped(fields[4]), frozenset([*fields[5].split(","), *options.split(",")]))
     except (OSError, ValueError):
         pass
     return None
 
 
 def require_locks(file: Path, *, new: bool) -> None:
-    """Raise ReproError where two processes, or two hosts, could write the ledger at the same moment.
+    """Raise ReproError if two processes, or two hosts, could write the ledger at the same time.
 
-    A local file system is believed, except when the ledger is made: then, and wherever else the ledger lies, a lock is
-    tried (0.1 ms).
+    The check tries a lock (0.1 ms), unless an existing ledger is on a local file system.
     """
     folder = file.resolve().parent
-    place = file_system_of(folder)
-    if place is not None and (apart := sorted(place.options & _NO_LOCKS_BETWEEN_HOSTS)):
-        raise ReproError(Problem(f"{file}: {place} keeps no locks between hosts ({apart[0]})", hint=_MEND))
-    if not new and place is not None and place.is_local:
+    system = file_system_of(folder)
+    if system is not None and (options := sorted(system.options & _NO_LOCKS_BETWEEN_HOSTS)):
+        raise ReproError(Problem(f"{system} keeps no locks between hosts ({options[0]})", f"{file}:", _HINT))
+    if not new and system is not None and system.is_local:
         return
     fault = _fault_of_locks(folder)
     if fault is not None:
-        where = str(place) if place is not None else f"the file system of {folder}"
-        raise ReproError(Problem(f"{file}: {where} has no working locks ({fault})", hint=_MEND))
+        name = str(system) if system is not None else f"the file system of {folder}"
+        raise ReproError(Problem(f"{name} has no working locks ({fault})", f"{file}:", _HINT))
 
 
 def require_rollback_journal(file: Path, journal_mode: str) -> None:
-    """Raise ReproError for a ledger that somebody set to WAL where several hosts may see it.
+    """Raise ReproError for a ledger in WAL mode on a file system that several hosts may see.
 
-    Its readers and writers share memory, so all must be on one host (sqlite.org/wal.html).
+    In WAL mode readers and writers share memory, so all must be on one host (sqlite.org/wal.html).
     """
     if journal_mode != "wal":
         return
-    place = file_system_of(file.resolve().parent)
-    if place is not None and not place.is_local:
+    system = file_system_of(file.resolve().parent)
+    if system is not None and not system.is_local:
         hint = f"end every repro, then: sqlite3 {shlex.quote(str(file))} 'pragma journal_mode=delete'"
-        raise ReproError(Problem(f"{file}: is in WAL mode, which {place} cannot keep for several hosts", hint=hint))
+        raise ReproError(Problem(f"is in WAL mode, which {system} cannot keep for several hosts", f"{file}:", hint))
 
 
 def _fault_of_locks(folder: Path) -> str | None:
-    """Return what is wrong with locks in this folder: a lock that SQLite takes must exclude other processes."""
-    # Never the ledger itself: closing any descriptor of a file gives up all locks this process has on it (fcntl(2)).
+    """Return why locks in this folder do not exclude other processes; None if they do."""
+    # Not tried on the ledger: to close any descriptor of a file releases all locks of this process on it (fcntl(2)).
     try:
         handle, name = tempfile.mkstemp(prefix=".repro-lock-", dir=folder)
     except OSError:
-        return None  # nothing can be written here: SQLite says so
+        return None  # nothing can be written here, which SQLite reports
     try:
         if refused := _refusal(handle):
             return os.strerror(refused)
@@ -127,29 +126,29 @@ def _refusal_of_another(handle: int, name: str) -> int:
             os.close(other)
         if refused != errno.EINVAL:
             return refused
-        _refusal(handle)  # a kernel without such locks; and to close the other gave up ours
+        _refusal(handle)  # the kernel has no such locks, and the close released the lock
     return _refusal_of_a_child(handle)
 
 
 def _refusal_of_a_child(handle: int) -> int:
-    # Told through a pipe: where a parent of ours ignores SIGCHLD, the kernel keeps no exit status.
-    answer, tell = os.pipe()
+    # The child answers through a pipe: if this process inherited an ignored SIGCHLD, there is no exit status.
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.write(tell, str(_refusal(handle)).encode())
+            os.write(writer, str(_refusal(handle)).encode())
         finally:
             os._exit(0)
-    os.close(tell)
-    with os.fdopen(answer, encoding="ascii") as said:
-        refused = said.read()
+    os.close(writer)
+    with os.fdopen(reader, encoding="ascii") as answer:
+        refused = answer.read()
     with suppress(ChildProcessError):
         os.waitpid(child, 0)
-    return int(refused or errno.EAGAIN)  # a child that was killed says nothing against the locks
+    return int(refused or errno.EAGAIN)  # a child that was killed proves no fault of the locks
 
 
 def _refusal(handle: int, command: int = fcntl.F_SETLK) -> int:
-    """Ask for the lock, without waiting: 0 when it is there now, else the error's number."""
+    """Request the lock without waiting. Return 0 if this process got it, else the errno."""
     wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)  # struct flock
     try:
         fcntl.fcntl(handle, command, wanted)
@@ -161,10 +160,10 @@ def _refusal(handle: int, command: int = fcntl.F_SETLK) -> int:
 def _mount_number(folder: Path) -> str | None:
     handle = os.open(folder, os.O_RDONLY)
     try:
-        said = Path(f"/proc/self/fdinfo/{handle}").read_text()
+        info = Path(f"/proc/self/fdinfo/{handle}").read_text()
     finally:
         os.close(handle)
-    return next((line.split()[1] for line in said.splitlines() if line.startswith("mnt_id:")), None)
+    return next((line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:")), None)
 
 
 def _unescaped(word: str) -> str:

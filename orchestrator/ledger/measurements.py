@@ -1,4 +1,4 @@
-"""Verdicts, iterations and metrics: what was read back from the logs, and how far each file was read."""
+"""Verdicts, iterations and metrics that were read from logs, and how far each file was read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -20,7 +19,7 @@ from orchestrator.megatron.logs.columns import IterationLine
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMetric:
-    """`spread` is half the range of the middle half of `count` samples, in the metric's unit."""
+    """A metric. `spread` is half the range of the middle half of `count` samples, in the metric's unit."""
 
     name: str
     value: float
@@ -58,7 +57,7 @@ class FileOffset:
     inode: str
     bytes_read: int
     fingerprint: str
-    facts: dict[str, Any]
+    facts: dict[str, object]
 
     @property
     def position(self) -> tuple[str, int, str]:
@@ -81,29 +80,29 @@ class OffsetUpdate:
 def record_measurements(
     ledger: Ledger, measurements: Sequence[Measurement], read_on: Mapping[int, OffsetUpdate] | None = None
 ) -> list[int]:
-    """Replace what was known about these attempts, or add to it where they were read on; all in one transaction.
+    """Store the measurements in one transaction: replace those of an attempt, or add to them if they continue.
 
-    A look at a job under way that comes after its verdict, from a slower terminal, is dropped. So is one that goes on
-    from what another terminal has gone on from meanwhile: their ids are returned, to be looked at again.
+    A measurement of an open job is dropped if another terminal has stored a verdict meanwhile. It is also dropped if
+    another terminal has continued from the same offsets: the ids of these attempts are returned, to be read again.
     """
     if not measurements:
         return []
-    on = read_on or {}
+    updates = read_on or {}
     ids = [measured.attempt_id for measured in measurements]
     with ledger.writing() as session:
-        known, verdicts = _file_offsets(session, ids), _verdicts(session, ids)
+        stored, verdicts = _file_offsets(session, ids), _verdicts(session, ids)
         late = [m.attempt_id for m in measurements if m.verdict is None and verdicts[m.attempt_id][1] is not None]
         moved = [
             attempt_id
             for attempt_id in ids
-            if attempt_id in on
+            if attempt_id in updates
             and attempt_id not in late
-            and positions(known.get(attempt_id, {})) != positions(on[attempt_id].before)
+            and positions(stored.get(attempt_id, {})) != positions(updates[attempt_id].before)
         ]
         written = [m for m in measurements if m.attempt_id not in {*late, *moved}]
         _update_attempts(session, written, verdicts)
-        _replace(session, written, on)
-        _replace_offsets(session, [m.attempt_id for m in written], on)
+        _replace(session, written, updates)
+        _replace_offsets(session, [m.attempt_id for m in written], updates)
     return moved
 
 
@@ -132,19 +131,19 @@ def _update_attempts(
     _execute(session, sa.insert(rows_of(Event)), events)
 
 
-def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[int, OffsetUpdate]) -> None:
+def _replace(session: Session, measurements: Sequence[Measurement], updates: Mapping[int, OffsetUpdate]) -> None:
     """Replace the iterations and metrics."""
-    anew = [m.attempt_id for m in measurements if m.attempt_id not in on or not on[m.attempt_id].continues]
+    restarted = [m.attempt_id for m in measurements if not (on := updates.get(m.attempt_id)) or not on.continues]
     for ids in batched([m.attempt_id for m in measurements]):
         session.execute(sa.delete(rows_of(Metric)).where(Metric.attempt_id.in_(ids)))
-    for ids in batched(anew):
+    for ids in batched(restarted):
         session.execute(sa.delete(rows_of(Iteration)).where(Iteration.attempt_id.in_(ids)))
-    again = _last_iterations(session, [m.attempt_id for m in measurements])
+    last_stored = _last_iterations(session, [m.attempt_id for m in measurements])
     replaced = [
         {"of": m.attempt_id, "number": line.iteration}
         for m in measurements
         for line in m.iterations
-        if line.iteration <= again.get(m.attempt_id, -1)
+        if line.iteration <= last_stored.get(m.attempt_id, -1)
     ]
     table = rows_of(Iteration)
     same = (Iteration.attempt_id == sa.bindparam("of"), Iteration.iteration == sa.bindparam("number"))
@@ -155,41 +154,42 @@ def _replace(session: Session, measurements: Sequence[Measurement], on: Mapping[
     _execute(session, sa.insert(rows_of(Metric)), metrics)
 
 
-def _replace_offsets(session: Session, ids: Sequence[int], on: Mapping[int, OffsetUpdate]) -> None:
-    for some in batched(ids):
-        session.execute(sa.delete(rows_of(LogOffset)).where(LogOffset.attempt_id.in_(some)))
-    rows = [{"attempt_id": one, **field_values(file)} for one in ids if one in on for file in on[one].after.values()]
+def _replace_offsets(session: Session, attempt_ids: Sequence[int], updates: Mapping[int, OffsetUpdate]) -> None:
+    for ids in batched(attempt_ids):
+        session.execute(sa.delete(rows_of(LogOffset)).where(LogOffset.attempt_id.in_(ids)))
+    files = [(i, file) for i in attempt_ids if i in updates for file in updates[i].after.values()]
+    rows = [{"attempt_id": attempt_id, **field_values(file)} for attempt_id, file in files]
     _execute(session, sa.insert(rows_of(LogOffset)), rows)
 
 
-def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
+def _execute(session: Session, statement: sa.Executable, rows: Sequence[Mapping[str, object]]) -> None:
     if rows:
         session.connection().execute(statement, list(rows))
 
 
 def _verdicts(session: Session, ids: Sequence[int]) -> dict[int, tuple[str, str | None]]:
     """Return the run and the verdict of each attempt."""
-    found: dict[int, tuple[str, str | None]] = {}
+    verdicts: dict[int, tuple[str, str | None]] = {}
     for some in batched(ids):
         query = sa.select(Attempt.id, Attempt.run_id, Attempt.verdict).where(Attempt.id.in_(some))
-        found |= {one: (run_id, verdict) for one, run_id, verdict in session.execute(query)}
-    return found
+        verdicts |= {attempt_id: (run_id, verdict) for attempt_id, run_id, verdict in session.execute(query)}
+    return verdicts
 
 
 def _last_iterations(session: Session, ids: Sequence[int]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    last: dict[int, int] = {}
+    query = sa.select(Iteration.attempt_id, sa.func.max(Iteration.iteration)).group_by(Iteration.attempt_id)
     for some in batched(ids):
-        last = sa.select(Iteration.attempt_id, sa.func.max(Iteration.iteration)).group_by(Iteration.attempt_id)
-        found |= {row[0]: row[1] for row in session.execute(last.where(Iteration.attempt_id.in_(some)))}
-    return found
+        last |= {row[0]: row[1] for row in session.execute(query.where(Iteration.attempt_id.in_(some)))}
+    return last
 
 
-def _line(attempt_id: int, line: IterationLine) -> dict[str, Any]:
-    """NaN and inf are no values: one database would keep them, another makes them nothing."""
-    row = dict(zip(IterationLine.__slots__, _VALUES(line), strict=True))
+def _line(attempt_id: int, line: IterationLine) -> dict[str, object]:
+    """Return the row of an interval line. NaN and inf become NULL, because only some databases can store them."""
+    row: dict[str, object] = dict(zip(IterationLine.__slots__, _VALUES(line), strict=True))
     for name in _NUMBERS:
         value = row[name]
-        if value is not None and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             row[name] = None
     row["attempt_id"] = attempt_id
     return row
@@ -207,13 +207,13 @@ def file_offsets(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, dict[s
 
 def _file_offsets(session: Session, attempt_ids: Sequence[int]) -> dict[int, dict[str, FileOffset]]:
     columns = (LogOffset.attempt_id, *(getattr(LogOffset, name) for name in FileOffset.__slots__))
-    found: dict[int, dict[str, FileOffset]] = {}
+    offsets: dict[int, dict[str, FileOffset]] = {}
     for ids in batched(attempt_ids):
         query = sa.select(*columns).where(LogOffset.attempt_id.in_(ids)).order_by(LogOffset.attempt_id, LogOffset.name)
         for attempt_id, *values in session.execute(query):
             file = FileOffset(*values)
-            found.setdefault(attempt_id, {})[file.name] = file
-    return found
+            offsets.setdefault(attempt_id, {})[file.name] = file
+    return offsets
 
 
 def iterations_of(ledger: Ledger, attempt_id: int, most: int | None = None) -> list[IterationLine]:
@@ -244,10 +244,10 @@ def losses_of(ledger: Ledger, attempt_ids: Sequence[int]) -> dict[int, list[tupl
     """Return (iteration, loss) in order, by attempt id."""
     query = sa.select(Iteration.attempt_id, Iteration.iteration, Iteration.loss)
     query = query.order_by(Iteration.attempt_id, Iteration.iteration)
-    found: dict[int, list[tuple[int, float]]] = {}
+    losses: dict[int, list[tuple[int, float]]] = {}
     with ledger.reading() as session:
         for ids in batched(attempt_ids):
             for attempt_id, iteration, loss in session.execute(query.where(Iteration.attempt_id.in_(ids))):
                 if loss is not None:
-                    found.setdefault(attempt_id, []).append((iteration, loss))
-    return found
+                    losses.setdefault(attempt_id, []).append((iteration, loss))
+    return losses

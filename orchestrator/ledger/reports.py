@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -26,7 +25,7 @@ from orchestrator.ledger.tables import FAILED, OPEN, QUEUED, Attempt, Event, Job
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """`kind` is what happened (state, verdict, submitted, run, ...), `detail` from what to what, or why. UTC."""
+    """An event (UTC). `kind` is state, verdict, submitted, run, ...; `detail` has the change or the reason."""
 
     at: datetime
     kind: str
@@ -49,7 +48,7 @@ def job_history(ledger: Ledger, job_id: str) -> list[PastAttempt]:
     with ledger.reading() as session:
         query = sa.select(*ATTEMPTS.columns).where(Attempt.job_id == job_id).order_by(Attempt.number)
         attempts = list(ATTEMPTS.rows(session.execute(query), ledger.run_folders()))
-        if not attempts:  # each has a wrong value, and is left out
+        if not attempts:  # all of them have wrong values and are left out
             return []
         ids = [attempt.attempt_id for attempt in attempts]
         runs = sa.select(RunJob.run_id).where(RunJob.job_id == job_id)
@@ -131,14 +130,14 @@ def cases_asked_for(ledger: Ledger, run_ids: Collection[str]) -> set[tuple[str, 
 
 
 def script_texts(ledger: Ledger, digests: Collection[str]) -> dict[str, str]:
-    """Digest -> the script with it, as recorded: without secrets. Of attempts that share one, one has its text."""
+    """Return scripts by digest, as recorded: without secrets. One of the attempts that share a script has its text."""
     query = sa.select(Attempt.script_sha256, sa.func.max(Attempt.script)).group_by(Attempt.script_sha256)
-    found: dict[str, str] = {}
+    scripts: dict[str, str] = {}
     with ledger.reading() as session:
         for some in batched(sorted(digests)):
-            rows: Sequence[Any] = session.execute(query.where(Attempt.script_sha256.in_(some))).all()
-            found |= {digest: text for digest, text in rows if text}
-    return found
+            rows = session.execute(query.where(Attempt.script_sha256.in_(some)))
+            scripts |= {digest: text for digest, text in rows if text}
+    return scripts
 
 
 def latest_moment(ledger: Ledger) -> datetime | None:
@@ -148,7 +147,7 @@ def latest_moment(ledger: Ledger) -> datetime | None:
 
 
 def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]:
-    """(experiment, scale, cluster) -> class of failure -> jobs whose latest attempt failed so, most of them first."""
+    """Count jobs by the failure class of their latest attempt, for each (experiment, scale, cluster)."""
     later = sa.orm.aliased(Attempt)
     is_latest = ~sa.exists().where(later.job_id == Attempt.job_id, later.number > Attempt.number)
     jobs = (
@@ -160,14 +159,14 @@ def failure_counts(ledger: Ledger) -> dict[tuple[str, str, str], dict[str, int]]
         .distinct()
         .subquery()
     )
-    where = (jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
+    group = (jobs.c.experiment, jobs.c.scale, jobs.c.cluster)
     number = sa.func.count()
-    query = sa.select(*where, jobs.c.failure, number).group_by(*where, jobs.c.failure).order_by(number.desc())
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    query = sa.select(*group, jobs.c.failure, number).group_by(*group, jobs.c.failure).order_by(number.desc())
+    counts: dict[tuple[str, str, str], dict[str, int]] = {}
     with ledger.reading() as session:
         for experiment, scale, cluster, failure, count in session.execute(query):
-            found.setdefault((experiment, scale, cluster), {})[failure] = count
-    return found
+            counts.setdefault((experiment, scale, cluster), {})[failure] = count
+    return counts
 
 
 def last_seen(ledger: Ledger) -> datetime | None:

@@ -129,7 +129,7 @@ class AttemptOrigin(AttemptRow):
 
     @property
     def gpu_hours(self) -> float:
-        """Return the GPU-hours of the attempt; 0 for one that never started or has not ended yet."""
+        """Return the GPU-hours of the attempt; 0 if it never started or has not ended yet."""
         if self.started_at is None or self.ended_at is None:
             return 0.0
         return max(0.0, gpu_hours(self.gpus, self.started_at, self.ended_at))

@@ -1,6 +1,6 @@
-"""Runs: what a `repro submit` asks for, what of it is there already, and an attempt for what is missing.
+"""Runs: the jobs that a `repro submit` requests, and new attempts of those that need one.
 
-One transaction with the write lock from its start, so of two terminals only one makes an attempt.
+A run is stored in one transaction, which has the write lock from its start: of two terminals only one makes an attempt.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -57,7 +56,7 @@ class NewRun(Provenance):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job a run asks for, with what an attempt of it would be."""
+    """A job that a run requests, with the fields of an attempt of it."""
 
     id: str
     case_name: str
@@ -92,14 +91,14 @@ class NewAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """An attempt that is to be made, and the one before it."""
+    """Number of an attempt to make, and the attempt before it."""
 
     number: int
     before: LatestAttempt | None
 
 
 class Disposition(str, enum.Enum):
-    """What a run finds a job to be."""
+    """State of a job at the start of a run that requests it."""
 
     DONE = "done"
     UNDER_WAY = "under way"
@@ -148,7 +147,7 @@ class RunTransaction:
         }
         return self._missing
 
-    def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, Any]) -> Recorded:
+    def add(self, attempts: Mapping[str, NewAttempt], run_plan: Mapping[str, object]) -> Recorded:
         """Store the run, its jobs, and one attempt for each missing job."""
         run = {"created_at": now(), **_run_fields(self._run), "run_options": dict(run_plan)}
         self._session.execute(sa.insert(rows_of(Run)), [run])
@@ -192,13 +191,13 @@ def run_record(ledger: Ledger, run_id: str) -> RunRecord:
         return next(RUN_RECORDS.rows(results))
 
 
-def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, Any]) -> None:
+def record_run_options(ledger: Ledger, run_id: str, run_options: Mapping[str, object]) -> None:
     """Replace the options of a run: later commands that submit its queued attempts follow them."""
     with ledger.writing() as session:
         session.get_one(Run, run_id).run_options = dict(run_options)
 
 
-def _run_fields(run: NewRun) -> dict[str, Any]:
+def _run_fields(run: NewRun) -> dict[str, object]:
     return {name: value for name, value in field_values(run).items() if name not in ("machine", "pid_start_ticks")}
 
 
@@ -223,9 +222,9 @@ def _latest(session: Session, job_ids: list[str], folders: RunFolders) -> dict[s
 
 
 def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
-    known: set[str] = set()
+    existing: set[str] = set()
     for ids in batched([job.id for job in jobs]):
-        known |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
+        existing |= set(session.scalars(sa.select(Job.id).where(Job.id.in_(ids))))
     new = [
         {
             "created_at": now(),
@@ -233,15 +232,15 @@ def _add_jobs(session: Session, run_id: str, jobs: Sequence[NewJob]) -> None:
             **{k: v for k, v in field_values(job).items() if k not in ("case_name", "scheduler", "spec")},
         }
         for job in {job.id: job for job in jobs}.values()
-        if job.id not in known
+        if job.id not in existing
     ]
     if new:
         session.execute(sa.insert(rows_of(Job)), new)
-    asked = [
+    requested = [
         {"run_id": run_id, "job_id": job.id, "position": position, "case_name": job.case_name}
         for position, job in enumerate(jobs)
     ]
-    session.execute(sa.insert(rows_of(RunJob)), asked)
+    session.execute(sa.insert(rows_of(RunJob)), requested)
 
 
 def _add_attempts(
@@ -251,13 +250,13 @@ def _add_attempts(
     missing: Mapping[str, Missing],
     made: Mapping[str, NewAttempt],
 ) -> None:
-    new, anew = [], []
-    for job_id, attempt in made.items():  # in the order in which they are to be sent
-        one = missing[job_id]
+    new, rewritten = [], []
+    for job_id, attempt in made.items():  # in the order of submission
+        before = missing[job_id].before
         row = field_values(attempt) | {
             "job_id": job_id,
             "run_id": run.id,
-            "number": one.number,
+            "number": missing[job_id].number,
             "scheduler": jobs[job_id].scheduler,
             **{field.name: getattr(run, field.name) for field in fields(Submitter)},
             "token": "",
@@ -267,11 +266,11 @@ def _add_attempts(
             "created_at": now(),
             "options": list(attempt.options),
         }
-        if one.before is not None and one.before.state == QUEUED:
-            anew.append({**row, "id": one.before.attempt_id})
+        if before is not None and before.state == QUEUED:
+            rewritten.append({**row, "id": before.attempt_id})
         else:
             new.append(row)
     if new:
         session.execute(sa.insert(rows_of(Attempt)), new)
-    if anew:
-        session.execute(sa.update(Attempt), anew)
+    if rewritten:
+        session.execute(sa.update(Attempt), rewritten)

@@ -38,7 +38,7 @@ class Submitter:
 
 
 def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[PendingAttempt]:
-    """Return the attempts that no scheduler was asked to take yet, of one run or of all, in the order of submission."""
+    """Return the attempts that are not submitted yet, of one run or of all, in the order of submission."""
     query = (
         sa.select(*PENDING_ATTEMPTS.columns)
         .where(Attempt.state == QUEUED, Attempt.phase == WAITING)
@@ -51,12 +51,12 @@ def queued_attempts(ledger: Ledger, *, run_id: str | None = None) -> list[Pendin
 
 
 def under_way_of(ledger: Ledger, run_id: str, file: str | None = None) -> list[str]:
-    """Return the scheduler's ids of a run's open attempts, or of those of one file; an array's id for its tasks."""
+    """Return the scheduler's ids of a run's open attempts, of all files or one. An array has one id."""
     query = sa.select(Attempt.scheduler_id).where(Attempt.run_id == run_id, Attempt.phase.in_(OPEN))
     if file is not None:
         query = query.where(Attempt.file == file)
     with ledger.reading() as session:
-        return sorted({one.partition("_")[0] for one in session.scalars(query) if one is not None})
+        return sorted({own_id.partition("_")[0] for own_id in session.scalars(query) if own_id is not None})
 
 
 def claim(
@@ -68,37 +68,36 @@ def claim(
     file: str | None = None,
     slurm_cluster: str | None = None,
 ) -> bool:
-    """Take attempts out of their turn, to be sent under this token by `sender` to this Slurm cluster.
+    """Claim queued attempts, which `sender` submits with this token to this Slurm cluster.
 
-    All of them or none: False where somebody else has taken, cancelled or (if `file` is given) rewritten one.
+    Return False, and claim none, if another process has claimed, cancelled or (if `file` is given) rewritten one.
     """
     with ledger.writing() as session:
         free = sa.select(sa.func.count()).where(Attempt.state == QUEUED, Attempt.phase == WAITING)
         if file is not None:
             free = free.where(Attempt.file == file)
-        found = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
-        if found != len(attempt_ids):
+        count = sum(session.scalar(free.where(Attempt.id.in_(ids))) or 0 for ids in batched(attempt_ids))
+        if count != len(attempt_ids):
             return False
-        taken = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}
-        taken |= {"unsettled_since": None, "slurm_cluster": slurm_cluster, **field_values(sender)}
+        claimed = {"token": token, "state": "SUBMITTING", "phase": SUBMITTING, "reason": None, "created_at": now()}
+        claimed |= {"unsettled_since": None, "slurm_cluster": slurm_cluster, **field_values(sender)}
         for ids in batched(attempt_ids):
             session.execute(
-                sa.update(Attempt).where(Attempt.id.in_(ids)).values(**taken),
+                sa.update(Attempt).where(Attempt.id.in_(ids)).values(**claimed),
                 execution_options={"synchronize_session": False},
             )
     return True
 
 
 def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
-    """Record that the scheduler took the submission with this token; elements of an array get `ID_INDEX`.
+    """Record that the scheduler accepted the submission with this token. Elements of an array get `ID_INDEX`.
 
-    Return whether any attempt has the token: none has where somebody has given the submission up meanwhile.
-
-    What is known already stays: two terminals may find the same submission. But that it never arrived, which another
-    host may have concluded too early, is taken back.
+    Return whether any attempt has the token: none has if another process has queued the attempts again meanwhile.
+    Attempts with an id keep it, because two terminals may find the same submission. An attempt that another host
+    recorded as never submitted becomes PENDING.
     """
     at = now()
-    found = sa.and_(Attempt.token == token, sa.or_(Attempt.phase == SUBMITTING, Attempt.state == NEVER_SUBMITTED))
+    without_id = sa.and_(Attempt.token == token, sa.or_(Attempt.phase == SUBMITTING, Attempt.state == NEVER_SUBMITTED))
     own_id = sa.case(
         (Attempt.array_index.is_(None), scheduler_id),
         else_=sa.literal(f"{scheduler_id}_") + sa.cast(Attempt.array_index, sa.String),
@@ -106,12 +105,12 @@ def record_submission(ledger: Ledger, token: str, scheduler_id: str) -> bool:
     fresh = {"phase": WAITING, "state": "PENDING", "submitted_at": at, "ended_at": None, "reason": None}
     fresh |= {"unsettled_since": None}
     fresh |= {"verdict": None, "verdict_reason": None, "failure": None, "deciding_line": None, "deciding_rank": None}
-    words = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
+    event = (sa.literal(at, sa.DateTime()), Attempt.run_id, Attempt.id, sa.literal("submitted"), own_id)
     with ledger.writing() as session:
-        noted = sa.select(*words).where(found)
+        noted = sa.select(*event).where(without_id)
         session.execute(sa.insert(Event).from_select(["at", "run_id", "attempt_id", "kind", "detail"], noted))
         session.execute(
-            sa.update(Attempt).where(found).values(scheduler_id=own_id, **fresh),
+            sa.update(Attempt).where(without_id).values(scheduler_id=own_id, **fresh),
             execution_options={"synchronize_session": False},
         )
         return session.scalar(sa.select(Attempt.id).where(Attempt.token == token).limit(1)) is not None
@@ -139,14 +138,14 @@ def record_never_submitted(ledger: Ledger, attempt_ids: Sequence[int], why: str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedSubmission(PendingAttempt):
-    """A submission that has neither a scheduler's id nor a refusal: its first attempt, with ids and folders of all."""
+    """A submission without an answer of the scheduler: its first attempt, with the ids and folders of all."""
 
     attempt_ids: tuple[int, ...]
     folders: tuple[str, ...]
 
 
 def interrupted_submissions(ledger: Ledger) -> list[InterruptedSubmission]:
-    """Return every submission that was begun and has neither an id nor a refusal."""
+    """Return every submission that was started and has neither an id nor a refusal."""
     query = sa.select(*PENDING_ATTEMPTS.columns).where(Attempt.phase == SUBMITTING).order_by(Attempt.id)
     by_token: dict[str, list[PendingAttempt]] = {}
     with ledger.reading() as session:
@@ -165,9 +164,9 @@ def interrupted_submissions(ledger: Ledger) -> list[InterruptedSubmission]:
 def record_unseen(
     ledger: Ledger, unseen: Mapping[int, int | None], boot_id: str, seconds_since_boot: float
 ) -> dict[int, float]:
-    """Store that the scheduler does not list these attempts, whose logs have so many bytes now (None: no log).
+    """Store that the scheduler does not list these attempts. `unseen` has the size of each log in bytes (None: no log).
 
-    Return for how many seconds, by the clock of this boot, that has been so and no log has grown.
+    Return the seconds since then, by the clock of this boot, in which the log has not grown.
     """
     waited: dict[int, float] = {}
     if not unseen:
@@ -188,7 +187,7 @@ def record_unseen(
 def time_unsettled_s(
     ledger: Ledger, attempt_ids: Sequence[int], boot_id: str, seconds_since_boot: float
 ) -> dict[int, float]:
-    """Return for how many seconds, by the clock of this boot, these attempts have waited for an answer here."""
+    """Return the seconds, by the clock of this boot, for which these attempts have waited for an answer here."""
     waited: dict[int, float] = {}
     with ledger.writing() as session:
         for ids in batched(attempt_ids):

@@ -1,7 +1,7 @@
-"""The ledger's tables. What the scheduler says and what we verified are two columns, never one.
+"""Tables of the ledger. The scheduler's state and the verdict are two columns.
 
-Times are UTC without a zone, as SQLite keeps them. A run is one `repro submit`; a job is what is run, found again by
-the hash of its configuration; an attempt is one submission of a job.
+Times are UTC without a zone, as SQLite stores them. A run is one `repro submit`. A job is identified by the hash of its
+configuration. An attempt is one submission of a job.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from orchestrator.ledger.column_types import (
 from orchestrator.ledger.database import now
 
 SUBMITTING, WAITING, RUNNING, ENDED = "submitting", "waiting", "running", "ended"
-"""Phases of an attempt: what the scheduler's word means."""
+"""Phases of an attempt. Each state of a scheduler belongs to one."""
 OPEN = (SUBMITTING, WAITING, RUNNING)
 VERIFIED, FAILED = "verified", "failed"
-"""Verdicts on an attempt: ours, never the scheduler's."""
+"""Verdicts on an attempt, decided from its log."""
 NEVER_SUBMITTED = "NEVER_SUBMITTED"
 LOST = "LOST"
-"""State of an attempt that its scheduler has not listed for long. It is revised if the scheduler lists it again."""
+"""State of an attempt that its scheduler no longer lists. It is revised if the scheduler lists the job again."""
 QUEUED = "QUEUED"
-"""State of an attempt that is written down and that the scheduler was not asked to take yet."""
+"""State of an attempt that is recorded and not submitted yet."""
 
 
-_MOST_AT_ONCE = 900
+_SLICE = 900
 
 SchedulerKind = Literal["slurm", "local"]
 """Scheduler of an attempt: Slurm, or the queue of this machine, which also starts the jobs of `mpirun` clusters."""
@@ -68,7 +68,7 @@ class Table(DeclarativeBase):
 
 
 class Run(Table):
-    """One `repro submit`: who, when, from which code, with which profile, and how it was to be run."""
+    """One `repro submit`: user, time, command, code, profile and options."""
 
     __tablename__ = "runs"
 
@@ -90,7 +90,7 @@ class Run(Table):
 
 
 class Job(Table):
-    """What is run. `id` is the hash of its non-default configuration, image and code, and of which repeat it is.
+    """A case on a cluster. `id` is the hash of its non-default configuration, image, code and number of the repeat.
 
     `image_digest` is the digest of an image that was imported; NULL where the digest is not recorded.
     """
@@ -111,7 +111,7 @@ class Job(Table):
 
 
 class RunJob(Table):
-    """Which jobs a run asked for, new or found, and under which name: two figures, or two cases, may share a job."""
+    """A job that a run requested, new or existing, and the name of its case. Figures and cases may share a job."""
 
     __tablename__ = "run_jobs"
 
@@ -230,7 +230,7 @@ class Iteration(Table):
 
 
 class LogOffset(Table):
-    """How far a file of an attempt was read, so that the next look reads only what is new.
+    """How far a file of an attempt was read, so that the next poll reads only new content.
 
     `name` is the file's in the attempt's folder, `bytes_read` how much of it is in the ledger. `inode` (text: some file
     systems use all 64 bits) and `fingerprint`, of the bytes at its beginning and of those before `bytes_read`, tell
@@ -249,7 +249,7 @@ class LogOffset(Table):
 
 
 class Event(Table):
-    """Something that happened, in the order it did."""
+    """An event of a run or an attempt. Ids are in the order of the events."""
 
     __tablename__ = "events"
 
@@ -262,7 +262,7 @@ class Event(Table):
 
 
 class Poll(Table):
-    """When a scheduler was asked last: what all terminals share, so that many ask no more often than one."""
+    """The last poll of a scheduler. All terminals share it, so that they do not poll more often than one."""
 
     __tablename__ = "looks"
 
@@ -277,15 +277,15 @@ def note(session: Session, attempt: Attempt, kind: str, detail: str | None) -> N
 
 
 def rows_of(table: type[Table]) -> TableClause:
-    """Below the ORM, for many rows at once."""
+    """Return the table for statements below the ORM, which are faster for many rows."""
     assert isinstance(table.__table__, TableClause)
     return table.__table__
 
 
 def batched(ids: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many at a time as every database takes in one question (SQLite before 3.32: 999)."""
-    for start in range(0, len(ids), _MOST_AT_ONCE):
-        yield ids[start : start + _MOST_AT_ONCE]
+    """Yield slices of ids that every database accepts in one statement (SQLite before 3.32: 999 parameters)."""
+    for start in range(0, len(ids), _SLICE):
+        yield ids[start : start + _SLICE]
 
 
 def field_values(value: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from orchestrator.errors import Problem, ReproError
 from orchestrator.ledger.tables import Table
 
-# Whoever asked for a job, and under which name; two runs of one figure ask for the same.
+# Experiments and cases that requested a job. Two runs of one figure request the same jobs.
 _ASKED = """
     SELECT DISTINCT runs.experiment, runs.scale, runs.cluster, run_jobs.case_name, run_jobs.job_id
     FROM run_jobs JOIN runs ON runs.id = run_jobs.run_id
@@ -40,7 +40,7 @@ _ATTEMPTS = """
     JOIN ({asked}) AS asked ON asked.job_id = attempts.job_id
 """
 
-# Metrics that are a column of their own; of one there are also the spread and the count, which the others share.
+# Metrics with a column. The first one also has columns for spread and count.
 _METRICS = (
     *("iteration_ms", "host_wait_ms", "host_wait_percent"),
     *("tflops_per_gpu", "percent_of_peak", "percent_of_peak_computed", "mfu_percent"),
@@ -51,7 +51,7 @@ _METRICS = (
 )
 _OF_FIRST = ("iteration_ms_spread", "iterations_used")
 
-# Of the jobs that a case ever was (its code and image change) that of the latest run, and of that its latest attempt.
+# The latest attempt of each case: a case has several jobs if its code or image changed; the latest run decides.
 _RESULTS = """
     SELECT v.experiment, v.scale, v.cluster, v.case_name, v.repeat, v.workload, v.job_id, v.attempt, v.attempt_id,
         v.state, v.verdict, v.failure, v.verdict_reason, v.deciding_line, v.execution, v.gpus, v.nodes,
@@ -92,7 +92,7 @@ _ITERATIONS = """
 _LAYOUT = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "micro_batch_size", "global_batch_size")
 
 VIEWS = ("v_attempts", "v_results", "v_iterations")
-"""In the order in which one is made of another."""
+"""Names of the views. A view may select from the ones before it."""
 
 
 def upgrade(connection: sa.Connection, *, is_new: bool, copy_name: str) -> None:
@@ -125,21 +125,21 @@ def run_migrations(connection: sa.Connection, revision: str = "head") -> None:
 
 
 def _refuse_damage(connection: sa.Connection) -> None:
-    """Raise as SQLite does for a damaged file: a copy of damage is no backup, and rewriting it may lose more."""
-    (said,) = connection.exec_driver_sql("PRAGMA quick_check(1)").one()
-    if said != "ok":
-        reason = sqlite3.DatabaseError(f"database disk image is malformed: {' '.join(said.split())}")
+    """Raise SQLite's error for a damaged file: its copy is not a backup, and a migration may lose more."""
+    (check,) = connection.exec_driver_sql("PRAGMA quick_check(1)").one()
+    if check != "ok":
+        reason = sqlite3.DatabaseError(f"database disk image is malformed: {' '.join(check.split())}")
         raise sa.exc.DatabaseError("quick_check", {}, reason)
 
 
 def _keep_copy(locked: sa.Connection, copy_name: str) -> None:
-    """Copy the file beside itself, whole or not at all; the write lock that `locked` holds keeps it still.
+    """Copy the whole file to `FILE.COPY_NAME`. The write lock of `locked` keeps other writers out.
 
-    Through SQLite: to open and close the file ourselves would give up the lock (fcntl(2)).
+    SQLite makes the copy: if this process opened and closed the file, it would lose the lock (fcntl(2)).
     """
     (name,) = [row[2] for row in locked.exec_driver_sql("PRAGMA database_list") if row[1] == "main"]
     if not name:
-        return  # it is in memory
+        return  # the ledger is in memory
     copy = Path(f"{name}.{copy_name}")
     unfinished = copy.with_name(f"{copy.name}.unfinished")
     try:
@@ -162,13 +162,13 @@ def _keep_copy(locked: sa.Connection, copy_name: str) -> None:
 
 
 def drop_views(connection: sa.Connection) -> None:
-    """So that the tables below them can be altered."""
+    """Drop the views, so that their tables can be altered."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
 
 
 def create_views(connection: sa.Connection) -> None:
-    """As they are today; there must be none."""
+    """Create the views. None may exist."""
     is_sqlite = connection.dialect.name == "sqlite"
     seconds = _seconds_in_sqlite if is_sqlite else _seconds_in_postgresql
     configured = _configured_in_sqlite if is_sqlite else _configured_in_postgresql
@@ -191,7 +191,7 @@ def create_views(connection: sa.Connection) -> None:
 
 
 def _seconds_in_sqlite(start: str, end: str) -> str:
-    """Its times are texts; their difference as days of Julius Caesar's calendar is good to a millisecond."""
+    """Return the difference of two times, which SQLite stores as text. It is exact to a millisecond."""
     return f"round((julianday({end}) - julianday({start})) * 86400.0, 3)"
 
 

@@ -94,7 +94,7 @@ def test_the_recorded_command_can_be_typed_in_a_shell() -> None:
     typed = "repro submit figure-13 --cluster here --scale cpu --where pp=1,gbs=4 --repeat 2"
     assert list(submission.command) == typed.split()
     with api.query("select command from runs") as answer:
-        assert [json.loads(command) for (command,) in answer.rows] == [typed.split()]
+        assert [json.loads(str(command)) for (command,) in answer.rows] == [typed.split()]
     api.wait()
 
 
