@@ -57,15 +57,15 @@ def tables_of(section: str, text: str) -> Iterator[tuple[str, list[str]]]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    found = []
+    page_rows = []
     for section, cells in tables_of("", PAGE.read_text(encoding="utf-8")):
         if not cells[-1].rstrip("|").strip().startswith("`") or not NAMED.search(cells[-1]):
             continue
         assert len(cells) == 4 and re.fullmatch(r"-|[1-9][0-9]*", cells[2]), f"no number of faults: {cells}"
         tests = tuple(f"{file}::{name}" for file, name in NAMED.findall(cells[3]))
         assert NAMED.sub("", cells[3]).strip() == "", f"not only tests: {cells[3]}"
-        found.append(Row(section, None if cells[2] == "-" else int(cells[2]), tests))
-    return tuple(found)
+        page_rows.append(Row(section, None if cells[2] == "-" else int(cells[2]), tests))
+    return tuple(page_rows)
 
 
 @cache
@@ -111,7 +111,7 @@ def test_the_page_counts_the_faults_that_the_tests_inject() -> None:
     assert counted == injected
 
 
-def test_the_sums_at_the_top_are_those_of_the_rows() -> None:
+def test_the_totals_at_the_top_are_the_sums_of_the_rows() -> None:
     sums: dict[str, list[int]] = {}
     for row in rows():
         for section in (row.section, "all"):
@@ -125,8 +125,8 @@ def test_the_sums_at_the_top_are_those_of_the_rows() -> None:
 
 def policy_rows() -> dict[str, list[str]]:
     part = PAGE.read_text(encoding="utf-8").partition("| class | ")[2].partition("\n\n")[0]
-    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| `")]
-    return {cells[0].strip("`"): cells[1:] for cells in found}
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): cells[1:] for cells in table}
 
 
 def test_every_class_of_failure_is_on_the_page() -> None:
@@ -135,30 +135,30 @@ def test_every_class_of_failure_is_on_the_page() -> None:
 
 
 @pytest.mark.parametrize("failure", Failure)
-def test_a_class_is_run_again_as_the_page_says(failure: Failure) -> None:
+def test_the_policy_of_a_class_is_on_the_page(failure: Failure) -> None:
     _, again, elsewhere, while_waiting, _ = policy_rows()[failure.value]
     job: Any = SimpleNamespace(verdict=tables.FAILED, number=1, failure=failure.value, is_requeued=False)
     policy = POLICIES[failure]
-    said = [{"yes": True, "no": False}[word] for word in (again, elsewhere, while_waiting)]
-    assert said == [policy.retry, policy.exclude_node, may_be_resubmitted(job)]
+    actual = [{"yes": True, "no": False}[word] for word in (again, elsewhere, while_waiting)]
+    assert actual == [policy.retry, policy.exclude_node, may_be_resubmitted(job)]
 
 
 def test_every_state_is_on_the_page_in_its_phase() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("### Slurm states")[2].partition("\n## ")[0]
     phases = {cells[0]: cells[1] for _, cells in tables_of("", text) if cells[0] != "phase"}
-    said = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
-    assert said == {state: str(states.phase_of(state)) for state in states._STATES}
+    listed = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
+    assert listed == {state: str(states.phase_of(state)) for state in states._STATES}
     for ours in (tables.QUEUED, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):
         assert f"`{ours}`" in text
 
 
-def test_the_times_and_limits_are_those_of_the_code() -> None:
+def test_times_and_limits_on_the_page_equal_the_code() -> None:
     assert BACK_OFF_S[0] == 0 and refresh.LOST_AFTER == recover.GRACE
     minutes = refresh.LOST_AFTER.total_seconds() / 60
     flat = " ".join(PAGE.read_text(encoding="utf-8").split())
     for words in (
         f"up to {MOST_ATTEMPTS} submissions of a job",
-        f"the third {BACK_OFF_S[1]} s later, and one that is asked for by name after that {BACK_OFF_S[2]} s later",
+        f"the third {BACK_OFF_S[1]} s later, and any further one, which must be requested by name, {BACK_OFF_S[2]} s later",
         f"for {minutes:.0f} minutes, the job is `LOST`",
         f"looked for after {minutes:.0f} minutes",
         f"exit code 3 after {sum(PAUSES_S):.0f} s",
