@@ -158,7 +158,8 @@ def test_times_and_limits_on_the_page_equal_the_code() -> None:
     flat = " ".join(PAGE.read_text(encoding="utf-8").split())
     for words in (
         f"up to {MOST_ATTEMPTS} submissions of a job",
-        f"the third {BACK_OFF_S[1]} s later, and any further one, which must be requested by name, {BACK_OFF_S[2]} s later",
+        f"the third {BACK_OFF_S[1]} s later, and any further one",
+        f"which must be requested by name, {BACK_OFF_S[2]} s later",
         f"for {minutes:.0f} minutes, the job is `LOST`",
         f"looked for after {minutes:.0f} minutes",
         f"exit code 3 after {sum(PAUSES_S):.0f} s",
