@@ -1,1 +1,1 @@
-"""Case + cluster -> Plan: refused with every reason, or ready to be rendered."""
+"""Planning of jobs: checks of cases against a machine, their predicted cost, and their program on a cluster."""

@@ -45,10 +45,9 @@ class Constants:
 
 
 FITTED = Constants(0.734, 0.581, 0.842, 0.886, 0.236, 0.742, 0.287, 0.435, 9.59)
-"""Least squares of the relative error: of the first five over the odd rows of SC21 table 1 (5 of 10) and of ATC'24
-figure 9 (21 of 41); with these as they are, of the other four over the odd rows of `pretrain` on one and two H200 (13
-of 26) and on four (8 of 15).
-"""
+"""Least squares of the relative error. The first five are fitted to the odd rows of SC21 table 1 (5 of 10) and of
+ATC'24 figure 9 (21 of 41). The other four are then fitted to the odd rows of `pretrain` on one and two H200 (13 of 26)
+and on four (8 of 15)."""
 
 
 FLASH_SHARE: dict[Fit, dict[int, tuple[float, float]]] = {
@@ -58,7 +57,7 @@ FLASH_SHARE: dict[Fit, dict[int, tuple[float, float]]] = {
 }
 """Share of the peak that attention reaches forward and backward, by the width of a head. FlashAttention-2, used for any
 width: its paper, section 4.1 (up to 73 % and 63 % on A100; up to 335 TFLOP/s for both together on H100, of 989). On
-H200 cuDNN's, measured by itself: 535 to 565 and 367 to 383 TFLOP/s at 128, 443 and 303 at 96, counting the causal half,
+H200 cuDNN's, measured alone: 535 to 565 and 367 to 383 TFLOP/s at 128, 443 and 303 at 96, counting the causal half,
 and 2.5 times the forward pass's FLOPs backward. Other widths were not measured. With context parallelism, or where a
 case asks for `flash`, `pretrain` uses FlashAttention-2; the three such rows are predicted with cuDNN's shares too."""
 FLASH_IN_TRAINING: dict[Fit, float] = {"A100": 1.0, "H800": 1.0, "GH100": 0.86}
@@ -79,8 +78,8 @@ row of the papers' 51 is off by more than 5 %; of the 41 on H200 none by more th
 SAME_CHIP_UNCERTAINTY = 0.15
 """The eight cases measured on one H100 are off by 6.8 % in the mean, and by 10.2 % at most."""
 SMALLEST_LAYER_FLOPS = 8e11
-"""Half of what a layer is in the smallest rows that were fitted, per microbatch, GPU and forward pass. Below it kernels
-are too short for the model: SC21 figure 15 at batch 32 is predicted at 94 TFLOP/s for (2, 32), where others read 55 to
+"""Half of the FLOPs of the smallest fitted layer, per microbatch, GPU and forward pass. Kernels of smaller layers are
+too short for the model: SC21 figure 15 at batch 32 is predicted at 94 TFLOP/s for (2, 32), where others read 55 to
 58 off the plot (unconfirmed)."""
 SMALLEST_EAGER_LAYER_FLOPS = 1.6e12
 """The same where Python starts every kernel of `pretrain`. Such a layer takes 12 ms of an H200 for a microbatch, with

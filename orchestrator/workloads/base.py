@@ -360,8 +360,8 @@ def megatron_program(
     )
 
 
-# What each start does before it trains (initialize.py, _compile_dependencies), with all that load() looks at. It needs
-# no data and no layout: Kwai's kernels for context parallelism could not be had from a run on one GPU.
+# The compilation at each start (initialize.py, _compile_dependencies), with all values that load() reads. It needs no
+# data and no layout: a run on one GPU would not compile Kwai's kernels for context parallelism.
 _COMPILE = (
     "import sys; sys.path.insert(0, sys.argv[1]); from argparse import Namespace; from megatron import fused_kernels; "
     "from megatron.data.dataset_utils import compile_helper; compile_helper(); fused_kernels.load(Namespace(rank=0, "

@@ -56,7 +56,7 @@ def arguments(case: Case, site: VocabularySite) -> list[str]:
     per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return flag_arguments(
         {
-            # MEGATRON_EXTRA_PARAMS, which the scripts put first
+            # MEGATRON_EXTRA_PARAMS, which come first in the scripts
             **_RECOMPUTATION[training.recompute],
             "--num-layers-per-virtual-pipeline-stage": per_chunk if layout.virtual_stages > 1 else None,
             "--no-scatter-gather-tensors-in-pipeline": not training.scatter_gather,

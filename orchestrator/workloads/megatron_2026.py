@@ -77,7 +77,7 @@ class TodaySite(CheckoutSite):
 def arguments(case: Case, site: TodaySite) -> list[str]:
     """Return the arguments of a case, without flags that the case itself gives."""
     flags: Flags = {
-        **_instead_of_the_scripts_own(case),
+        **_first_flags(case),
         **shape(case),
         **_data(case, site),
         "--log-interval": case.training.log_interval,
@@ -145,7 +145,7 @@ def _unsupported_by_own_layers(case: Case) -> Iterator[str]:
         yield "grouped products of the experts"
 
 
-def _instead_of_the_scripts_own(case: Case) -> Flags:
+def _first_flags(case: Case) -> Flags:
     """Return SC21's first flags, and the equivalent of --DDP-impl: `torch` overlaps the gradients' all-reduce."""
     layout = case.layout
     per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages

@@ -32,7 +32,7 @@ _RECOMPUTATION: Mapping[str, Flags] = {
 
 USABLE_SHARE_CORE = 0.9875
 """Usable share of memory inside one node: with it 73 of the 74 rows of the Megatron tutorials end as their tables say.
-The other, 228, is predicted to need 79.3e9 bytes of 80 GB and fitted; 121, at 79.2e9, did not."""
+Row 228 is predicted to need 79.3e9 bytes of 80 GB and ran; row 121, at 79.2e9, ran out of memory."""
 
 MEMORY = MemoryFacts("flash", shards_optimizer=False)
 

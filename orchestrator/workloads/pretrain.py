@@ -32,9 +32,9 @@ _FILE_MODE = 0o640
 _HINT = "remove this folder, then repeat the command"
 
 USABLE_SHARE_PRETRAIN = 0.975
-"""Usable share of memory; this program's allocator leaves hardly a gap. Of an H200, 150 GB in units of 10^9 bytes, a
-job held 146.07, 0.974, and one that needs 153.4 ran out (experiments/results/h200, over-the-edge). The memory that NCCL
-takes over many nodes is unconfirmed."""
+"""Usable share of memory: the allocator of this program has few gaps. On an H200 of 150 GB (10^9 bytes) a job used
+146.07, 0.974, and a job that needs 153.4 ran out of memory (experiments/results/h200, over-the-edge). The memory that
+NCCL uses over many nodes is unconfirmed."""
 
 
 class PretrainSite(WorkloadSite):
