@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
     from typing_extensions import Unpack
 
-    class Context(FunctionCtx):
+    class _Context(FunctionCtx):
         """Context of an autograd function that saves tensors."""
 
         saved_tensors: tuple[torch.Tensor, ...]
 
     # Input, weight, bias, gradient_accumulation_fusion, allreduce_dgrad, sequence_parallel and tp_group.
-    LinearInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, bool, bool, bool, dist.ProcessGroup]
+    _LinearInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, bool, bool, bool, dist.ProcessGroup]
 
 Result = TypeVar("Result")
 
@@ -88,7 +88,7 @@ class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[
     """Autograd function with Megatron-Core's backward pass."""
 
     @staticmethod
-    def set_fields(ctx: FunctionCtx, inputs: LinearInputs) -> None:
+    def set_fields(ctx: FunctionCtx, inputs: _LinearInputs) -> None:
         """Set the fields that Megatron-Core's backward pass reads."""
         input, weight, bias, fuses_accumulation, reduces, sequence_parallel, group = inputs
         ctx.save_for_backward(input, weight)
@@ -116,7 +116,7 @@ class _Linear(LinearWithGradAccumulationAndAsyncCommunication):  # type: ignore[
 
 class _BiasedProduct(_Linear):
     @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, *inputs: Unpack[_LinearInputs]) -> torch.Tensor:
         _Linear.set_fields(ctx, inputs)
         input, weight, bias, _, _, sequence_parallel, group = inputs
         assert bias is not None
@@ -130,7 +130,7 @@ class _BiasedProduct(_Linear):
 
 class _NoProduct(_Linear):
     @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: Unpack[LinearInputs]) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, *inputs: Unpack[_LinearInputs]) -> torch.Tensor:
         _Linear.set_fields(ctx, inputs)
         input, weight, *_ = inputs
         return input.new_empty(*input.shape[:-1], weight.size(0))
@@ -182,7 +182,7 @@ class _LayerNormFunction(torch.autograd.Function):
     """(x - mean) * weight / deviation + bias over the last dimension. Keeps x and two numbers per row."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(ctx: _Context, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
         from orchestrator.pretrain import layer_norm_kernels
 
         normed, mean, scale = layer_norm_kernels.forward(x.contiguous(), weight, bias, eps)
@@ -190,7 +190,7 @@ class _LayerNormFunction(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
         from orchestrator.pretrain import layer_norm_kernels
 
         x, weight, mean, scale = ctx.saved_tensors
@@ -202,7 +202,7 @@ class RootMeanSquare(torch.autograd.Function):
     """x * weight / sqrt(mean(x^2) + eps) over the last dimension. Keeps x and 1 / sqrt(mean(x^2) + eps)."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(ctx: _Context, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """Return the norm over the last dimension."""
         normed: torch.Tensor
         if _has_kernel(x):
@@ -215,7 +215,7 @@ class RootMeanSquare(torch.autograd.Function):
         return normed
 
     @staticmethod
-    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """Return the gradients of x and the weight."""
         (gradient,) = gradients
         x, weight, scale = ctx.saved_tensors
@@ -272,12 +272,12 @@ class _BiasGelu(torch.autograd.Function):
     """gelu(x + bias) of x [..., ffn] and bias [ffn]. Keeps both and recomputes the rest."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: _Context, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, bias)
         return bias_gelu(x, bias)
 
     @staticmethod
-    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, bias = ctx.saved_tensors
         gradient = bias_gelu_gradient(x, bias, *gradients)
         return gradient, gradient.flatten(0, -2).sum(0)
@@ -311,7 +311,7 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.Proces
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: _Context, logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         columns = labels - group.rank() * logits.size(-1)
         if group.size() == 1:
             log_sums, targets = log_sums_and_targets(logits, columns)
@@ -325,7 +325,7 @@ class _CrossEntropy(torch.autograd.Function):
         return log_sums - targets
 
     @staticmethod
-    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, columns, log_sums = ctx.saved_tensors
         # The gradient of a sum has strides of 0. With fixed strides one compiled kernel serves all cases.
         gradient = gradients[0].clone(memory_format=torch.contiguous_format)
