@@ -105,17 +105,17 @@ def _is_within(value: float, point: PublishedPoint, tolerance: float) -> bool:
 
 
 def _tolerance(entry: Entry, result: Result, point: PublishedPoint) -> tuple[float, str]:
-    """Return the tolerance of the experiment's claim about this number, else ours."""
+    """Return the tolerance of the experiment's claim about this number, else the default."""
     for claim in entry.experiment.claims:
         if isinstance(claim, PublishedClaim) and point.metric in claim.metrics and result.has(claim.where):
             return claim.tolerance, f"{claim.tolerance_is}, claim {claim.id}"
-    return OUR_TOLERANCE, "ours, no claim is about it"
+    return OUR_TOLERANCE, "default, no claim is about it"
 
 
 def _not_comparable(result: Result, point: PublishedPoint) -> str | None:
     """Return why the ratio is not judged, or None."""
     if not point.confirmed:
-        return "nobody confirmed the number"
+        return "the number is not confirmed"
     if result.instead_of is not None:
         return f"published for {result.instead_of}, and {result.case.workload} ran"
     if point.gpu and point.gpu not in (result.gpu or ""):

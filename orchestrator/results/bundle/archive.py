@@ -47,7 +47,7 @@ class Added:
 
 
 class Archive:
-    """Writer of an archive; files keep their order, belong to nobody and have one time (UTC)."""
+    """Writer of an archive; files keep their order and have no owner and the same time (UTC)."""
 
     def __init__(self, tar: tarfile.TarFile, top: str, at: datetime, scratch: Path) -> None:
         self._tar, self._top, self._scratch = tar, top, scratch
@@ -103,7 +103,7 @@ def _unpack(file: Path, into: Path) -> tuple[str, list[str]]:
                 for number, member in enumerate(tar, 1):
                     path = _path_of(file, member)
                     if number > _MOST_MEMBERS:
-                        raise ReproError(Problem(f"more than {_MOST_MEMBERS:,} files, which no bundle has", f"{file}:"))
+                        raise ReproError(Problem(f"not a bundle: more than {_MOST_MEMBERS:,} files", f"{file}:"))
                     if member.isdir():
                         continue
                     free_bytes -= member.size
@@ -140,7 +140,7 @@ def _path_of(file: Path, member: tarfile.TarInfo) -> str:
     """Return the path of a regular file or folder below the top folder; else raise ReproError."""
     kind = "a link" if member.issym() or member.islnk() else "a device, a pipe or a sparse file"
     if not (member.isreg() or member.isdir()) or member.issparse():
-        raise ReproError(Problem(f"{member.name!r} is {kind}, which no bundle has", f"{file}:"))
+        raise ReproError(Problem(f"not a bundle: {member.name!r} is {kind}", f"{file}:"))
     parts = member.name.split("/")
     try:
         for part in parts:

@@ -117,29 +117,29 @@ def _read_logs(folder: Path, extract: Extract, entry: Entry, missing: Mapping[st
     metrics: dict[int, dict[str, Row]] = {}
     for metric in extract.metrics:
         metrics.setdefault(metric["attempt_id"], {})[metric["name"]] = metric
-    lines = _lines_by_attempt(folder)
-    next_id, next_lines = next(lines, (None, []))
+    groups = _lines_by_attempt(folder)
+    group = next(groups, None)
     for attempt in extract.attempts:
-        own: list[Row] = []
-        if next_id == attempt["id"]:
-            own, (next_id, next_lines) = next_lines, next(lines, (None, []))
+        lines: list[Row] = []
+        if group and group[0]["attempt_id"] == attempt["id"]:
+            lines, group = group, next(groups, None)
         row = rows[attempt["id"]]
-        differences = _read_log(derived, row, attempt, metrics.pop(row.attempt_id, {}), own, needs_losses(entry))
+        differences = _read_log(derived, row, attempt, metrics.pop(row.attempt_id, {}), lines, needs_losses(entry))
         lost = [
             f"{path}: not in the bundle ({reason})"
             for path, reason in missing.items()
             if path.startswith(f"{attempt['folder']}/")
         ]
         derived.differences += lost if differences and lost else differences
-    if next_id is not None or metrics:
+    if group or metrics:
         derived.differences.append("ledger/: numbers of attempts that are missing or out of order")
     return derived
 
 
-def _lines_by_attempt(folder: Path) -> Iterator[tuple[int | None, list[Row]]]:
+def _lines_by_attempt(folder: Path) -> Iterator[list[Row]]:
     """Yield the stored iterations of each attempt."""
-    for attempt_id, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
-        yield attempt_id, list(rows)
+    for _, rows in itertools.groupby(read_rows(folder, "iterations"), key=lambda row: row["attempt_id"]):
+        yield list(rows)
 
 
 def _read_log(

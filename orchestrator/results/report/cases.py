@@ -75,24 +75,12 @@ class CaseRow:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedRow:
-    """A number behind a claim's verdict."""
-
-    case: str
-    job: str
-    metric: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """A claim with its verdict, the reason, and the numbers behind it."""
+    """A claim with its verdict; `values` are the numbers behind it as text, in the order of `verdict.used`."""
 
     mark: Mark
-    says: str
-    source: str
-    because: str
-    used: tuple[UsedRow, ...]
+    verdict: ClaimVerdict
+    values: tuple[str, ...]
 
 
 _CLAIM_MARKS: Mapping[str, Mark] = {
@@ -139,15 +127,9 @@ def claim_rows(claims: Sequence[ClaimVerdict]) -> tuple[ClaimRow, ...]:
     """Return a row for each claim."""
     return tuple(
         ClaimRow(
-            mark=_CLAIM_MARKS[claim.verdict],
-            says=claim.claim.says,
-            source=claim.claim.source,
-            because=claim.because,
-            used=tuple(
-                UsedRow(used.case, used.job, used.metric, with_spread(used.value, used.spread)) for used in claim.used
-            ),
+            _CLAIM_MARKS[verdict.verdict], verdict, tuple(with_spread(used.value, used.spread) for used in verdict.used)
         )
-        for claim in claims
+        for verdict in claims
     )
 
 

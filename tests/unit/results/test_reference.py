@@ -47,7 +47,7 @@ def test_a_tolerance_that_the_source_gives_is_said_to_be_the_sources(tmp_path: P
     assert found[THEIRS, "tokens_per_s"].tolerance_from == "the source's, claim published"
     assert found[THEIRS, "tokens_per_s"].within is True
     other = found[OURS, "tokens_per_s"]
-    assert (other.tolerance, other.tolerance_from) == (OUR_TOLERANCE, "ours, no claim is about it")
+    assert (other.tolerance, other.tolerance_from) == (OUR_TOLERANCE, "default, no claim is about it")
 
 
 def test_every_published_number_of_a_case_has_a_row_measured_or_not(tmp_path: Path, rows: Entry) -> None:
@@ -96,7 +96,7 @@ def test_what_somebody_read_off_a_plot_is_shown_and_not_judged(tmp_path: Path) -
     rows = {one.case: one for one in reference_rows(figure_13(), found)}
     read = rows["pp=8,tp=8,gbs=32"]
     assert read.ratio == pytest.approx(10 / 142) and read.within is None
-    assert read.because == "nobody confirmed the number"
+    assert read.because == "the number is not confirmed"
     none = rows["pp=4,tp=16,gbs=32"]
     assert (none.measured, none.published, none.missing) == (10.0, None, "no published number")
 

@@ -162,7 +162,7 @@ KINDS = {
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "a.tar.zst"
     file.write_bytes(packed([(member("top/README.txt", size=1), b"x"), (KINDS[kind], b"")]))
-    with pytest.raises(ReproError, match="'top/x' is a .*, which no bundle has"), unpacked(file):
+    with pytest.raises(ReproError, match="not a bundle: 'top/x' is a "), unpacked(file):
         pass
 
 
