@@ -88,8 +88,7 @@ def _print_published(comparison: api.PublishedComparison, json: bool) -> None:
         figure = {"experiment": outcome.entry.name, "scale": outcome.scale, "cluster": outcome.cluster}
         as_json({**figure, "cases": cases, "missing": _missing(rows)})
     else:
-        program = f" with {outcome.program}" if outcome.program else ""
-        message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}{program}")
+        message(f"{outcome.entry.short_name} at scale {outcome.scale} on {outcome.cluster}")  # a note names the program
         shown = [_reference_row(row, comparison.results[row.case]) for row in rows if row.measured is not None]
         table(shown, filled_columns(shown))
         _print_summary(comparison)

@@ -119,7 +119,7 @@ def test_dry_run_and_scripts_use_the_chosen_program(both: Caller, tmp_path: Path
     ]
 
 
-def test_a_run_with_another_program_is_collected_and_drawn_as_such(both: Caller) -> None:
+def test_collect_plot_and_compare_name_another_program(both: Caller) -> None:
     done = submit(both, "--workload", "pretrain")
     assert done.returncode == 0 and NOTE in done.stderr, done.stderr
     collected = both("collect")
@@ -128,6 +128,7 @@ def test_a_run_with_another_program_is_collected_and_drawn_as_such(both: Caller)
     drawn = both("plot", "-o", "figure.svg")
     assert drawn.returncode == 0 and NOTE in drawn.stderr
     assert both("plot").stdout == "figure-99-cpu-here-pretrain.png\n"
+    assert both("compare").stderr.count("pretrain instead of megatron-2021") == 1
     assert {row["workload"] for row in json.loads(both("status", "--json").stdout)} == {"pretrain"}
 
 
