@@ -262,13 +262,13 @@ def _caution(report: api.BatchReport) -> str:
 
 
 def _summary(report: api.BatchReport) -> str:
-    totals = report.totals
-    targets = dict.fromkeys(planned.checked.cluster for planned in report.batch.planned)
-    text = f"{counted(totals['cases'], 'case')} on {' and '.join(targets)}"
-    text += f", {totals['refused']} refused" if totals["refused"] else ""
-    text += f": {counted(totals['jobs'], 'job')}"
-    if report.batch.gpu_hours:
-        text += f", {report.batch.gpu_hours:.4g} GPU-hours predicted, at most {totals['most_gpus']} GPUs"
+    batch = report.batch
+    targets = dict.fromkeys(planned.checked.cluster for planned in batch.planned)
+    text = f"{counted(len(batch.planned), 'case')} on {' and '.join(targets)}"
+    text += f", {len(batch.refused)} refused" if batch.refused else ""
+    text += f": {counted(len(batch.jobs), 'job')}"
+    if batch.gpu_hours:
+        text += f", {batch.gpu_hours:.4g} GPU-hours predicted, at most {report.totals['most_gpus']} GPUs"
     return text
 
 

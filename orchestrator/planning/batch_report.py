@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from orchestrator.errors import Problem, ReproError
 from orchestrator.megatron.memory import solve_offload
@@ -26,21 +25,6 @@ CLOSED_FORM_TOLERANCE = 0.05
 """Relative difference between the closed form and the exact plan above which a note reports it."""
 
 PlanRow = dict[str, str | int | float | None]
-
-
-class _AllTotals(TypedDict):
-    cases: int
-    refused: int
-    jobs: int
-    gpu_hours: float
-    most_gpus: int
-
-
-class Totals(_AllTotals, total=False):
-    """Totals of a plan. `run_s`, the seconds of all jobs one after another, is only present with a time budget."""
-
-    run_s: float
-    time_budget_s: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +65,18 @@ class BatchReport:
         ]
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> dict[str, int | float]:
         """Return the numbers of cases and jobs, their GPU-hours and the largest job."""
-        jobs = self.batch.jobs
-        totals = Totals(
-            cases=len(self.batch.planned),
-            refused=len(self.batch.refused),
-            jobs=len(jobs),
-            gpu_hours=round(self.batch.gpu_hours, 2),
-            most_gpus=max((job.case.layout.gpus for job in jobs), default=0),
-        )
-        if self.budgeted:
-            totals["run_s"], totals["time_budget_s"] = round(self.budgeted.total_s, 1), self.budgeted.budget_s
-        return totals
+        jobs, budgeted = self.batch.jobs, self.budgeted
+        budget = {"run_s": round(budgeted.total_s, 1), "time_budget_s": budgeted.budget_s} if budgeted else {}
+        return {
+            "cases": len(self.batch.planned),
+            "refused": len(self.batch.refused),
+            "jobs": len(jobs),
+            "gpu_hours": round(self.batch.gpu_hours, 2),
+            "most_gpus": max((job.case.layout.gpus for job in jobs), default=0),
+            **budget,
+        }
 
 
 def batch_report(
