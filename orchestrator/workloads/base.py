@@ -305,6 +305,25 @@ Flags = Mapping[str, object]
 left out."""
 
 
+FULL_RECOMPUTATION: Flags = {
+    "--recompute-granularity": "full",
+    "--recompute-method": "uniform",
+    "--recompute-num-layers": 1,
+}
+"""Flags of full recomputation, except in Megatron-LM of 2021."""
+
+
+def layers_per_chunk(case: Case) -> int:
+    """Return the number of layers of a virtual pipeline stage."""
+    return case.model.layers // case.layout.pipeline_parallel // case.layout.virtual_stages
+
+
+def interleaving(case: Case) -> Flags:
+    """Return the flag of an interleaved pipeline, if the case has one."""
+    chunk = layers_per_chunk(case) if case.layout.virtual_stages > 1 else None
+    return {"--num-layers-per-virtual-pipeline-stage": chunk}
+
+
 def flag_arguments(flags: Flags) -> list[str]:
     """Return flags as arguments.
 

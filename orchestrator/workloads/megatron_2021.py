@@ -15,6 +15,7 @@ from orchestrator.workloads.base import (
     Workload,
     compile_command,
     flag_arguments,
+    interleaving,
     megatron_program,
 )
 
@@ -52,13 +53,12 @@ def arguments(case: Case, site: VocabularySite) -> list[str]:
 
     There is no --exit-interval: at this commit it requires --save, and without a folder it fails to save a checkpoint.
     """
-    training, layout = case.training, case.layout
-    per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
+    training = case.training
     return flag_arguments(
         {
             # MEGATRON_EXTRA_PARAMS, which come first in the scripts
             **_RECOMPUTATION[training.recompute],
-            "--num-layers-per-virtual-pipeline-stage": per_chunk if layout.virtual_stages > 1 else None,
+            **interleaving(case),
             "--no-scatter-gather-tensors-in-pipeline": not training.scatter_gather,
             **shape(case),
             "--DDP-impl": training.ddp,

@@ -17,6 +17,7 @@ from orchestrator.config.model import Text
 from orchestrator.megatron.model import ModelShape
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import (
+    FULL_RECOMPUTATION,
     GPT2_TOKENS,
     CheckoutSite,
     Flags,
@@ -24,6 +25,7 @@ from orchestrator.workloads.base import (
     Program,
     Workload,
     flag_arguments,
+    interleaving,
     megatron_program,
 )
 from orchestrator.workloads.megatron_2021 import SCHEDULE, dropout, shape
@@ -39,7 +41,7 @@ the evaluation at the end."""
 _RECOMPUTATION: Mapping[str, Flags] = {
     "none": {},
     "selective": {"--recompute-granularity": "selective"},
-    "full": {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1},
+    "full": FULL_RECOMPUTATION,
 }
 _USUAL_MULTIPLE = 1024
 
@@ -147,11 +149,9 @@ def _unsupported_by_own_layers(case: Case) -> Iterator[str]:
 
 def _first_flags(case: Case) -> Flags:
     """Return SC21's first flags, and the equivalent of --DDP-impl: `torch` overlaps the gradients' all-reduce."""
-    layout = case.layout
-    per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return {
         **_RECOMPUTATION[case.training.recompute],
-        "--num-layers-per-virtual-pipeline-stage": per_chunk if layout.virtual_stages > 1 else None,
+        **interleaving(case),
         "--overlap-grad-reduce": case.training.ddp == "torch",
     }
 

@@ -14,20 +14,19 @@ from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryFacts
 from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.workloads.base import (
+    FULL_RECOMPUTATION,
     Flags,
     JobContext,
     Program,
     VocabularySite,
     Workload,
     flag_arguments,
+    interleaving,
     megatron_program,
 )
 from orchestrator.workloads.megatron_2021 import dropout
 
-_RECOMPUTATION: Mapping[str, Flags] = {
-    "none": {},
-    "full": {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1},
-}
+_RECOMPUTATION: Mapping[str, Flags] = {"none": {}, "full": FULL_RECOMPUTATION}
 
 
 USABLE_SHARE_CORE = 0.9875
@@ -122,7 +121,6 @@ def _training(case: Case) -> Flags:
 
 def _parallel(case: Case) -> Flags:
     layout = case.layout
-    per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return {
         "--tensor-model-parallel-size": layout.tensor_parallel,
         "--pipeline-model-parallel-size": layout.pipeline_parallel,
@@ -130,7 +128,7 @@ def _parallel(case: Case) -> Flags:
         # The fork's scripts omit p2p, the default.
         "--cp-comm-type": case.training.cp_comm if layout.context_parallel > 1 else None,
         "--sequence-parallel": layout.sequence_parallel,
-        "--num-layers-per-virtual-pipeline-stage": per_chunk if layout.virtual_stages > 1 else None,
+        **interleaving(case),
     }
 
 

@@ -12,6 +12,7 @@ from orchestrator.catalog.case import Case
 from orchestrator.megatron.memory import MemoryEstimate, MemoryFacts, estimate_memory_atc24
 from orchestrator.megatron.model import ModelShape
 from orchestrator.workloads.base import (
+    FULL_RECOMPUTATION,
     Flags,
     JobContext,
     MegatronSite,
@@ -20,6 +21,7 @@ from orchestrator.workloads.base import (
     Workload,
     compile_command,
     flag_arguments,
+    layers_per_chunk,
     megatron_program,
 )
 
@@ -37,10 +39,9 @@ Variables of a cluster's network belong to its profile."""
 SCRIPTED_ITERATIONS = 200
 """TRAIN_ITERS of both scripts. The data sets have this size, so a shorter run reads the same samples."""
 
-_FULL: Flags = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
 _OURS: Flags = {"--kaimm-recompute-mlp-activation-func": True, "--kaimm-recompute-norm": True}
-_KWAI: Mapping[str, Flags] = {"full": _FULL, "ours": _OURS, "none": {}}
-_ORIGIN: Mapping[str, Flags] = {"full": _FULL, "none": {}}
+_KWAI: Mapping[str, Flags] = {"full": FULL_RECOMPUTATION, "ours": _OURS, "none": {}}
+_ORIGIN: Mapping[str, Flags] = {"full": FULL_RECOMPUTATION, "none": {}}
 
 
 def kwai_arguments(case: Case, site: MegatronSite) -> list[str]:
@@ -127,7 +128,6 @@ def _unsupported(case: Case, recomputation: Collection[str], *, offloads: bool) 
 def _parallel(case: Case) -> Flags:
     """Return the flags of the layout. The scripts always request interleaving and sequence parallelism."""
     layout = case.layout
-    per_chunk = case.model.layers // layout.pipeline_parallel // layout.virtual_stages
     return {
         "--use-distributed-optimizer": True,
         "--accumulate-allreduce-grads-in-fp32": True,
@@ -136,7 +136,7 @@ def _parallel(case: Case) -> Flags:
         "--tensor-model-parallel-size": layout.tensor_parallel,
         "--sequence-parallel": True,
         "--pipeline-model-parallel-size": layout.pipeline_parallel,
-        "--num-layers-per-virtual-pipeline-stage": per_chunk,
+        "--num-layers-per-virtual-pipeline-stage": layers_per_chunk(case),
     }
 
 
