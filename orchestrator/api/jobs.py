@@ -242,7 +242,7 @@ def logs(
     """
     ledger = session.ledger()
     row = one_job(ledger, session.folders, job)
-    if rank is not None and rank >= row.gpus:
+    if rank is not None and not 0 <= rank < row.gpus:
         raise ReproError(Problem(f"--rank {rank}: the job has {row.gpus} ranks", hint=f"0 to {row.gpus - 1}"))
     folder = _attempt_folder(ledger, row, row.number if attempt is None else attempt)
     lines = None if rank is None else RankLines(rank, ranks_per_task(folder, row))

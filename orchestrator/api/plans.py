@@ -199,6 +199,7 @@ def plan_run(
 
     A time budget reduces the iterations, so that all jobs one after another are predicted to fit it.
     """
+    require_positive(repeat=repeat)
     workload, time_budget = options.get("workload"), options.get("time_budget")
     # All repeats share the budget.
     budget_s = read_budget(time_budget) // repeat if time_budget is not None else None
@@ -219,6 +220,17 @@ def plan_run(
         notes.append(f"{profile.name} runs one job at a time; --max-parallel has no effect")
     budget = None if budget_s is None else f"{budget_s}s"
     return PlannedRun(entry, profile, tuple(repeated(plans, repeat)), tuple(notes), budget)
+
+
+def require_positive(**numbers: int | None) -> None:
+    """Raise ReproError for a number below 1."""
+    problems = [
+        Problem(f"--{name.replace('_', '-')} {number}: must be at least 1")
+        for name, number in numbers.items()
+        if number is not None and number < 1
+    ]
+    if problems:
+        raise ReproError(*problems)
 
 
 def require_submittable(planned: PlannedRun, *, warm_up: bool = False) -> None:

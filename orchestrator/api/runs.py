@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, JobFilter, Session, require_text, with_keywords
 from orchestrator.api.jobs import POLL_EVERY_S, select_jobs, update, updated_ledger
-from orchestrator.api.plans import PlannedRun, plan_run, require_submittable
+from orchestrator.api.plans import PlannedRun, plan_run, require_positive, require_submittable
 from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster
@@ -73,7 +73,7 @@ def submit(
     canary: bool = False,
     max_parallel: int | None = None,
     stop_after: int | None = None,
-    after: Sequence[str] = (),
+    after: Sequence[str] | str = (),
     warm_up: bool = False,
     session: Session = DEFAULT,
     **options: Unpack[CaseOptions],
@@ -84,6 +84,8 @@ def submit(
     case first, and `warm_up` a job that compiles kernels. At most `max_parallel` jobs run at once, after the jobs
     `after`; none is started after `stop_after` failures of one kind.
     """
+    require_positive(repeat=repeat, max_parallel=max_parallel, stop_after=stop_after)
+    after = _names(after)
     run_options = {"repeat": repeat if repeat != 1 else None, "rerun": rerun, "canary": canary, "after": after}
     run_options |= {"max_parallel": max_parallel, "stop_after": stop_after, "depends_on": warm_up and "warm-up"}
     command = _command(session, "submit", [experiment], {"cluster": cluster, **options, **run_options})
@@ -133,15 +135,13 @@ def submit(
 
 def _command(session: Session, name: str, targets: Sequence[str], options: Mapping[str, object]) -> tuple[str, ...]:
     """Return the command to record: that of the session, else the command of `repro` that does the same."""
-    if session.command:
-        return session.command
     words = ["repro", name, *targets]
     for option, value in {**options, "database": session.database}.items():
         values = value if isinstance(value, (list, tuple)) else [value]
         for each in (each for each in values if each not in (None, False)):
             words += [f"--{option.replace('_', '-')}"] + ([] if each is True else [str(each)])
-    require_text(words)
-    return tuple(words)
+    require_text([*words, *session.command])
+    return session.command or tuple(words)
 
 
 def _awaited(ledger: Ledger, folders: Folders, cluster: Cluster, after: Sequence[str]) -> list[JobRow]:

@@ -106,6 +106,14 @@ def test_text_that_no_script_can_contain_is_refused(value: str) -> None:
 
 
 @pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("option", ["repeat", "max_parallel", "stop_after"])
+def test_a_number_below_1_is_refused(option: str) -> None:
+    numbers: dict[str, int] = {option: 0}
+    with pytest.raises(ReproError, match=f"--{option.replace('_', '-')} 0: must be at least 1"):
+        api.submit("figure-13", "here", scale="cpu", **numbers)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("site")
 def test_errors_are_repro_errors_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert api.status().jobs == () and not api.status().is_submitted
     with pytest.raises(ReproError, match="nothing was submitted yet"):
