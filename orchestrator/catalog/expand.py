@@ -53,8 +53,8 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
         try:
             cases.append(_case(entry, scale, fields, shared, row))
         except _NamelessRowError as error:
-            hint = f"add {error.axis}: to the row, or change named_by"
-            what = f"{error.axis}: missing, and named_by names cases by it"
+            what = f"{error}: missing, and named_by names cases by it"
+            hint = f"add {error}: to the row, or change named_by"
             problems.append(Problem(what, entry.scale_location(scale, "cases", i), hint))
         except RuleError as error:
             at = ",".join(f"{axis}={value}" for axis, value in row.given().items())
@@ -66,11 +66,7 @@ def expand(entry: Entry, scale: str = PAPER) -> list[Case]:
 
 
 class _NamelessRowError(Exception):
-    """Row without a value on an axis that names it."""
-
-    def __init__(self, axis: str) -> None:
-        super().__init__(axis)
-        self.axis = axis
+    """Row without a value on an axis that names it. The message is the axis."""
 
 
 def case_count(fields: ScaleFields) -> int:

@@ -82,7 +82,7 @@ def is_blank(text: str) -> bool:
 CORRECT = "correct the path, or create it"
 
 Presence = Literal["yes", "no", "unreadable"]
-"""Whether a path exists; `unreadable`: this user may not read it."""
+"""Existence of a path. `unreadable`: this user may not read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class Machine:
     """CPU cores and visible GPUs. `gpu_memory_gb` is that of the smallest GPU, in units of 10^9 bytes.
 
     `lack` is the reason for missing GPUs: the error of nvidia-smi, or the number of GPUs that CUDA_VISIBLE_DEVICES
-    hides; None if no reason is known.
+    hides; None if there is no reason.
     """
 
     cpus: int
