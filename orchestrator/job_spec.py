@@ -70,7 +70,7 @@ class JobSpec:
         """Return the job's value on an axis. Jobs without `settings` have only the values that name the case."""
         return (self.settings or self.point).get(axis)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the JSON object that the ledger stores, with its keys in order."""
         stored = dataclasses.asdict(self) | {"arguments": list(self.arguments)}
         return {name: value for name, value in stored.items() if name != "computes" or value is not None}

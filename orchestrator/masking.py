@@ -106,7 +106,7 @@ def masked_words(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:
     return words
 
 
-def masked_tree(value: Any, name: str = "", known: Collection[str] = ()) -> Any:
+def masked_tree(value: object, name: str = "", known: Collection[str] = ()) -> Any:
     """Return JSON-like data without secrets. A key is the name of everything below it."""
     if isinstance(value, str):
         return _masked_value(name, value, known)
@@ -175,7 +175,7 @@ def _has(text: str, parts: Sequence[str]) -> bool:
     return any(part in text for part in parts)
 
 
-def without_known(value: Any, known: Collection[str]) -> Any:
+def without_known(value: object, known: Collection[str]) -> Any:
     """Return JSON-like data in which only the known values are masked."""
     if not known:
         return value

@@ -155,10 +155,10 @@ class RunRecord(RunSummary):
     host: str
     command: list[str]
     git_dirty: bool | None = None
-    versions: dict[str, Any]
-    profile: dict[str, Any]
+    versions: dict[str, object]
+    profile: dict[str, object]
     profile_file: str | None = None
-    run_options: dict[str, Any]
+    run_options: dict[str, object]
 
 
 def gpu_hours(gpus: int, started_at: datetime, ended_at: datetime) -> float:

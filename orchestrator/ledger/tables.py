@@ -83,10 +83,10 @@ class Run(Table):
     command: Mapped[list[str]] = mapped_column(JsonTexts)
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
-    versions: Mapped[dict[str, Any]] = mapped_column(JsonObject)
-    profile: Mapped[dict[str, Any]] = mapped_column(JsonObject)
+    versions: Mapped[dict[str, object]] = mapped_column(JsonObject)
+    profile: Mapped[dict[str, object]] = mapped_column(JsonObject)
     profile_file: Mapped[str | None]
-    run_options: Mapped[dict[str, Any] | None] = mapped_column(JsonObject)
+    run_options: Mapped[dict[str, object] | None] = mapped_column(JsonObject)
 
 
 class Job(Table):
@@ -103,7 +103,7 @@ class Job(Table):
     code: Mapped[str]
     image: Mapped[str | None]
     image_digest: Mapped[str | None]
-    configuration: Mapped[dict[str, Any]] = mapped_column(JsonObject)
+    configuration: Mapped[dict[str, object]] = mapped_column(JsonObject)
     gpus: Mapped[int]
     iterations: Mapped[int]
     repeat: Mapped[int] = mapped_column(server_default="1")
@@ -245,7 +245,7 @@ class LogOffset(Table):
     inode: Mapped[str]
     bytes_read: Mapped[int] = mapped_column(CheckedBigInteger)
     fingerprint: Mapped[str]
-    facts: Mapped[dict[str, Any]] = mapped_column(JsonObject)
+    facts: Mapped[dict[str, object]] = mapped_column(JsonObject)
 
 
 class Event(Table):
