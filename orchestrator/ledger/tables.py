@@ -124,21 +124,21 @@ class RunJob(Table):
 class Attempt(Table):
     """One submission of a job.
 
-    `state` is the scheduler's word (or `QUEUED` before it was asked, `SUBMITTING` until it has answered,
-    `NEVER_SUBMITTED` when it never got it); `phase` is what that means: submitting, waiting, running, ended. `verdict`
-    is ours: verified, failed, or empty while nothing can be said; `failure` is the class of a failure, `deciding_line`
-    the line of the log that decided it, `deciding_rank` the rank it came from. `execution` is the execution mode that
-    the log contains, `graph` or `eager`; NULL where it contains none.
+    `state` is the scheduler's state, `QUEUED` before the submission, `SUBMITTING` until the scheduler answers, or
+    `NEVER_SUBMITTED`. `phase` is the phase of that state: submitting, waiting, running, ended. `verdict` is verified,
+    failed, or NULL while it is undecided. `failure` is the failure class, `deciding_line` the log line that decided it,
+    `deciding_rank` the rank that printed the line. `execution` is the execution mode that the log contains, `graph` or
+    `eager`; NULL if it contains none.
 
-    `file` is what the scheduler is given, with the further words `options`; `array_index` the element of it that is
-    this attempt. `is_requeued`: Slurm itself runs it again if it loses a node. `host` is where it was submitted, which
-    for a local job is where it runs; `user` and `pid` are who did it. `pid_start_ticks` is the start time of process
-    `pid` in clock ticks since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is
-    the cluster that the attempt was submitted to, as `name@controller`. `seen_via` is who said so last: squeue, sacct,
-    scontrol, the job's own record. `starts_at` and `ends_at` are the scheduler's expectation; `unseen_since` is since
-    when everybody was asked and nobody knew it, and `unseen_log_bytes` is the size of its log at that time.
-    `unsettled_since` has, for each boot of a machine that waits for an answer about this attempt, the seconds since
-    boot at which it began to wait: clocks of two machines are never compared.
+    `file` is the submitted script, `options` are further `sbatch` options, and `array_index` is the attempt's element
+    of the array. `is_requeued`: Slurm runs the job again if it loses a node. `host`, `user` and `pid` are those of the
+    submission; a local job runs on that host. `pid_start_ticks` is the start time of process `pid` in clock ticks
+    since boot, and `machine` identifies its machine, boot and PID namespace. `slurm_cluster` is the cluster of the
+    submission, as `name@controller`. `seen_via` is the source of the last observation: squeue, sacct, scontrol, or the
+    job's record. `starts_at` and `ends_at` are the scheduler's expectation. `unseen_since` is the time since which no
+    source lists the attempt, and `unseen_log_bytes` is the size of its log at that time. `unsettled_since` has, for
+    each boot of a machine that waits for an answer about this attempt, the seconds since boot at which it began to
+    wait. So clocks of two machines are never compared.
     """
 
     __tablename__ = "attempts"
