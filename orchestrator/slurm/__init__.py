@@ -1,1 +1,1 @@
-"""The scheduler: one way to run its commands, every state it has, and what it knows about jobs."""
+"""Slurm: its commands, job states, records of jobs, reasons, and facts of a site."""

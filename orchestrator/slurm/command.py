@@ -13,20 +13,19 @@ from orchestrator.errors import Problem, Unreachable
 
 _LOGIN_NODE = "run this on a login node of the cluster"
 
-# Variables by which a user changes what a command prints, which jobs it means, or (scancel) whether it asks first.
-# The variables that choose the cluster (SLURM_CONF, SLURM_CLUSTERS) and sbatch's own (SBATCH_*) say what the user
-# wants, and stay.
+# Variables that change what a command prints, which jobs it selects, or (scancel) whether it asks first. Variables that
+# select the cluster (SLURM_CONF, SLURM_CLUSTERS) and those of sbatch (SBATCH_*) stay.
 _OUTPUT_PREFIXES = ("SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SPRIO_", "SSTAT_", "SCANCEL_")
 _OUTPUT_VARIABLES = frozenset({"SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_DEBUG_FLAGS"})
 
-# Said by the clients on stderr, in lower case.
+# Texts that clients print on stderr, in lower case.
 _CONTROLLER_AWAY = (
     "unable to contact slurm controller",
     "socket timed out",
     "zero bytes were transmitted",
     "unable to establish controller machine",
     "connection refused",
-    "connection reset by peer",  # the controller died while it was being told
+    "connection reset by peer",  # the controller died during the request
     "munge encode failed",
     "protocol authentication error",
     "invalid authentication credential",
@@ -53,7 +52,7 @@ class AccountingUnreachable(Unreachable):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command that ran to its end said."""
+    """Exit code and output of a command that ran to its end."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -66,9 +65,9 @@ def run_slurm(
 ) -> CommandResult:
     """Run a Slurm command without a shell, in the C locale, with Slurm's own output formats.
 
-    `variables` are added to its environment. A command that ran and failed is a result, not an error. Raises
-    AccountingUnreachable when stderr says that accounting is off or away, and Unreachable when the command is not
-    on this machine, does not end within `timeout_s` seconds, or cannot reach slurmctld.
+    `variables` are added to its environment. A command that ran and failed is a result, not an error. Raise
+    AccountingUnreachable if accounting is off or does not answer. Raise Unreachable if the command is not on this
+    machine, does not end within `timeout_s` seconds, or cannot reach slurmctld.
     """
     name = argv[0]
     try:

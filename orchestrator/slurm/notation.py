@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator
 
 from orchestrator.errors import Problem, ReproError
 
-# Linux takes no argument longer than 128 KiB; this is some 12,000 ids in one call.
+# Linux accepts arguments of up to 128 KiB. This limit allows about 12,000 ids in one call.
 _LONGEST_LIST = 120_000
 
-# An array with more tasks than this is none: MaxArraySize is at most 4,000,001 (slurm.conf(5)).
+# MaxArraySize is at most 4,000,001 (slurm.conf(5)).
 _MOST_TASKS = 4_000_001
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
 def is_job_id(text: str) -> bool:
-    """Whether this is one job's id and nothing else that could stand on a command line."""
+    """Return whether the text is the id of one job, so that it can be an argument of a command."""
     base, _, task = text.replace("+", "_", 1).partition("_")
     return base.isascii() and base.isdecimal() and (not task or (task.isascii() and task.isdecimal()))
 
 
 def require_job_ids(job_ids: Iterable[str]) -> list[str]:
-    """Return the ids in the order given, stripped and each once. Raise ReproError for texts that are not ids."""
+    """Return the ids without blanks, each once and in the given order; ReproError for texts that are not ids."""
     ids = list(dict.fromkeys(job_id.strip() for job_id in job_ids if job_id.strip()))
     if wrong := [job_id for job_id in ids if not is_job_id(job_id)]:
         raise ReproError(*(Problem(f"not a Slurm job id: {text}", hint="ids look like 123 or 123_4") for text in wrong))
@@ -36,7 +36,7 @@ def base_id(job_id: str) -> str:
 
 
 def id_lists(job_ids: Iterable[str]) -> Iterator[str]:
-    """Comma-separated ids, as few lists as an argument's length allows; an array's tasks are asked for by its base."""
+    """Yield comma-separated ids, in as few lists as the length of an argument allows. Array tasks have the array's id."""
     line = ""
     for job_id in sorted({base_id(job_id) for job_id in job_ids}):
         if line and len(line) + len(job_id) >= _LONGEST_LIST:
@@ -48,7 +48,10 @@ def id_lists(job_ids: Iterable[str]) -> Iterator[str]:
 
 
 def expand_array_id(job_id: str) -> tuple[str, ...]:
-    """`123_[0-4:2,7%2]` -> 123_0, 123_2, 123_4, 123_7; any other id as it is. A part cut off (`...`) is left out."""
+    """Return the tasks of `123_[0-4:2,7%2]`: 123_0, 123_2, 123_4, 123_7. Any other id is returned unchanged.
+
+    A part that Slurm has cut off (`...`) is left out.
+    """
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return (job_id,)

@@ -46,31 +46,31 @@ _SCONTROL = ("scontrol", "--all", "--oneliner", "show", "job")
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """What was found, by job id, and one line for each source that could not be asked.
+    """Records by job id, and a complaint about each source that did not answer.
 
-    `unknown` are the ids that no source lists as ours, where every source that answered gave a complete list. If
-    there are `complaints`, a source did not answer, and might list them. A task of an array that is cancelled by itself
-    before it starts leaves no trace (Slurm 22.05.8) and is among them.
+    `unknown` are the ids that no source lists as ours, if every source that answered gave a complete list. If there are
+    `complaints`, a source did not answer and may list these ids. An array task that was cancelled alone before it
+    started leaves no trace (Slurm 22.05.8), so its id is unknown. `lists_queue`: squeue gave a complete list, so only
+    jobs that have left the queue can be missing.
     """
 
     records: Mapping[str, JobRecord]
     complaints: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
     lists_queue: bool = True
-    """Whether squeue gave a complete list, so that only what has left the queue can be missing."""
 
 
-def _anyones(_: JobRecord) -> bool:
+def _any_job(_: JobRecord) -> bool:
     return True
 
 
-def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _anyones) -> QueryAnswer:
-    """Return Slurm's records of these jobs: for each the newest record for which `is_ours` is true.
+def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _any_job) -> QueryAnswer:
+    """Return Slurm's records of these jobs: for each job the newest record for which `is_ours` is true.
 
-    One squeue for all; one sacct for those of which squeue has no record that is ours; and where accounting is off
-    or away, one scontrol for the same. An id is `123`, `123_4` (one task) or `123` of an array, which stands for
-    those tasks that squeue still knows, or else for all. Raises ReproError for what is no job id, and Unreachable
-    when slurmctld does not answer squeue; any other source that does not is a complaint.
+    squeue is called for all jobs, then sacct for those that squeue does not list, or scontrol if accounting does not
+    answer. An id is `123`, `123_4` (one task), or `123` of an array: the tasks that squeue lists, else all tasks. Raise
+    ReproError for a text that is not a job id, and Unreachable if slurmctld does not answer squeue. Any other source
+    that does not answer is a complaint.
     """
     ids = require_job_ids(job_ids)
     queue = _ask_queue(ids, is_ours)
@@ -94,12 +94,12 @@ def query_jobs(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = 
 
 
 def may_have_comment(record: JobRecord, comment: str) -> bool:
-    """Whether a record can be that of the job with this comment: accounting may have kept no comment."""
+    """Return whether a record may belong to the job with this comment: accounting may not store comments."""
     return record.comment == comment or (record.source == "sacct" and not record.comment)
 
 
 def require_controller() -> None:
-    """Raise Unreachable unless a slurmctld answers: to be asked before anything is written for it."""
+    """Raise Unreachable unless slurmctld answers. Call this before anything is recorded for a submission."""
     answer = run_slurm(["scontrol", "ping"])
     if " is UP" not in answer.stdout:
         message = answer.stdout.strip() or last_words(answer.stderr) or "no answer"
@@ -112,19 +112,19 @@ def find_by_comment(comment: str) -> QueryAnswer:
 
 
 def find_by_comments(comments: Collection[str]) -> QueryAnswer:
-    """Return the current user's jobs whose comment is one of these. Comments that squeue lacks are asked of sacct.
+    """Return the current user's jobs with one of these comments, from squeue, else from sacct.
 
-    A comment that is not in the answer proves that there is no such job only if there are no complaints: there is one
-    where accounting is away or does not keep comments. Raises Unreachable when slurmctld does not answer, or does not
-    know the user.
+    A missing comment proves that there is no such job only if there are no complaints. There is a complaint if
+    accounting does not answer or does not store comments. Raise Unreachable if slurmctld does not answer or does not
+    accept the user.
     """
     missing = set(comments)
     if not missing:
         return QueryAnswer({})
     user = f"--user={os.getuid()}"
-    # Without --all a job in a hidden partition is left out, which --jobs would not do.
+    # Without --all, squeue omits jobs in hidden partitions, unless --jobs names them.
     queue = _checked(run_slurm([*_SQUEUE, "--all", user], variables=_PLAIN))
-    if "invalid user" in queue.stderr.lower():  # squeue says so, prints nothing, and ends with 0
+    if "invalid user" in queue.stderr.lower():  # on stderr, with exit code 0 and an empty list
         raise Unreachable(Problem(f"squeue: {last_words(queue.stderr)}"))
     jobs = [job for job in parse_queue(queue.stdout) if job.comment in missing]
     missing -= {job.comment for job in jobs}
@@ -133,7 +133,7 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
     doubts = list(filter(None, [_doubt(queue, _has_header(queue))]))
     lists_queue = not doubts
     try:
-        # Accounting has the comment only from the job's end on; until then, and for a while after, squeue has it.
+        # Accounting has the comment only after the end of the job. squeue has it until some time after the end.
         accounting = _checked(run_slurm([*_SACCT, user, f"--starttime=now-{_DAYS_BACK}days"], variables=_PLAIN))
     except AccountingUnreachable as error:
         return replace(_by_comment(jobs, *doubts, str(error)), lists_queue=lists_queue)
@@ -143,12 +143,12 @@ def find_by_comments(comments: Collection[str]) -> QueryAnswer:
         return _by_comment(jobs)
     doubts += filter(None, [_doubt(accounting, _has_header(accounting))])
     if not keeps_comments(settings_if_allowed()):
-        doubts.append("sacct: accounting keeps no comments here, so a job that has left the queue is not found")
+        doubts.append("sacct: accounting stores no comments here, so a job that has left the queue cannot be found")
     return replace(_by_comment(jobs, *doubts), lists_queue=lists_queue)
 
 
 def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
-    """Return the answer. An id occurs once in it; two jobs with one id, which Slurm used again, are a complaint."""
+    """Return the answer, with each id once. Two jobs with the same id, which Slurm used again, are a complaint."""
     records = by_id(jobs)
     replaced = {job.comment: job.job_id for job in jobs if records[job.job_id].comment != job.comment}
     return QueryAnswer(
@@ -156,10 +156,10 @@ def _by_comment(jobs: Collection[JobRecord], *complaints: str) -> QueryAnswer:
     )
 
 
-def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _anyones) -> dict[str, JobRecord]:
-    """Return sacct's records of these jobs, which are some seconds late. Raise AccountingUnreachable.
+def ask_accounting(job_ids: Collection[str], is_ours: Callable[[JobRecord], bool] = _any_job) -> dict[str, JobRecord]:
+    """Return sacct's records of these jobs, which are some seconds late; AccountingUnreachable if there are none.
 
-    A task cancelled before it started may still be `PENDING` here for as long as its array is in the queue.
+    A task that was cancelled before it started may be `PENDING` as long as its array is in the queue.
     """
     return dict(_ask_accounting(job_ids, is_ours).records)
 
@@ -202,7 +202,7 @@ def _ask_controller(is_ours: Callable[[JobRecord], bool]) -> _Listing:
 
 
 def _has_header(answer: CommandResult) -> bool:
-    """Whether the first line has the column names of squeue or sacct."""
+    """Return whether the first line has the column names of squeue or sacct."""
     return answer.stdout.lstrip().upper().startswith("JOBID") and SEPARATOR in answer.stdout.partition("\n")[0]
 
 
@@ -229,10 +229,10 @@ def _unanswered(ids: Collection[str], records: Collection[str]) -> list[str]:
 
 
 def _wanted(records: Mapping[str, JobRecord], ids: Collection[str]) -> dict[str, JobRecord]:
-    """Return the records that were asked for: of an array's tasks those asked for by themselves or by the array's id.
+    """Return the records of the requested ids: jobs, single tasks, and all tasks of requested arrays.
 
-    Tasks that were cancelled before they started have no row of their own: the array's, under its bare id, is theirs.
-    A bare id with any other state is that of one task that ran, and is nobody else's.
+    Tasks that were cancelled before they started share the row of the array under its bare id. A row under the bare id
+    with any other state belongs to one task that ran.
     """
     requested = set(ids)
     result = {job_id: job for job_id, job in records.items() if job_id in requested or base_id(job_id) in requested}
@@ -243,25 +243,24 @@ def _wanted(records: Mapping[str, JobRecord], ids: Collection[str]) -> dict[str,
     return result
 
 
-# All arguments together may have 2 MiB on most systems and always 128 KiB (execve(2)); an id has some 10 characters,
-# and each also costs a pointer.
+# All arguments together may have 2 MiB on most systems, and at least 128 KiB (execve(2)). An id takes about 10
+# characters and a pointer.
 _MOST_IDS = 5_000
-# scancel asks for each id by itself, ten at a time (MAX_THREADS of scancel.c), and asks again for up to 95 s about one
-# that is just changing its state.
+# scancel sends a request for each id, ten at a time (MAX_THREADS of scancel.c), and repeats it for up to 95 s while the
+# job changes its state.
 _SECONDS, _SECONDS_EACH = 120.0, 0.05
 
 _REFUSED = re.compile(r"^(?:scancel: )?error: Kill job error on job id (?P<id>\S+): (?P<why>.+)$", re.MULTILINE)
-# What is said of a job that is over already: slurm_errno.c's ESLURM_ALREADY_DONE and ESLURM_INVALID_JOB_ID.
+# Messages for a job that has ended: ESLURM_ALREADY_DONE and ESLURM_INVALID_JOB_ID of slurm_errno.c.
 _OVER = ("already completing or completed", "invalid job id")
 
 
 def cancel_jobs(job_ids: Collection[str]) -> dict[str, str]:
-    """Cancel these jobs, begun in the order given; the scheduler's own words for each id that it refused.
+    """Cancel these jobs in the given order. Return the scheduler's message for each id that it refused.
 
-    As few calls as the arguments' length allows. A job that has ended, or that Slurm does not know, is no refusal, and
-    those beside a refused one are cancelled all the same. A job of which the scheduler took note may still be seen
-    for some seconds, until its processes are gone. Raises ReproError for what is no job id, before any is cancelled,
-    and Unreachable when slurmctld does not answer; some of the jobs may then have been cancelled.
+    Jobs that have ended or that Slurm does not list are not refusals. A refusal does not affect the other jobs. A
+    cancelled job may be listed for some seconds until its processes have ended. Raise ReproError for a text that is not
+    a job id before any job is cancelled, and Unreachable if slurmctld does not answer: some jobs may be cancelled then.
     """
     ids = require_job_ids(job_ids)
     refused: dict[str, str] = {}
@@ -272,7 +271,7 @@ def cancel_jobs(job_ids: Collection[str]) -> dict[str, str]:
 
 def _cancel(job_ids: Sequence[str]) -> dict[str, str]:
     answer = run_slurm(["scancel", *job_ids], timeout_s=_SECONDS + _SECONDS_EACH * len(job_ids))
-    # Its exit code is that of one of the ids only, cut to eight bits.
+    # The exit code of scancel is that of only one id, cut to eight bits.
     refusals = list(_REFUSED.finditer(answer.stderr))
     if answer.returncode != 0 and not refusals:
         message = last_words(answer.stderr) or f"failed with exit code {answer.returncode}"

@@ -13,11 +13,11 @@ Kind = Literal["queue", "limit", "held", "dependency", "never", "nodes", "unknow
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
-    """Why a job waits. `meaning` completes "the job ..."; `mend` is what to do, None where waiting is all.
+    """Why a job waits. `meaning` completes "the job ..."; `hint` is None if the user can only wait.
 
-    The kinds: its turn will come (`queue`); a limit on what runs at once, or a used-up budget, must free up (`limit`);
-    somebody or something `held` it until it is released; a job it depends on must end (`dependency`); nothing will
-    start it unless somebody changes something (`never`); its `nodes` are out of service or reserved; `unknown`.
+    Kinds: `queue`, it will start in its order; `limit`, a limit on running jobs or a budget is reached; `held`, until it
+    is released; `dependency`, another job must end first; `never`, it cannot start without a change; `nodes`, they are
+    out of service or reserved; `unknown`.
     """
 
     kind: Kind
@@ -27,16 +27,16 @@ class WaitReason:
 
 _RELEASE = "release it with `scontrol release ID`"
 _ASK_RELEASE = "only an administrator can release it; ask one"
-_RELEASE_AFTER = "when the cause is mended, release it with `scontrol release ID`"
+_RELEASE_AFTER = "when the cause is corrected, release it with `scontrol release ID`"
 _NEVER = "cancel it and submit it again with"
 _ANOTHER = "take another `qos` or `account`"
 _SPENT = f"lower `time_limit`, wait until the usage has decayed, or {_ANOTHER}"
-_STATE_OF_NODES = "`sinfo -R` says which nodes are out of service and why; if it lasts, ask an administrator"
-_END_NOT_WAIT = "says how a job ended, not why one waits"
+_STATE_OF_NODES = "`sinfo -R` lists the nodes out of service and why; if it lasts, ask an administrator"
+_END_NOT_WAIT = "is the reason of an end, not of waiting"
 
 # Reasons of one word, in small letters.
 _WORDS: dict[str, tuple[Kind, str, str | None]] = {
-    # its turn will come
+    # queue
     "none": ("queue", "has not been looked at by the scheduler yet", None),
     "waitingforscheduling": ("queue", "has not been looked at by the scheduler yet", None),
     "scheddefer": ("queue", "is scheduled with the others, not at submission", None),
@@ -52,7 +52,7 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     "nvidiaimexchannels": ("queue", "waits for an IMEX channel that other jobs use", None),
     "burstbufferresources": ("queue", "waits for room in the burst buffer", None),
     "burstbufferstagein": ("queue", "waits while its files are copied into the burst buffer", None),
-    # a limit must free up
+    # limit
     "jobarraytasklimit": ("limit", "waits for other tasks of its own array (`--array=...%N`)", None),
     "accountingpolicy": ("limit", "is stopped by a limit of its account or QOS", "`sacctmgr show qos` lists limits"),
     "qosusagethreshold": (
@@ -77,14 +77,14 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
         "is held, as its reservation was deleted",
         "give it another with `scontrol update JobId=ID ReservationName=NAME`, then `scontrol release ID`",
     ),
-    # dependencies
+    # dependency
     "dependency": ("dependency", "waits for another job to end", None),
     "dependencyneversatisfied": (
         "never",
         "waits for another job to end well, which it did not",
         "cancel it, or change it with `scontrol update JobId=ID Dependency=`",
     ),
-    # nothing will start it
+    # never
     "badconstraints": ("never", "asks for what no nodes of the partition have together", f"{_NEVER} fewer demands"),
     "partitionnodelimit": (
         "never",
@@ -104,7 +104,7 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     "qosnotallowed": ("never", "has a QOS that its partition or account does not take", f"{_NEVER} another `qos`"),
     "reservationinvalid": ("never", "has a reservation that is not valid", f"{_NEVER} another `reservation`"),
     "deadline": ("never", "cannot end before its deadline any more", f"{_NEVER} a later `--deadline`"),
-    # its nodes
+    # nodes
     "constraints": ("nodes", "asks for what no nodes in service have together just now", _STATE_OF_NODES),
     "reqnodenotavail": ("nodes", "needs a node that is out of service or reserved", _STATE_OF_NODES),
     "nodedown": ("nodes", "needs a node that is down", _STATE_OF_NODES),
@@ -115,7 +115,7 @@ _WORDS: dict[str, tuple[Kind, str, str | None]] = {
     "powerreserved": ("nodes", "waits for electrical power, which is reserved", None),
     "blockmaxerror": ("nodes", "waits since its block of nodes had too many errors", _STATE_OF_NODES),
     "blockfreeaction": ("nodes", "waits for a block of nodes to be freed", None),
-    # Left from a run before.
+    # Reasons of an earlier run of the job.
     "systemfailure": ("unknown", f"met a failure of Slurm itself; the word {_END_NOT_WAIT}", None),
     "joblaunchfailure": ("unknown", f"could not be launched; the word {_END_NOT_WAIT}", None),
     "nonzeroexitcode": ("unknown", f"ended with an exit code other than 0; the word {_END_NOT_WAIT}", None),
@@ -156,7 +156,7 @@ _SENTENCES: tuple[tuple[str, tuple[Kind, str, str | None]], ...] = (
     (r"raisedsignal:", _WORDS["raisedsignal"]),
 )
 
-# A limit's name: whose (`Max...PerAccount` without an owner is a QOS's too), of what, and for whom.
+# Name of a limit: its owner (a QOS for `Max...PerAccount` without an owner), the limited resource, and for whom.
 _LIMIT = re.compile(
     r"(?P<owner>assoc|qos)?(?P<scope>grp|max|min)"
     r"(?P<thing>cpu|gres|memory|mem|node|energy|license|bb|billing|unknown|submitjobs?|jobs?|wallduration|wall)"
@@ -181,7 +181,7 @@ _THINGS = {
 def explain_reason(reason: str) -> WaitReason:
     """Return the meaning of squeue's reason for a waiting job. An unlisted reason has the kind `unknown`.
 
-    Only a waiting job's reason says why it waits: after the end it says how the job ended.
+    After the end of a job its reason is that of the end.
     """
     text = " ".join(reason.replace("_", " ").split()).casefold()
     word = text.replace(" ", "") or "none"
@@ -212,7 +212,7 @@ def _limit(name: re.Match[str]) -> WaitReason:
     if name["minutes"] == "minutes" or thing == "wall":
         return WaitReason("limit", f"waits since its {owner} has used up its {what}, or would with this job", _SPENT)
     meaning = f"waits since running jobs of its {each or owner} use all that the {owner} allows: {what}"
-    # Slurm lets a job that by itself asks for more than such a limit wait for ever, with the same word.
+    # Slurm gives the same reason for a job that alone exceeds the limit and therefore waits for ever.
     return WaitReason("limit", meaning, f"wait for them to end, or, if it asks for more by itself, {_ANOTHER}")
 
 
@@ -231,7 +231,7 @@ def _rule(pattern: str, hint: str) -> _Rule:
 
 
 _RULES = (
-    # Limits of a QOS, an account or a partition, by the name sbatch puts in front.
+    # Limits of a QOS, an account or a partition. The name of the limit comes first in the message.
     _rule(r"MaxSubmit|MaxJobs|GrpSub", "wait for jobs to end, submit fewer, or take another `qos` or `account`"),
     _rule(r"(?:QOS|Assoc|Partition)\w*Wall", "lower `time_limit`, or take a `qos` or `partition` that allows it"),
     _rule(r"(?:QOS|Assoc)\w*(?:Node)", "ask for fewer nodes (a smaller scale), or take another `qos` or `account`"),
@@ -264,17 +264,17 @@ _RULES = (
     ),
     _rule(r"memory specification|--mem specification|memory required", "lower `mem` in the profile, or leave it out"),
     _rule(r"CPU count per node", "lower `cpus_per_task`, or the tasks per node"),
-    # Also said of more nodes than the whole cluster has CPUs.
+    # Also printed if the job requests more nodes than the cluster has CPUs.
     _rule(r"more processors requested", "ask for fewer nodes (a smaller scale), or lower `cpus_per_task`"),
     _rule(
         r"requested node configuration is not available",
         "compare GPUs, CPUs and memory per node in the profile with `sinfo -o '%N %c %m %G'`",
     ),
     _rule(r"job array specification", "put fewer jobs into one array; MaxArraySize is in `scontrol show config`"),
-    _rule(r"dependency problem", "depend on a job that Slurm still knows"),
+    _rule(r"dependency problem", "depend on a job that Slurm still lists"),
     _rule(
         r"pathname of a file.*too long|script.*too large|exceeds.*max.*script",
-        "make the script smaller; Slurm takes 4 MB unless max_script_size says otherwise",
+        "make the script smaller; Slurm accepts 4 MB unless max_script_size is set",
     ),
     # The script and its options.
     _rule(
@@ -296,7 +296,7 @@ _RULES = (
 )  # fmt: skip
 
 
-# Limits on how many jobs may be in the queue: what is refused today is taken when others have ended.
+# Limits on the number of jobs in the queue: the job is accepted when others have ended.
 _FULL = re.compile(
     r"MaxSubmit|GrpSubmit|too many jobs|maximum number of jobs|temporarily unable to accept|rate limit"
     r"|Reached .*limit.* submit",
@@ -305,7 +305,7 @@ _FULL = re.compile(
 
 
 def is_for_want_of_room(stderr: str) -> bool:
-    """Whether the same job would be taken once others have left the queue."""
+    """Return whether the scheduler would accept the same job when others have left the queue."""
     return _FULL.search(own_words(stderr)) is not None
 
 
@@ -325,7 +325,7 @@ def own_words(stderr: str) -> str:
         line = " ".join(_FAILED.sub("", _PREFIX.sub("", raw.strip())).split())
         if not line or line.startswith("Try "):
             continue
-        # A sentence that runs over several lines is joined by spaces, a second message by a colon.
+        # The lines of a sentence are joined by spaces, and a second message by a colon.
         runs_on = line[0].islower() or message.endswith(".")
         message = f"{message}{' ' if runs_on else ': '}{line}" if message else line
-    return message.rstrip(".!") or "the scheduler refused the job without a word"
+    return message.rstrip(".!") or "the scheduler refused the job without a message"

@@ -61,15 +61,14 @@ Source = Literal["squeue", "sacct", "scontrol"]
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What Slurm says about one job or one task of an array (`123_4`) at one moment.
+    """State of a job, or of one array task (`123_4`), as Slurm reports it.
 
-    `nodes` is Slurm's own list, `n[1-2]`. `exit_code` and `signal` are those of the batch script, and None before
-    the end; `signal` is also None when none ended it. Times are in UTC; None when the thing has not happened, or
-    when Slurm does not say. `starts_at` is when the scheduler expects a waiting job to start, `ends_at` when a
-    running one reaches its time limit. `reason` is why a job waits, in Slurm's word, or how it ended; after the end
-    accounting may still have the one for which it had waited. `user` is a name, or the number of one who has none
-    here. `cancelled_by` is a user too; only sacct tells. `preempted_at`, which sacct does not know, is when Slurm told
-    the job to make way: one that ends by itself within its grace is FAILED, and not PREEMPTED.
+    `nodes` is Slurm's list, `n[1-2]`. `exit_code` and `signal` are those of the batch script, None before the end;
+    `signal` is also None if no signal ended it. Times are in UTC, None if they are not known. `starts_at` is the expected
+    start of a waiting job, `ends_at` the time at which a running job reaches its limit. `reason` is Slurm's reason for
+    waiting, or of the end; after the end, accounting may have the earlier reason. `user` is a name, or a number if this
+    machine has no name for it. `cancelled_by` is a user, too (sacct only). `preempted_at` is the time of a preemption's
+    signal (not in sacct): a job that then ends by itself within its grace is FAILED, not PREEMPTED.
     """
 
     job_id: str
@@ -92,7 +91,7 @@ class JobRecord:
 
     @property
     def phase(self) -> Phase:
-        """Where the job stands."""
+        """Return the phase of the state."""
         return phase_of(self.state)
 
 
@@ -107,10 +106,10 @@ def parse_accounting(stdout: str) -> Iterator[JobRecord]:
     """Parse the output of `sacct -X -P` with ACCOUNTING_FIELDS. Times must be seconds since the epoch."""
     for row in _rows(stdout, _ACCOUNTING):
         if row["name"] == "allocation" and not row["limit"]:
-            # A stub: sacct's first word on a job, some seconds long, with one node where there are several.
+            # sacct's first row of a job lasts some seconds and has one node where there are several.
             row |= {"nodes": "", "comment": "", "name": ""}
         row["user"] = _text(row["user"]) or row["uid"]
-        # A job's start may be written after its end, and says how it ended, but not yet when, and always `0:0`.
+        # The start of a job may be written after its end: the row then has the end state, no end time, and code `0:0`.
         code = (None, None) if _time(row["end"]) is None else exit_and_signal(row["code"])
         for job_id in expand_array_id(row["id"]):
             yield record_of(job_id, row, code, "sacct")
@@ -119,8 +118,8 @@ def parse_accounting(stdout: str) -> Iterator[JobRecord]:
 def by_id(records: Iterable[JobRecord]) -> dict[str, JobRecord]:
     """Return the newest record of each job id. An id has several if its job ran twice or Slurm used the id again.
 
-    Newest is what was submitted last (Slurm counts putting a job back into the queue as that), then what started
-    last or has not started; where these are the same, the last one.
+    The newest record has the latest submission (a requeue counts as one), then the latest start or none; among equal
+    records it is the last.
     """
     newest: dict[str, JobRecord] = {}
     for record in records:
@@ -138,7 +137,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
     start, end = _time(row["start"]), _time(row["end"])
     limit = parse_time_limit(row["limit"])
     if phase is Phase.RUNNING and end is None and start is not None and limit is not None:
-        end = start + timedelta(seconds=limit)  # sacct does not look ahead
+        end = start + timedelta(seconds=limit)  # sacct has no expected end
     return JobRecord(
         job_id=job_id.strip(),
         state=word,
@@ -147,7 +146,7 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
         exit_code=code[0] if ended else None,
         signal=(code[1] or None) if ended else None,
         comment=_comment(row["comment"]),
-        # Before the fact, Slurm prints when it expects the start or the end to be.
+        # Before a start or an end, Slurm prints the expected time.
         started_at=None if waiting else start,
         ended_at=end if ended else None,
         source=source,
@@ -162,13 +161,13 @@ def record_of(job_id: str, row: Mapping[str, str], code: tuple[int | None, int |
 
 
 def exit_and_signal(text: str) -> tuple[int | None, int | None]:
-    """(exit code, signal) of the `code:signal` that sacct and scontrol print."""
+    """Return exit code and signal of `code:signal`, as sacct and scontrol print it."""
     code, _, signal = text.strip().partition(":")
     return _number(code), _number(signal)
 
 
 def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of the output by our field names. A line that begins no row belongs to the comment before it."""
+    """Yield the rows of the output by our field names. A line that begins no row continues the comment before it."""
     before: re.Match[str] | None = None
     for start in _row_start(tuple(names.values())).finditer(stdout):
         if before is not None:
@@ -180,7 +179,7 @@ def _rows(stdout: str, names: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 @functools.cache
 def _row_start(names: tuple[str, ...]) -> re.Pattern[str]:
-    """All fields before the comment, from a line's beginning on. A job's name may have several lines, as a comment."""
+    """Return the pattern of all fields before the comment. The name of a job may have several lines, like a comment."""
     one_line, lines = r"[^\x1f\n]*", r"[^\x1f]*"
     fields = (rf"(?P<{name}>{lines if name == 'name' else one_line})\x1f" for name in names[1:-1])
     return re.compile(rf"^[ \t]*(?P<id>{_ID})[ \t]*\x1f{''.join(fields)}", re.MULTILINE | re.ASCII)
@@ -191,7 +190,7 @@ def _age(record: JobRecord) -> tuple[datetime, datetime]:
 
 
 def _wait_status(text: str) -> tuple[int | None, int | None]:
-    """(exit code, signal) of squeue's exit_code, which is the raw wait status, or `code:signal` in other releases."""
+    """Return exit code and signal of squeue's exit_code: the raw wait status, or `code:signal` in some releases."""
     if ":" in text:
         return exit_and_signal(text)
     status = _number(text)
@@ -203,7 +202,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None
 
 
-# Rows share users, states, nodes and times: a value that is kept once keeps a long queue small.
+# Rows share users, states, nodes and times. A cache of values saves memory for a long queue.
 _VALUES_KEPT = 4096
 
 
@@ -239,7 +238,7 @@ _HEAD = re.compile(
 )
 _NAME_END = re.compile(r" (?:HetJobIdSet=\S+ )?UserId=(?P<user>\S*)\((?P<uid>\d+)\) GroupId=", re.ASCII)
 _REASON_END = re.compile(r" (?:FailedNode=\S* )?Dependency=")
-# Each is one word, in this order, behind the reason.
+# Each is one word. They follow the reason in this order.
 _WORDS = {
     "ExitCode": "code",
     "TimeLimit": "limit",
@@ -248,7 +247,7 @@ _WORDS = {
     "EndTime": "end",
     "NodeList": "nodes",
 }
-# What may come behind a comment. The comment's own blank and the one between fields stand in front.
+# Fields that may follow a comment, after the blank at its end and the blank between fields.
 _COMMENT_END = re.compile(
     r"  (?:StdErr|Switches|BurstBuffer|BurstBufferState|OOMKillStep|CpusPerTres|MemPerTres|TresBind|TresFreq|TresPerJob"
     r"|TresPerNode|TresPerSocket|TresPerTask|Power|MailUser|NtasksPerTRES|Container|SELinuxContext|ResvPorts)="

@@ -38,12 +38,12 @@ PYXIS_SINCE: Mapping[str, tuple[int, int]] = {
     "container-entrypoint-log": (0, 20),
     "container-unshare": (0, 24),
 }
-"""The release of pyxis that brought an option: its changelog and the history of its args.c, up to 0.24.0."""
+"""First release of pyxis with an option: from its changelog and the history of args.c, up to 0.24.0."""
 
 
 @dataclass(frozen=True, slots=True)
 class SrunOptions:
-    """The long options of srun, without dashes, and those of them that come from pyxis."""
+    """Long options of srun without dashes, and those of them that come from pyxis."""
 
     names: frozenset[str] = frozenset()
     pyxis: frozenset[str] = frozenset()
@@ -55,14 +55,14 @@ class SrunOptions:
 
     @property
     def has_environment(self) -> bool:
-        """Whether there is CSCS's container engine, `--environment`; Slurm itself has no such option."""
+        """Return whether srun has the option `--environment` of CSCS's container engine."""
         return "environment" in self.names
 
     @property
     def pyxis_versions(self) -> tuple[str, str | None] | None:
-        """The oldest release that these options fit, and the first that is too new (None where none is known).
+        """Return the oldest release with these options, and the first release that is too new; None without pyxis.
 
-        None without pyxis.
+        The second value is None if no newer release is known.
         """
         if not self.has_pyxis:
             return None
@@ -72,10 +72,10 @@ class SrunOptions:
 
 
 def parse_options(stdout: str) -> SrunOptions:
-    """From `srun --help`. An option of a plug-in has the plug-in's name in front of its description."""
+    """Parse `srun --help`. The description of a plug-in's option begins with the plug-in's name."""
     names: set[str] = set()
     pyxis: set[str] = set()
-    undescribed = ""  # the option whose description has not begun yet
+    undescribed = ""  # the option associations_of description follows
     for line in stdout.splitlines():
         description = line.strip()
         if match := _OPTION.match(line):
@@ -90,7 +90,7 @@ def parse_options(stdout: str) -> SrunOptions:
 
 
 def parse_mpi_kinds(output: str) -> tuple[str, ...]:
-    """From `srun --mpi=list`, both streams: one kind to a line, and the releases of PMIx in a line of their own."""
+    """Parse both streams of `srun --mpi=list`: one kind per line, and the releases of PMIx in one line."""
     kinds: list[str] = []
     for line in output.splitlines():
         text = line.strip().removeprefix("srun: ").strip()
@@ -113,11 +113,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A Slurm site as one user sees it.
+    """Facts of a Slurm site as one user sees them.
 
-    `associations` are the user's, and `qos` everybody's; None where accounting does not answer, and then one of the
-    `complaints` says why. `settings` are all of `scontrol show config`, as printed. `mpi_kinds` are what `srun --mpi`
-    takes.
+    `associations` are those of the user, `qos` those of the site; None, with a complaint, if accounting does not answer.
+    `settings` are those of `scontrol show config`. `mpi_kinds` are the values of `srun --mpi`.
     """
 
     user: str
@@ -142,52 +141,52 @@ class Site:
 
     @property
     def enforces_accounts(self) -> bool:
-        """Whether a job without an account that the user has is refused."""
+        """Return whether Slurm refuses jobs without an account of the user."""
         flags = {flag.strip().lower() for flag in self.settings.get("AccountingStorageEnforce", "").split(",")}
         return bool(flags & {"associations", "limits", "qos", "safe", "wckeys", "all"})
 
 
 class _Refused(Unreachable):
-    """Slurm answers, and has something against the question."""
+    """Slurm answers, but refuses the request."""
 
 
 def read_site(user: str) -> Site:
-    """Ask Slurm about the site, in eight commands; `user` is whose accounts are wanted.
+    """Return the facts of the site, from eight commands, with the accounts of `user`.
 
-    Raises Unreachable where Slurm is not there or slurmctld does not answer. Accounting that does not answer is a
-    complaint, and so are nodes, reservations and MPI kinds that Slurm keeps to itself.
+    Raise Unreachable if Slurm is not installed or slurmctld does not answer. Accounting that does not answer is a
+    complaint. So are nodes, reservations and MPI kinds that Slurm does not show.
     """
     complaints: list[str] = []
 
-    def perhaps(ask: Callable[[], T], otherwise: T) -> T:
+    def if_shown(read: Callable[[], T], otherwise: T) -> T:
         try:
-            return ask()
-        except (AccountingUnreachable, _Refused) as away:
-            complaints.append(str(away))
+            return read()
+        except (AccountingUnreachable, _Refused) as error:
+            complaints.append(str(error))
             return otherwise
 
     settings = read_settings()
     cluster = settings.get("ClusterName", "")
-    partitions = _said("scontrol", "--oneliner", "show", "partition")
-    nodes = perhaps(lambda: _said("scontrol", "--oneliner", "show", "node"), "")
-    whose = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
+    partitions = _stdout("scontrol", "--oneliner", "show", "partition")
+    nodes = if_shown(lambda: _stdout("scontrol", "--oneliner", "show", "node"), "")
+    associations_of = ("user", "where", f"name={user}", f"cluster={cluster}", "withassoc")
     return Site(
         user=user,
         cluster_name=cluster,
         slurm_version=settings.get("SLURM_VERSION", ""),
         partitions=parse_partitions(partitions, nodes),
-        associations=perhaps(lambda: parse_associations(_accounting(whose, ASSOCIATION_FIELDS)), None),
-        qos=perhaps(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
-        srun=parse_options(_said("srun", "--help")),
-        mpi_kinds=perhaps(_mpi_kinds, ()),
+        associations=if_shown(lambda: parse_associations(_accounting(associations_of, ASSOCIATION_FIELDS)), None),
+        qos=if_shown(lambda: parse_qos(_accounting(("qos",), QOS_FIELDS)), None),
+        srun=parse_options(_stdout("srun", "--help")),
+        mpi_kinds=if_shown(_mpi_kinds, ()),
         settings=settings,
-        reservations=perhaps(_reservations, ()),
+        reservations=if_shown(_reservations, ()),
         complaints=tuple(dict.fromkeys(complaints)),
     )
 
 
 def _accounting(what: Sequence[str], fields: Sequence[str]) -> str:
-    return _said(*_SACCTMGR, *what, "format=" + ",".join(fields))
+    return _stdout(*_SACCTMGR, *what, "format=" + ",".join(fields))
 
 
 def _mpi_kinds() -> tuple[str, ...]:
@@ -196,11 +195,11 @@ def _mpi_kinds() -> tuple[str, ...]:
 
 
 def _reservations() -> tuple[str, ...]:
-    stdout = _said("scontrol", "--oneliner", "show", "reservation")
+    stdout = _stdout("scontrol", "--oneliner", "show", "reservation")
     return tuple(record["ReservationName"] for record in records(stdout, "ReservationName"))
 
 
-def _said(*argv: str) -> str:
+def _stdout(*argv: str) -> str:
     return _checked(run_slurm(argv)).stdout
 
 
@@ -213,15 +212,12 @@ def _checked(answer: CommandResult) -> CommandResult:
     raise _Refused(Problem(f"{command}: {message}"))
 
 
-# An option's line begins near the margin; its description, which may name other options, stands far right of it.
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One partition and one kind of its nodes; `kind` counts no nodes where Slurm keeps them from the user.
+    """A partition and one kind of its nodes. The count of `kind` is 0 if Slurm does not show nodes to the user.
 
-    `accounts` are the user's that the partition takes. `association` is that of the default account, or of the only
-    one; None where neither is among them.
+    `accounts` are those of the user that the partition accepts. `association` is that of the default account, or of the
+    only account; None if neither is among them.
     """
 
     site: Site
@@ -232,13 +228,13 @@ class Choice:
 
     @property
     def allowed_qos(self) -> tuple[str, ...]:
-        """Those of the association that the partition takes."""
+        """Return the QOS of the association that the partition accepts."""
         own = self.association.qos if self.association else ()
         return tuple(name for name in own if self.partition.takes_qos(name))
 
     @property
     def qos(self) -> str | None:
-        """The association's default if the partition takes it, else the only one that it takes."""
+        """Return the default QOS of the association if the partition accepts it, else the only accepted QOS."""
         default, allowed = self._default_qos, self.allowed_qos
         if default is not None and self.partition.takes_qos(default):
             return default
@@ -246,7 +242,7 @@ class Choice:
 
     @property
     def needs_qos(self) -> bool:
-        """Whether a job that names no QOS is refused, and it is not clear which one it could name."""
+        """Return whether Slurm refuses jobs without a QOS, and the right QOS is not known."""
         return self.qos is None and (self._default_qos is not None or self.partition.allow_qos is not None)
 
     @property
@@ -255,16 +251,16 @@ class Choice:
 
     @property
     def limits(self) -> tuple[Qos, ...]:
-        """The QOS whose limits hold: the partition's own, whose word comes first, and the job's.
+        """Return the QOS associations_of limits apply: that of the partition, which takes precedence, then that of the job.
 
-        That order is Slurm's (Resource Limits, "Hierarchy") but for a QOS with the flag OverPartQOS.
+        This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
         """
         qos = (self.site.qos_named(self.partition.qos), self.site.qos_named(self.qos))
         return tuple(limit for limit in qos if limit)
 
     @property
     def node_limits(self) -> dict[str, int]:
-        """What keeps a job from having all nodes of this kind -> how many it can then have."""
+        """Return the limits below the number of nodes of this kind, by the command that shows the limit."""
         nodes = next((qos.max_nodes for qos in self.limits if qos.max_nodes), None)
         gpus = next((qos.max_gpus for qos in self.limits if qos.max_gpus), None)
         bounds = {
@@ -277,20 +273,20 @@ class Choice:
 
     @property
     def longest_s(self) -> int | None:
-        """The longest that a job may take; None: as long as it likes."""
+        """Return the longest time limit of a job in seconds; None if there is no limit."""
         wall = next((qos.max_wall_s for qos in self.limits if qos.max_wall_s), None)
         return min((limit for limit in (self.partition.max_time_s, wall) if limit), default=None)
 
     @property
     def rivals(self) -> tuple[NodeKind, ...]:
-        """The other kinds in the partition that a job asking for these GPUs could be given as well."""
+        """Return the other kinds of nodes in the partition that Slurm could give to a job for these GPUs."""
         return tuple(kind for kind in self.partition.kinds if kind != self.kind and _could_take(kind, self.kind))
 
 
 def choose(site: Site, partition: str | None = None) -> Choice:
-    """Without `partition` the default one if it has GPUs, else the one with most GPU nodes.
+    """Return the choice of a partition: the named one, else the default one if it has GPUs, else the one with most.
 
-    Of unlike nodes those with GPUs of which there are most. ReproError where there is no such partition.
+    Its most frequent nodes with GPUs are chosen. ReproError if there is no such partition.
     """
     chosen = _asked_for(site, partition) if partition is not None else _best(site)
     kind = max(
@@ -298,7 +294,7 @@ def choose(site: Site, partition: str | None = None) -> Choice:
         key=lambda nodes: (nodes.gpu is not None, nodes.count),
         default=NodeKind(0, 0, 0),
     )
-    # Slurm takes the association for the partition before the one for all.
+    # Slurm prefers the association for the partition to the one for all partitions.
     associations = sorted(
         (association for association in site.associations or () if association.partition in (None, chosen.name)),
         key=lambda association: association.partition is None,

@@ -15,7 +15,7 @@ QOS_FIELDS = ("Name", "MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "MaxJobsPU",
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """That the user may charge jobs to an account; `partition` None: in all of them."""
+    """Account that the user may use. `partition` is None if it applies to all partitions."""
 
     account: str
     qos: tuple[str, ...] = ()
@@ -26,10 +26,11 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """A quality of service and its limits, each None where there is none.
+    """Quality of service and its limits; None where there is no limit.
 
-    `max_nodes` and `max_gpus` are the most that one job can have: the least of the limits for a job, for a user and
-    for all jobs together. A limit on one type of GPU is left out.
+    `max_nodes` and `max_gpus` are the largest numbers for one job: the least of the limits for a job, for a user and for
+    all jobs together. A limit on one type of GPU is left out. `max_jobs` is the number of running jobs of one user,
+    `max_submit_jobs` that of jobs in the queue; each task of an array counts.
     """
 
     name: str
@@ -37,13 +38,11 @@ class Qos:
     max_nodes: int | None = None
     max_gpus: int | None = None
     max_jobs: int | None = None
-    """Of one user, running."""
     max_submit_jobs: int | None = None
-    """Of one user, in the queue; every task of an array counts."""
 
 
 def parse_associations(stdout: str) -> tuple[Association, ...]:
-    """From `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
+    """Parse `sacctmgr --noheader --parsable2 show user ... withassoc` with ASSOCIATION_FIELDS."""
     associations = []
     for default_account, account, partition, qos, default_qos in _rows(stdout, len(ASSOCIATION_FIELDS)):
         if account:
@@ -54,7 +53,7 @@ def parse_associations(stdout: str) -> tuple[Association, ...]:
 
 
 def parse_qos(stdout: str) -> tuple[Qos, ...]:
-    """From `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
+    """Parse `sacctmgr --noheader --parsable2 show qos` with QOS_FIELDS."""
     parsed = []
     for name, wall, job, user, group, running, submitted in _rows(stdout, len(QOS_FIELDS)):
         if name:
@@ -74,7 +73,7 @@ def _rows(stdout: str, width: int) -> Iterator[list[str]]:
 
 
 def _resources(text: str) -> Iterator[tuple[str, int]]:
-    """`node=2,gres/gpu=16` -> pairs."""
+    """Yield the pairs of `node=2,gres/gpu=16`."""
     for part in text.split(","):
         name, _, count = part.partition("=")
         value = number(count)
@@ -82,13 +81,13 @@ def _resources(text: str) -> Iterator[tuple[str, int]]:
             yield name.strip(), value
 
 
-_GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # commas also stand in `(S:0,2)`
+_GRES_PART = re.compile(r"(?:\([^)]*\)?|[^,(])+")  # `(S:0,2)` contains a comma, too
 _COUNT = re.compile(r"(\d{1,15})([KMGTP]?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """A generic resource of one node: `gpu:h100:8` is the name, the kind (None where the site has none) and a count."""
+    """Generic resource of one node: name, kind and count, as in `gpu:h100:8`. A site may have no kinds."""
 
     name: str
     kind: str | None
@@ -100,9 +99,9 @@ class Gres:
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """So many nodes that are alike. `cpus` is what jobs can have, hardware threads where Slurm counts them.
+    """Number of equal nodes, and what each has. `cpus` is the number for jobs: hardware threads if Slurm counts these.
 
-    `architecture` is None where no such node has ever reported to slurmctld.
+    `architecture` is None if no such node has ever reported to slurmctld.
     """
 
     count: int
@@ -114,18 +113,18 @@ class NodeKind:
 
     @property
     def gpu(self) -> Gres | None:
-        """Its GPUs; of several types the one it has most of."""
+        """Return the GPUs of a node: the most frequent type."""
         gpus = [gres for gres in self.gres if gres.name == "gpu" and gres.count]
         return max(gpus, key=lambda gres: gres.count, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as it is configured; None stands for no limit, and of `allow_...` for all.
+    """Configuration of a partition. None means no limit; for `allow_...` it means all.
 
-    `nodes` counts every node, those that are down too. `qos` is the partition's own, whose limits come before those
-    of a job's. `is_exclusive`: jobs have whole nodes without asking. `kinds` has the most frequent first, and is
-    empty where nodes are kept from the user.
+    `nodes` is the number of all nodes, including those that are down. `qos` is that of the partition; its limits take
+    precedence over those of a job's QOS. `is_exclusive`: jobs always get whole nodes. `kinds` begins with the most
+    frequent kind, and is empty if Slurm does not show nodes to the user.
     """
 
     name: str
@@ -145,17 +144,17 @@ class Partition:
 
     @property
     def cpus_per_node(self) -> int:
-        """The most that a node of it has; 0 where none is known."""
+        """Return the largest number of CPUs of a node; 0 if no node is known."""
         return max((kind.cpus for kind in self.kinds), default=0)
 
     @property
     def memory_mb(self) -> int:
-        """The most that a node of it has, in MiB; 0 where none is known."""
+        """Return the largest memory of a node in MiB; 0 if no node is known."""
         return max((kind.memory_mb for kind in self.kinds), default=0)
 
     @property
     def gres(self) -> tuple[Gres, ...]:
-        """Every resource that some node of it has; of each the most that one node has."""
+        """Return the resources of the nodes, each with its largest count on one node."""
         best: dict[tuple[str, str | None], Gres] = {}
         for gres in (gres for kind in self.kinds for gres in kind.gres):
             key = (gres.name, gres.kind)
@@ -164,12 +163,12 @@ class Partition:
 
     @property
     def features(self) -> frozenset[str]:
-        """Every feature that some node of it has."""
+        """Return the features of the nodes."""
         return frozenset(feature for kind in self.kinds for feature in kind.features)
 
     @property
     def gpu_nodes(self) -> int:
-        """How many of its nodes have GPUs."""
+        """Return the number of nodes with GPUs."""
         return sum(kind.count for kind in self.kinds if kind.gpu)
 
     def takes_account(self, account: str) -> bool:
@@ -182,9 +181,9 @@ class Partition:
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
-    """`gpu:h100:8(S:0-1),nvme:1` -> its resources.
+    """Return the resources of `gpu:h100:8(S:0-1),nvme:1`.
 
-    A count may end in K, M, G, T or P (powers of 1024); one that is left out is 1.
+    A count may end in K, M, G, T or P (powers of 1024); a missing count is 1.
     """
     resources = []
     for part in _GRES_PART.findall(text):
@@ -200,7 +199,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
 
 
 def parse_partitions(partitions: str, nodes: str) -> tuple[Partition, ...]:
-    """From `scontrol --oneliner show partition` and `show node`, in Slurm's order."""
+    """Parse `scontrol --oneliner show partition` and `show node`, in Slurm's order."""
     members: dict[str, list[NodeKind]] = {}
     for record in records(nodes, "NodeName"):
         for name in names(record.get("Partitions", "")):
@@ -237,7 +236,7 @@ def _allowed(text: str) -> frozenset[str] | None:
 def _node(record: dict[str, str]) -> NodeKind:
     return NodeKind(
         count=1,
-        # What slurmd keeps for itself is not CPUEfctv's; before Slurm 22.05 there is only CPUTot.
+        # CPUEfctv excludes the CPUs of slurmd. Before Slurm 22.05 there is only CPUTot.
         cpus=number(record.get("CPUEfctv", "")) or number(record.get("CPUTot", "")) or 0,
         memory_mb=number(record.get("RealMemory", "")) or 0,
         gres=parse_gres(record.get("Gres", "")),
@@ -273,9 +272,9 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def fields(line: str) -> dict[str, str]:
-    """`Name=value ...` of one line of `scontrol --oneliner`; of a name that comes twice the first.
+    """Return the fields `Name=value` of one line of `scontrol --oneliner`; the first one if a name comes twice.
 
-    Free text (a node's Reason) stands at the end, so that nothing in it can take a field's place.
+    Free text (a node's Reason) comes last, so it cannot replace a field.
     """
     values: dict[str, str] = {}
     for name, value in _FIELD.findall(line):

@@ -1,4 +1,4 @@
-"""Every state that Slurm gives a job, and what it means for somebody who waits for the job.
+"""States of Slurm jobs and their meaning for a user who waits.
 
 Source: the job states and state flags of slurm.h, job_state_string() and job_state_string_complete() of
 slurm_protocol_defs.c from release 20.11 to 24.11, and the "JOB STATE CODES" of squeue(1) and sacct(1). EXPEDITING is
@@ -11,7 +11,7 @@ import enum
 
 
 class Phase(str, enum.Enum):
-    """Where a job stands. Only `ended` allows a conclusion, and no unknown word is ever `ended`."""
+    """Phase of a job. Only `ended` allows a conclusion. An unknown state is never `ended`."""
 
     WAITING = "waiting"
     RUNNING = "running"
