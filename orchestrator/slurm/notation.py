@@ -36,7 +36,7 @@ def base_id(job_id: str) -> str:
 
 
 def id_lists(job_ids: Iterable[str]) -> Iterator[str]:
-    """Yield comma-separated ids, in as few lists as the length of an argument allows. Array tasks have the array's id."""
+    """Yield comma-separated ids, in few lists of limited length. Array tasks have the array's id."""
     line = ""
     for job_id in sorted({base_id(job_id) for job_id in job_ids}):
         if line and len(line) + len(job_id) >= _LONGEST_LIST:

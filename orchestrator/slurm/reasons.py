@@ -15,9 +15,9 @@ Kind = Literal["queue", "limit", "held", "dependency", "never", "nodes", "unknow
 class WaitReason:
     """Why a job waits. `meaning` completes "the job ..."; `hint` is None if the user can only wait.
 
-    Kinds: `queue`, it will start in its order; `limit`, a limit on running jobs or a budget is reached; `held`, until it
-    is released; `dependency`, another job must end first; `never`, it cannot start without a change; `nodes`, they are
-    out of service or reserved; `unknown`.
+    Kinds: `queue`, it will start in its order; `limit`, a limit on running jobs or a budget is reached; `held`, until
+    it is released; `dependency`, another job must end first; `never`, it cannot start without a change; `nodes`, they
+    are out of service or reserved; `unknown`.
     """
 
     kind: Kind

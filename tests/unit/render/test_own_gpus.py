@@ -46,7 +46,7 @@ def test_where_nothing_is_set_a_job_sees_the_first_ones_and_its_script_says_whic
     assert seen(stage, gpus) == expected
     text = (stage.base / "job.sh").read_text()
     assert "${CUDA_VISIBLE_DEVICES-" + expected + "}" in text
-    assert f"# {gpus} GPU{'' if gpus == 1 else 's'} and no other: " in text
+    assert f"# Use {gpus} GPU{'' if gpus == 1 else 's'}: the first " in text
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_an_unknown_refusal_passes_through_without_advice() -> None:
 
 
 def test_silence_is_said_to_be_silence() -> None:
-    assert "without a word" in explain_rejection(" \n").what
+    assert "without a message" in explain_rejection(" \n").what
 
 
 @given(st.lists(st.text(st.characters(categories=["Ll", "Nd", "Po"]), min_size=1), max_size=5))

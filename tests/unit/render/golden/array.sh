@@ -10,7 +10,7 @@
 #SBATCH --no-requeue
 #SBATCH --array=0-1%4
 #SBATCH --output=/runs/20261121-092041-bd57/submissions/%A_%a.txt
-# 2 jobs that ask for the same resources, as one array: element i runs script i, each complete in itself.
+# 2 jobs with the same resources, as one array: element i runs script i. Each script is complete.
 set -euo pipefail
 umask 027
 jobs=( # script and folder

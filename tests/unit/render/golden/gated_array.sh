@@ -10,7 +10,7 @@
 #SBATCH --no-requeue
 #SBATCH --array=0-0%1
 #SBATCH --output=/runs/20261121-092041-bd57/submissions/%A_%a.txt
-# 1 job that asks for the same resources, as one array: element i runs script i, each complete in itself.
+# 1 job with the same resources, as one array: element i runs script i. Each script is complete.
 set -euo pipefail
 umask 027
 jobs=( # script and folder

@@ -8,21 +8,21 @@
 #SBATCH --time=1:00:00
 #SBATCH --no-requeue
 #SBATCH --output=/runs/20261121-092041-bd57/import/log.txt
-# Brings docker://registry.example#a/torch:1 to one file on the shared file system, which jobs on selene use.
-# Complete as it stands: `sbatch` this file, or `bash` it where the registry can be reached. It needs enroot, which
-# reads credentials from a file of its own.
-# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter
+# Import docker://registry.example#a/torch:1 to one file on the shared file system, which jobs on selene use.
+# This script is complete: `sbatch` it, or `bash` it on a machine that reaches the registry. It needs enroot, which
+# reads credentials from its own file.
+# shellcheck disable=SC2016  # nothing in single quotes is expanded
 set -euo pipefail
 
 uri='docker://registry.example#a/torch:1'
 folder=/runs/20261121-092041-bd57/import
 staging=/scratch/images
 used=$staging/a+torch+1.sqsh
-# Nobody else's name, and on the file system of the image: what is complete only has to be renamed.
+# A unique folder on the file system of the image, so that a complete file is only renamed.
 own=$staging/.a+torch+1.${SLURM_JOB_ID:-none}.$$.$(hostname)
 child=
 
-# Whatever the end is, nothing half done stays, and the job's own record says how it ended.
+# At any end, remove partial files and write the record of the end.
 finish() {
   local exit_code=$?
   trap '' TERM INT HUP
@@ -40,7 +40,7 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 trap 'exit 129' HUP
 
-# In a process group of its own, so that a signal ends it at once, with everything that it has started.
+# Run a command in its own process group, so that a signal ends all its processes at once.
 to_its_end() {
   set -m
   "$@" </dev/null &
@@ -59,13 +59,13 @@ rm -rf -- "$own"
 mkdir -- "$own"
 image=$own/image.sqsh file='' digest='' digest_of=''
 
-# Slurm brings the login node's XDG_RUNTIME_DIR along. enroot makes a folder in it, and the node may not have it.
+# Slurm passes the login node's XDG_RUNTIME_DIR, which the node may not have. enroot creates a folder in it.
 if [ ! -w "${XDG_RUNTIME_DIR:-}" ]; then
   export XDG_RUNTIME_DIR=$own
 fi
 version="enroot $(enroot version)"
 source=$uri
-# enroot has this command from 4.0 on. A tag may move between two questions; what has this digest cannot change.
+# enroot has this command since 4.0. A tag may move between two requests; the image of a digest cannot change.
 if enroot digest --help >/dev/null 2>&1; then
   digest=$(enroot digest --arch x86_64 -- "$uri") || digest=
   if [[ $digest =~ ^sha256:[0-9a-f]{64}$ ]]; then
@@ -85,13 +85,13 @@ fi
 
 fresh=
 if [ -e "$image" ]; then
-  # Of two imports at once the first one's file stays: a job may have it open.
+  # The file of an earlier import of this image stays, because a job may have it open.
   mv -n -- "$image" "$staging/$file" || [ -e "$staging/$file" ]
   [ -e "$image" ] || fresh=yes
 fi
 quoted_uri='"docker://registry.example#a/torch:1"' json=$staging/$file.json
 if [ -z "$fresh" ] && grep -qsF -- "\"$digest\"" "$json" && grep -qs '^  "uri": ' "$json"; then
-  # The same image, imported before, perhaps under another name of the registry: that name stays first.
+  # The same image was imported before, perhaps under another name, which stays first.
   if ! grep -qsF -- "$quoted_uri" "$json"; then
     others=$(sed -n 's/^  "other_uris": \[\(.*\)\],$/\1, /p' "$json")
     {
@@ -114,12 +114,12 @@ else
   } >"$own/json"
 fi
 [ ! -e "$own/json" ] || mv -f -- "$own/json" "$json"
-# Whoever may read the folder may read what is in it, whatever the umask of the shell that imports.
+# Users who may read the folder may read its files, whatever the umask of this shell is.
 readable=$(printf %o $((8#$(stat -c %a -- "$staging") & 8#44 | 8#600)))
 for shared in "$staging/$file" "$json"; do
   [ ! -O "$shared" ] || chmod -- "$readable" "$shared"
 done
-# A job that runs keeps the file it has opened; one that starts finds the old image or the new one, and never half.
+# A running job keeps its open file. A job that starts gets the old or the new image, never a partial one.
 ln -s -- "$file" "$own/link"
 mv -fT -- "$own/link" "$used"
 printf '%s\n' "$used is $file, sha256 of its $digest_of ${digest#sha256:}"

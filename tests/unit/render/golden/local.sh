@@ -1,15 +1,15 @@
 #!/bin/bash
 # sc21/figure-13 pp=1,tp=4,gbs=4 at scale cpu on local: job 000000000001
 # 4 processes: tensor-parallel 4, pipeline-parallel 1, data-parallel 1; 4 microbatches of 1
-# Complete as it stands: `bash` this file. It needs bash, and what the command at its end names.
-# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+# This script is complete: `bash` it. It needs bash, and the files of the command at its end.
+# shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
 set -euo pipefail
 umask 027
 
 folder=${1:-/runs/20261121-092041-bd57/pp1-tp4-gbs4}
 own=${REPRO_LOCAL_ID:-none}
 mkdir -p "$folder"
-# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+# A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
 if [ -e "$folder/cancelled" ]; then
   echo 'repro: not started: it was cancelled, or given up, before' >&2
   exit 143
@@ -20,7 +20,7 @@ if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &
   exit 95
 fi
 
-# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+# The record of the job beside its log: where it runs, and how it ended if no scheduler lists it.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
@@ -32,7 +32,7 @@ write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-# Asked for while it was being started, when there was nobody to signal yet.
+# It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -41,7 +41,7 @@ export PYTHONUNBUFFERED=1
 export TITLE='it'"'"'s $HOME'
 export PYTHONPATH=/runs/programs/pretrain-000000000000${PYTHONPATH:+:$PYTHONPATH}
 
-export CUDA_VISIBLE_DEVICES= # no GPU, on a machine that has some either
+export CUDA_VISIBLE_DEVICES= # no GPU, also on a machine with GPUs
 
 timeout --foreground --kill-after=60 1800 \
   /opt/venv/bin/python -u -m orchestrator.pretrain.launch \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 3 jobs on this machine, one after another, also across queues: measurements must not disturb one another.
+# Run 3 jobs on this machine one after another, also across queues, so that no job disturbs a measurement.
 set -u
 umask 027
 jobs=( # script and folder
@@ -7,7 +7,7 @@ jobs=( # script and folder
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c'
   '/runs/20261121-092041-bd57/b c/job.sh' '/runs/20261121-092041-bd57/b c-2'
 )
-# Whether one of them has not ended: until it has, it keeps its memory, of GPUs as well.
+# Return 0 if one of these processes still runs: until its end it keeps its memory, also of GPUs.
 still_there() {
   local pid
   for pid; do ! grep -qs '^State:.[^ZX]' "/proc/$pid/status" || return 0; done
@@ -20,10 +20,10 @@ for ((i = 0; i < 3; i++)); do
   own=$$_$i
   flock 9
   if [ ! -e "$folder/cancelled" ]; then
-    # Its own session: cancelling reaches everything it started, and 9>&- lets no straggler keep the lock.
+    # A session of its own, so that a cancellation ends all its processes. 9>&-: no process that stays keeps the lock.
     REPRO_LOCAL_ID=$own setsid --wait bash "${jobs[2 * i]}" "$folder" >"$folder/batch.txt" 2>&1 </dev/null 9>&-
-    # A script or a launcher that was killed leaves workers behind: they would keep their GPUs, and disturb what runs next.
-    # The ranks of torchrun are not in the script's process group: the environment they were started with names the job.
+    # A killed script or launcher leaves workers, which keep their GPUs and disturb the next job. The ranks of torchrun are
+    # not in the process group of the script; their environment contains the id of the job.
     leader=$(sed -n 's/^pid=\([1-9][0-9]*\)$/\1/p' "$folder/start" 2>/dev/null | head -n 1)
     left=$(grep -slzxF -- "REPRO_LOCAL_ID=$own" /proc/[0-9]*/environ | cut -d / -f 3)
     [ "${leader:-1}" -le 1 ] || left+=" -$leader"

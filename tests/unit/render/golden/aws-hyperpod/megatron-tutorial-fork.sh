@@ -12,15 +12,15 @@
 # tutorials/tutorial-cp case=312 at scale paper on aws-hyperpod: job 000000000001
 # The profile is merged from clusters/aws-parallelcluster-p4d.yaml, clusters/aws-parallelcluster-p5.yaml, clusters/aws-hyperpod.yaml, clusters/aws-hyperpod.local.yaml
 # 8 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 1; 1 microbatch of 4
-# Complete as it stands: `sbatch` this file. It needs bash, Slurm and pyxis, and what the command at its end names.
-# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+# This script is complete: `sbatch` it. It needs bash, Slurm and pyxis, and the files of the command at its end.
+# shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
 set -euo pipefail
 umask 027
 
 folder=${1:-/runs/20261121-092041-bd57/312}
 own=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-none}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$folder"
-# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+# A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
 if [ -e "$folder/cancelled" ]; then
   echo 'repro: not started: it was cancelled, or given up, before' >&2
   exit 143
@@ -31,10 +31,10 @@ if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &
   exit 95
 fi
 
-# What is there now is what runs; nothing where the node has no git, or may not look.
+# The commit that runs; empty if the node has no git or may not read the checkout.
 commit=$(git --git-dir=/code/megatron-tutorial-fork/.git rev-parse HEAD 2>/dev/null) || :
 
-# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+# The record of the job beside its log: where it runs, and how it ended if no scheduler lists it.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
@@ -48,23 +48,23 @@ write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-# Asked for while it was being started, when there was nobody to signal yet.
+# It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
-# Leftovers of the submitting shell that pyxis and enroot would obey. ENROOT_CONFIG_PATH names the credentials.
+# Variables of the submitting shell that pyxis and enroot would use. ENROOT_CONFIG_PATH has the credentials.
 for stray in "${!PYXIS_@}" "${!ENROOT_@}"; do
   [ "$stray" = ENROOT_CONFIG_PATH ] || unset "$stray"
 done
 
-# Rendezvous and rank variables are set here and not left to a hook that the site may not have installed.
-# `read` takes the first name; `| head -n 1` would end scontrol, and with pipefail this script, on a long list.
+# Rendezvous and rank variables are set here, because a site may not have the hook that sets them.
+# `read` takes the first name. On a long list `| head -n 1` would end scontrol, and with pipefail this script.
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-# Leftovers of the submitting shell that srun would take for options, and change the run silently.
+# Variables of the submitting shell that srun would use as options.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_GPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_DISTRIBUTION SLURM_EXACT SLURM_EXPORT_ENV \
   SLURM_HINT SLURM_MPI_TYPE SLURM_OVERCOMMIT SLURM_OVERLAP SLURM_THREADS SLURM_WHOLE "${!SLURM_STEP@}"
 
-# What each task does first, inside the container: its variables set last, so that no image or profile wins over them.
+# Start of each task, inside the container. Its variables are set last, so that no image or profile replaces them.
 task='
 if ! [ -e /repro-job/start ]; then
   echo "repro: ${SLURMD_NODENAME:-this node} runs the task outside its image" >&2

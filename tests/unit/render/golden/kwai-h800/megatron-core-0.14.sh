@@ -2,15 +2,15 @@
 # tutorials/core-dp case=104 at scale paper on kwai-h800: job 000000000001
 # The profile is merged from clusters/kwai-h800.yaml, clusters/kwai-h800.local.yaml
 # 4 GPUs: tensor-parallel 1, pipeline-parallel 1, data-parallel 4; 1 microbatch of 1
-# Complete as it stands: `bash` this file. It needs bash, Open MPI and the nodes of its hostfile, and what the command at its end names.
-# shellcheck disable=SC2016  # what stands in single quotes is meant to the letter, or expanded later, by each task
+# This script is complete: `bash` it. It needs bash, Open MPI and the nodes of its hostfile, and the files of the command at its end.
+# shellcheck disable=SC2016  # text in single quotes is literal, or expanded by each task
 set -euo pipefail
 umask 027
 
 folder=${1:-/runs/20261121-092041-bd57/104}
 own=${REPRO_LOCAL_ID:-none}
 mkdir -p "$folder"
-# What was written off does not start; neither does a second copy that a slow scheduler has taken of the same submission.
+# A cancelled job does not start, nor a second copy of it that a slow scheduler accepted.
 if [ -e "$folder/cancelled" ]; then
   echo 'repro: not started: it was cancelled, or given up, before' >&2
   exit 143
@@ -21,10 +21,10 @@ if ! (set -o noclobber && printf '%s\n' "$own" >"$folder/claimed") 2>/dev/null &
   exit 95
 fi
 
-# What is there now is what runs; nothing where the node has no git, or may not look.
+# The commit that runs; empty if the node has no git or may not read the checkout.
 commit=$(git --git-dir=/code/megatron-core-0.14/.git rev-parse HEAD 2>/dev/null) || :
 
-# The job's own record, beside its log: who runs it, and how it ended when no scheduler remembers.
+# The record of the job beside its log: where it runs, and how it ended if no scheduler lists it.
 write_record() {
   local exit_code=$?
   printf '%s\n' "$@" "exit_code=$exit_code" "at=$(date -u +%Y-%m-%dT%H:%M:%SZ)" "host=$(hostname)" \
@@ -37,14 +37,14 @@ write_record 'event=start' && mv "$folder/.record.$$" "$folder/start"
 trap 'write_record "event=end" && mv "$folder/.record.$$" "$folder/end"' EXIT
 trap 'exit 143' TERM
 trap 'exit 130' INT
-# Asked for while it was being started, when there was nobody to signal yet.
+# It may have been cancelled while it started, before there was a process to signal.
 [ ! -e "$folder/cancelled" ] || exit 143
 
-# The first host that the hostfile names.
+# The first host of the hostfile.
 read -r MASTER_ADDR _ < <(grep -v '^[[:space:]]*\(#\|$\)' -- /etc/mpi/hostfile)
 MASTER_PORT=6002
 
-# What each process does first: its variables set last, so that nothing of the nodes' own wins over them.
+# Start of each process. Its variables are set last, so that no setting of a node replaces them.
 task='
 export MASTER_ADDR=$1 MASTER_PORT=$2
 export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
