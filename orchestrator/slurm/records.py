@@ -64,8 +64,8 @@ class JobRecord:
     """State of a job, or of one array task (`123_4`), as Slurm reports it.
 
     `nodes` is Slurm's list, `n[1-2]`. `exit_code` and `signal` are those of the batch script, None before the end;
-    `signal` is also None if no signal ended it. Times are in UTC, None if they are not known. `starts_at` is the expected
-    start of a waiting job, `ends_at` the time at which a running job reaches its limit. `reason` is Slurm's reason for
+    `signal` is also None if no signal ended it. Times are in UTC; None if unknown. `starts_at` is the expected start of
+    a waiting job, `ends_at` the time at which a running job reaches its limit. `reason` is Slurm's reason for
     waiting, or of the end; after the end, accounting may have the earlier reason. `user` is a name, or a number if this
     machine has no name for it. `cancelled_by` is a user, too (sacct only). `preempted_at` is the time of a preemption's
     signal (not in sacct): a job that then ends by itself within its grace is FAILED, not PREEMPTED.

@@ -115,8 +115,8 @@ T = TypeVar("T")
 class Site:
     """Facts of a Slurm site as one user sees them.
 
-    `associations` are those of the user, `qos` those of the site; None, with a complaint, if accounting does not answer.
-    `settings` are those of `scontrol show config`. `mpi_kinds` are the values of `srun --mpi`.
+    `associations` are those of the user, `qos` those of the site; None, with a complaint, if accounting is
+    not reachable. `settings` are those of `scontrol show config`. `mpi_kinds` are the values of `srun --mpi`.
     """
 
     user: str
@@ -251,7 +251,7 @@ class Choice:
 
     @property
     def limits(self) -> tuple[Qos, ...]:
-        """Return the QOS associations_of limits apply: that of the partition, which takes precedence, then that of the job.
+        """Return the QOS whose limits apply: first that of the partition, then that of the job.
 
         This is Slurm's order (Resource Limits, "Hierarchy"), except for a QOS with the flag OverPartQOS.
         """

@@ -28,8 +28,8 @@ class Association:
 class Qos:
     """Quality of service and its limits; None where there is no limit.
 
-    `max_nodes` and `max_gpus` are the largest numbers for one job: the least of the limits for a job, for a user and for
-    all jobs together. A limit on one type of GPU is left out. `max_jobs` is the number of running jobs of one user,
+    `max_nodes` and `max_gpus` are the largest numbers for one job: the least of the limits for a job, for a user and
+    for all jobs together. A limit on one type of GPU is left out. `max_jobs` is the number of running jobs of one user,
     `max_submit_jobs` that of jobs in the queue; each task of an array counts.
     """
 
