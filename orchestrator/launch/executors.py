@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from submitit.core import core, utils
 from submitit.local.local import LocalExecutor, LocalJob
@@ -74,7 +73,7 @@ class SlurmScriptExecutor(SlurmExecutor):
         private_folder(Path(self.folder))
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises, too
-                job: core.Job[Any] = self._submit_command("")
+                job: core.Job[object] = self._submit_command("")
         except utils.FailedJobError as error:
             message = str(error)
             if is_for_want_of_room(message):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from orchestrator.clusters.container import SetupFields, holds
 from orchestrator.clusters.resolve import Cluster
@@ -243,7 +242,7 @@ def _command(plan: Plan, cluster: Cluster, argv: Sequence[str]) -> list[Line]:
     return command_lines(argv, origin)
 
 
-def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, Any]:
+def _mpirun(plan: Plan, cluster: Cluster) -> dict[str, object]:
     """Return the options of mpirun: processes per node, arguments of the site, and the names of exported variables."""
     mpirun = cluster.profile.mpirun
     assert mpirun is not None

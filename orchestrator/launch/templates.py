@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -80,7 +79,7 @@ class Templates:
             }
         )
 
-    def render(self, name: str, **values: Any) -> str:
+    def render(self, name: str, **values: object) -> str:
         """Render a template of the folder."""
         return self._environment.get_template(name).render(**values)
 

@@ -75,7 +75,7 @@ def parse_options(stdout: str) -> SrunOptions:
     """Parse `srun --help`. The description of a plug-in's option begins with the plug-in's name."""
     names: set[str] = set()
     pyxis: set[str] = set()
-    undescribed = ""  # the option associations_of description follows
+    undescribed = ""  # the option whose description follows
     for line in stdout.splitlines():
         description = line.strip()
         if match := _OPTION.match(line):
