@@ -208,7 +208,7 @@ def test_print_cuts_nothing_and_each_figure_starts_a_page(page: Page) -> None:
     assert breaks == ["page"] * 3 and not page.locator(".bar").is_visible()
     # Chromium repeats the header on the next page unless it contains a button.
     assert page.locator("th > button").first.evaluate("one => getComputedStyle(one).display") == "contents"
-    assert page.get_by_text("Who submitted what, when, and from which code.").first.is_visible()
+    assert page.get_by_text("Each submission with its user, time, command and code.").first.is_visible()
     assert not page.locator("pre").first.is_visible()
 
 

@@ -103,7 +103,7 @@ def test_an_experiment_whose_file_is_missing_is_left_out_with_a_note(repro: Call
         ("figure-13 --scale quad -o page", "figure-13 at quad was never submitted. Hint: repro submit "),
         ("--scale quad -o page", "no submitted experiment can be reported at quad. Hint: repro status shows the jobs"),
         ("--workload pretrian -o page", "pretrian"),
-        ("-o a-file", "a-file: a file, not a folder. Hint: give -o a folder of its own"),
+        ("-o a-file", "a-file: is a file, not a folder. Hint: give -o a folder of its own"),
         ("-o clusters", "clusters: contains other files (here.yaml). Hint: give -o a folder of its own"),
     ],
 )
