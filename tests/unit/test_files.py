@@ -1,4 +1,4 @@
-"""Files: reading of what jobs leave, records of scripts, and files that are written whole."""
+"""Files: logs and records of jobs, and files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOBODY = 65534
 
 @pytest.fixture
 def job() -> Iterator[Path]:
-    """A job's folder that another user can reach; pytest's own cannot be passed through."""
+    """Return a job's folder that another user can reach, unlike pytest's own."""
     base = Path(tempfile.mkdtemp())
     base.chmod(0o755)
     folder = base / "runs" / "20261121-092041-bd57" / "pp8"
@@ -47,7 +47,7 @@ def job() -> Iterator[Path]:
 
 @contextmanager
 def as_another_user() -> Iterator[None]:
-    """A root's tests give up what opens every door; for others a file of mode 0 is closed as it is."""
+    """Run as another user if the tests run as root, because root can read every file."""
     if os.geteuid() != 0:
         yield
         return
@@ -59,7 +59,7 @@ def as_another_user() -> Iterator[None]:
 
 
 def within(seconds: float, action: Callable[[], object]) -> list[object]:
-    """What an action gives or raises, if it comes back at all."""
+    """Return the value or error of an action that must end in time."""
     found: list[object] = []
 
     def act() -> None:
@@ -74,7 +74,7 @@ def within(seconds: float, action: Callable[[], object]) -> list[object]:
     return found
 
 
-def test_a_log_is_read_and_its_end_alone_where_only_that_is_wanted(job: Path) -> None:
+def test_a_log_or_only_its_end_is_read(job: Path) -> None:
     (job / "log.txt").write_bytes(b"0123456789")
     file = open_job_file(job, "log.txt")
     assert file is not None
@@ -84,7 +84,7 @@ def test_a_log_is_read_and_its_end_alone_where_only_that_is_wanted(job: Path) ->
     assert [tail_bytes(job, "log.txt", last) for last in (0, 3, 10, 99)] == [b"", b"789", b"0123456789", b"0123456789"]
 
 
-def test_what_is_not_there_yet_is_none_and_no_error(job: Path) -> None:
+def test_a_missing_file_is_none_and_no_error(job: Path) -> None:
     assert open_job_file(job, "log.txt") is None and read_job_file(job, "log.txt") is None
     assert open_job_file(job / "never", "log.txt") is None and tail_bytes(job / "never", "log.txt", 9) == b""
     (job / "file").touch()
@@ -92,7 +92,7 @@ def test_what_is_not_there_yet_is_none_and_no_error(job: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["the file", "its folder", "the run"])
-def test_a_file_of_another_user_is_never_taken_for_one_that_is_not_there(job: Path, closed: str) -> None:
+def test_an_unreadable_file_of_another_user_is_not_missing(job: Path, closed: str) -> None:
     for name in ("log.txt", "end"):
         (job / name).write_text("exit_code=0\n")
         (job / name).chmod(0o000 if closed == "the file" else 0o644)
@@ -113,7 +113,7 @@ def test_a_file_of_another_user_is_never_taken_for_one_that_is_not_there(job: Pa
         places[closed].chmod(0o755)
 
 
-def test_a_folder_that_may_be_passed_through_and_not_listed_is_enough(job: Path) -> None:
+def test_a_file_in_a_folder_that_cannot_be_listed_is_read(job: Path) -> None:
     (job / "log.txt").write_text("x")
     (job / "log.txt").chmod(0o644)
     job.chmod(0o711)
@@ -122,7 +122,7 @@ def test_a_folder_that_may_be_passed_through_and_not_listed_is_enough(job: Path)
 
 
 def planted(job: Path, kind: str) -> None:
-    """Something else in the log's place."""
+    """Put another kind of file in place of the log."""
     log, secret = job / "log.txt", job.parent.parent / "secret"
     secret.write_text("top secret")
     if kind == "link":
@@ -141,7 +141,7 @@ def planted(job: Path, kind: str) -> None:
             bound.bind(str(log))
     elif os.geteuid() == 0:
         try:
-            os.mknod(log, stat.S_IFCHR | 0o644, os.makedev(1, 5))  # /dev/zero: it has no end
+            os.mknod(log, stat.S_IFCHR | 0o644, os.makedev(1, 5))  # /dev/zero has no end
         except PermissionError:
             pytest.skip("this machine lets nobody make a device")
     else:
@@ -149,7 +149,7 @@ def planted(job: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "link in the folder", "dangling link", "pipe", "folder", "socket", "device"])
-def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) -> None:
+def test_a_link_pipe_folder_or_device_is_neither_read_nor_waited_for(job: Path, kind: str) -> None:
     planted(job, kind)
     for read in (
         lambda: list(log_blocks(job)),
@@ -162,9 +162,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(job: Path, kind: str) ->
         assert "secret" not in str(refused)
 
 
-def test_a_pipe_that_takes_a_logs_place_after_it_was_looked_at_is_not_read(
-    job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_that_replaces_a_log_after_the_check_is_not_read(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job / "log.txt").touch()
     seen = (job / "log.txt").stat()
     (job / "log.txt").unlink()
@@ -190,7 +188,7 @@ def test_a_folder_that_leads_out_of_its_run_is_not_followed(job: Path) -> None:
         open_job_file(job.parent / "up", "secret")
 
 
-def test_runs_that_lie_on_another_file_system_by_a_link_are_read(job: Path) -> None:
+def test_runs_on_another_file_system_behind_a_link_are_read(job: Path) -> None:
     (job / "log.txt").write_text("x")
     link = job.parents[2] / "scratch"
     link.symlink_to(job.parents[1])
@@ -199,7 +197,7 @@ def test_runs_that_lie_on_another_file_system_by_a_link_are_read(job: Path) -> N
 
 @settings(deadline=None)
 @given(name=st.text(max_size=8) | st.sampled_from(["", ".", "..", "a/b", "../x", "/etc/passwd", "a\0b", "é" * 200]))
-def test_a_name_is_one_thing_in_the_folder_or_refused(name: str) -> None:
+def test_a_name_is_one_path_component_or_refused(name: str) -> None:
     folder = Path("/runs/r/job")
     try:
         assert os.path.normpath(folder / single_name(name)) == f"{folder}/{name}"
@@ -221,13 +219,13 @@ def test_folders_of_a_run_are_private_to_user_and_group_whatever_the_umask(tmp_p
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
-def test_a_projects_group_is_handed_on_to_the_folders_of_a_run(tmp_path: Path) -> None:
+def test_folders_of_a_run_inherit_the_projects_group(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     private_folder(tmp_path / "runs" / "one")
     assert stat.S_IMODE((tmp_path / "runs" / "one").stat().st_mode) == 0o2750
 
 
-def test_a_file_in_a_folders_place_is_an_error_and_stays(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_an_error_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(OSError, match="exists|Not a directory"):
         private_folder(tmp_path / "runs" / "one")
@@ -249,7 +247,7 @@ def test_a_record_is_read_back_as_the_script_wrote_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", range(len(LINES)))
-def test_half_a_record_is_none(tmp_path: Path, missing: int) -> None:
+def test_an_incomplete_record_is_ignored(tmp_path: Path, missing: int) -> None:
     assert read_record(record(tmp_path, *LINES[:missing], *LINES[missing + 1 :])) is None
     assert read_record(tmp_path / "start") is None
 
@@ -269,7 +267,7 @@ def test_only_a_proof_from_every_node_is_complete(tmp_path: Path, inside: str, w
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ReproError("x"), OSError(28, "No space left on device")])
-def test_what_is_cut_off_leaves_what_was_there_and_no_half_beside_it(tmp_path: Path, error: BaseException) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_no_partial_one(tmp_path: Path, error: BaseException) -> None:
     file = tmp_path / "x.csv"
     file.write_text("before")
     with pytest.raises((KeyboardInterrupt, ReproError)) as found, written_whole(file) as part:
@@ -280,7 +278,7 @@ def test_what_is_cut_off_leaves_what_was_there_and_no_half_beside_it(tmp_path: P
         assert str(found.value) == f"{file}: cannot be written (No space left on device)"
 
 
-def test_what_is_written_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+def test_a_written_file_replaces_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "x.csv"
     file.write_text("before")
     with written_whole(file) as part:
@@ -289,7 +287,7 @@ def test_what_is_written_takes_the_place_of_what_was_there(tmp_path: Path) -> No
     assert file.read_text() == "after" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_where_no_file_can_stand_a_line_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_created_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").write_text("")
     said = {
         tmp_path: f"{tmp_path}: a folder, not a file. Hint: name a file in it",

@@ -1,4 +1,4 @@
-"""Where things lie: no case and no run can have a folder outside of the one that holds the runs."""
+"""Folders: no case and no run has a folder outside of the folder of runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def folder_of(point: tuple[tuple[str, Value], ...]) -> Path:
 @example(point=(("case", "x" * 300),))
 @example(point=(("case", "\ud800"),))
 @example(point=())
-def test_a_job_has_a_folder_of_its_own_in_the_runs_whatever_its_case_is_called(
+def test_each_job_has_a_separate_run_folder_for_any_case_name(
     point: tuple[tuple[str, Value], ...],
 ) -> None:
     try:
@@ -63,7 +63,7 @@ NO_NAMES = ["", ".", "..", "a/b", "/", "../x", "a\0", "a\nb", "\x1b[2J", "x" * 2
 
 
 @pytest.mark.parametrize("name", NO_NAMES)
-def test_what_is_no_name_in_a_folder_is_refused_wherever_a_folder_is_made_from_it(name: str) -> None:
+def test_a_text_that_is_no_file_name_is_refused_as_a_folder(name: str) -> None:
     makers: list[Callable[[], Path]] = [
         lambda: FOLDERS.job(RUN, name),
         lambda: FOLDERS.job(name, "pp8"),
@@ -77,16 +77,16 @@ def test_what_is_no_name_in_a_folder_is_refused_wherever_a_folder_is_made_from_i
         assert len(refused.value.problems) == 1 and str(refused.value).isprintable()
 
 
-def test_names_as_they_are_made_stay_as_they_are() -> None:
+def test_generated_names_are_accepted() -> None:
     assert FOLDERS.job(RUN, "pp8-tp8-gbs32") == FOLDERS.runs / RUN / "pp8-tp8-gbs32"
     assert FOLDERS.image_import("pytorch-20.12.0a1b2c3d").parent == FOLDERS.runs / "images"
 
 
-# ---- a ledger that nobody has named ---------------------------------------------------------------------------
+# ---- a ledger that no option names ---------------------------------------------------------------------------
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
-# `repro` as a wheel runs it: without a checkout around it, home is where a results.db is found.
+# `repro` as a wheel runs it: without a checkout, home is the folder of a results.db.
 AS_INSTALLED = """
 import sys
 from pathlib import Path
@@ -100,7 +100,7 @@ main()
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that other users can reach, with an installed package, and a working folder in `project`."""
+    """Return a folder that other users can reach, with an installed package, and a working folder in `project`."""
     place = Path(tempfile.mkdtemp())
     place.chmod(0o755)
     (place / "site-packages" / "orchestrator").mkdir(parents=True)
@@ -120,7 +120,7 @@ def installed(place: Path, *words: str, folder: str = "project/work") -> subproc
 
 
 def plant(place: Path, how: str) -> None:
-    """A ledger above the working folder that another user can change."""
+    """Create a ledger above the working folder that another user can change."""
     project = place / "project"
     ledger = project / "results.db"
     ledger.touch()
@@ -141,7 +141,7 @@ PLANTED = ["folder's mode", "ledger's mode", "link", "folder's owner", "ledger's
 
 @pytest.mark.parametrize("how", PLANTED)
 @pytest.mark.parametrize("where", ["project/work", "project"])
-def test_a_ledger_that_is_found_and_that_others_can_change_is_not_used(
+def test_a_found_ledger_that_others_can_change_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch, how: str, where: str
 ) -> None:
     if "owner" in how and os.geteuid() != 0:
@@ -164,8 +164,8 @@ def shipped_of(place: Path) -> Path:
     return place / "site-packages" / "orchestrator" / "shipped"
 
 
-def test_wait_below_another_users_ledger_says_so_and_runs_nothing_of_it(place: Path) -> None:
-    """Another user's results.db in a parent folder, with a queue of this machine that waits for a sender."""
+def test_wait_below_another_users_ledger_is_refused_and_runs_nothing(place: Path) -> None:
+    """Another user's results.db in a parent folder has a queue of this machine that waits for a sender."""
     if os.geteuid() != 0:
         pytest.skip("only root has a second user")
     project = place / "project"
@@ -180,7 +180,7 @@ def test_wait_below_another_users_ledger_says_so_and_runs_nothing_of_it(place: P
         done = installed(place, *words)
         assert done.returncode == 2 and done.stdout == "", (words, done)
         assert f"repro: {project}: belongs to nobody, so it is not used. Hint: name it" in done.stderr
-    # Named it is used, and its rows are still the other user's.
+    # If it is named, it is used, and its rows still belong to the other user.
     named = installed(place, "status", "--database", str(project / "results.db"))
     assert named.returncode == 0, named.stderr
     assert not (place / "evil").exists()

@@ -1,4 +1,4 @@
-"""Files that only the current user can change: everything else that a shared ledger names is refused."""
+"""Files that only the current user can change. Every other file that a shared ledger names is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home with a script in a run folder, and beside it a folder that another user could have made."""
+    """Return a home with a script in a run folder, beside a folder that another user could have created."""
     base = Path(tempfile.mkdtemp())
     base.chmod(0o755)
     job = base / "home" / "runs" / "run" / "pp8"
@@ -80,7 +80,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_another_user_could_have_put_there_is_not_read(home: Path, planted: str) -> None:
+def test_a_file_that_another_user_could_have_created_is_not_read(home: Path, planted: str) -> None:
     PLANTED[planted](home)
     with pytest.raises(NotOwn) as refused:
         read(home)
@@ -89,7 +89,7 @@ def test_what_another_user_could_have_put_there_is_not_read(home: Path, planted:
 
 @needs_root
 @pytest.mark.parametrize("part", ["file", "folder", "run folder"])
-def test_what_belongs_to_another_user_is_not_read(home: Path, part: str) -> None:
+def test_a_file_of_another_user_is_not_read(home: Path, part: str) -> None:
     file = script(home)
     os.chown({"file": file, "folder": file.parent, "run folder": file.parent.parent}[part], NOBODY, -1)
     with pytest.raises(NotOwn, match="belongs to nobody"):
@@ -100,7 +100,7 @@ def test_what_belongs_to_another_user_is_not_read(home: Path, part: str) -> None
 
 
 @needs_root
-def test_a_group_of_others_that_may_write_is_not_trusted_and_the_users_own_group_is(home: Path) -> None:
+def test_only_the_users_own_group_may_write(home: Path) -> None:
     script(home).chmod(0o770)
     assert why_not_own_path(script(home)) is None, "root's own group has no other member"
     os.chown(script(home), -1, NOBODY)

@@ -1,6 +1,6 @@
-"""No planted secret survives in what is recorded, reported or exported, and nothing else is touched.
+"""Masking: no planted secret remains in recorded, reported or exported text, and other text does not change.
 
-The shapes are those that the services document; every value here is made up, and by lot where it can be.
+The shapes are those that the services document. All values are invented, and random where possible.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def segment(least: int) -> st.SearchStrategy[str]:
 
 
 def with_digit(start: str) -> st.SearchStrategy[str]:
-    """OpenAI's keys have letters and digits; without any digit it could be a name with dashes."""
+    """OpenAI's keys have letters and digits. Without a digit the text could be a name with dashes."""
     return segment(30).map(lambda text: f"{start}{text}").filter(lambda text: re.search("[0-9]", text) is not None)
 
 
@@ -89,7 +89,7 @@ SHAPES = st.one_of(
         st.sampled_from(["", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B\n\n"]),
     ),
 )
-# What a person may have chosen: nothing that is told from other words, but for the name that it is given.
+# Passwords that a person may choose, which only their name reveals.
 FREE = st.text(st.characters(min_codepoint=32, max_codepoint=0x24FF, exclude_categories=["Cc", "Cs"]), min_size=6)
 CHOSEN = (FREE | drawn("'\"\\$`;&|()<>= ,:@/ab", 6, 20)).filter(lambda text: not _plain(text))
 
@@ -98,7 +98,7 @@ def _plain(text: str) -> bool:
     return not is_masked("TOKEN", text)
 
 
-# Each with what must be left of it.
+# Each with the expected text.
 PLACES = {
     "export {n}={q}\n": "export {n}=***\n",
     "a; {n}={q} srun x": "a; {n}=*** srun x",
@@ -113,7 +113,7 @@ PLACES = {
 
 
 def leaks(secret: str, text: str) -> bool:
-    """Whether a good part of it is there to be read."""
+    """Return whether a large part of the secret is readable."""
     return any(secret[i : i + 6] in text for i in range(max(1, len(secret) - 5)))
 
 
@@ -124,10 +124,8 @@ def leaks(secret: str, text: str) -> bool:
 @example(name="HF_TOKEN", secret="'''''''")
 @example(name="HF_TOKEN", secret="a\\'b\\\\'c d")
 @example(name="HF_TOKEN", secret="))))))")
-def test_what_a_secrets_name_is_given_is_masked_wherever_a_script_or_a_log_says_it(
-    place: str, name: str, secret: str
-) -> None:
-    assume(not secret.startswith("-"))  # behind an option and a blank that would be another option
+def test_the_value_of_a_secret_name_is_masked_in_scripts_and_logs(place: str, name: str, secret: str) -> None:
+    assume(not secret.startswith("-"))  # after an option and a blank that would be another option
     quoted = shlex.quote(secret)
     fields = {"n": name, "q": quoted, "i": quoted.replace("'", "'\\''"), "nq": shlex.quote(f"{name}={secret}")}
     fields |= {"j": json.dumps(secret), "r": repr({"a": "b", name: secret, "c": "d"})}
@@ -143,7 +141,7 @@ def test_what_a_secrets_name_is_given_is_masked_wherever_a_script_or_a_log_says_
 
 @unhurried
 @given(secret=SHAPES, before=st.text(max_size=20), after=st.text(max_size=20))
-def test_what_has_the_shape_of_a_secret_is_masked_in_any_text(secret: str, before: str, after: str) -> None:
+def test_text_with_the_shape_of_a_secret_is_masked(secret: str, before: str, after: str) -> None:
     assume(not before[-1:].isalnum() and before[-1:] not in ("-", "_"))
     assume(not after[:1].isalnum())
     parts = [line for line in secret.split("\n") if len(line) >= 6 and "KEY" not in line and ": " not in line]
@@ -166,7 +164,7 @@ def test_what_has_the_shape_of_a_secret_is_masked_in_any_text(secret: str, befor
     secret=drawn(LETTERS + "!$%&()*+,;=:@_~.-", 6, 30) | st.text(min_size=6).map(lambda text: quote(text, "")),
     rest=st.sampled_from(["h", "h:5432/db", "db.example/x?sslmode=require", "[::1]:5432/db"]),
 )
-def test_of_a_url_the_password_is_masked_and_the_rest_stays(user: str, secret: str, rest: str) -> None:
+def test_only_the_password_of_a_url_is_masked(user: str, secret: str, rest: str) -> None:
     assume(secret.strip("*") and not secret.startswith("@"))
     assume(not leaks(secret, f"{user} {rest} postgresql "))
     url = f"postgresql://{user}:{secret}@{rest}"
@@ -182,7 +180,7 @@ def test_of_a_url_the_password_is_masked_and_the_rest_stays(user: str, secret: s
 
 @unhurried
 @given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
-def test_a_secret_survives_in_no_recorded_environment_command_line_or_profile(name: str, secret: str) -> None:
+def test_secrets_are_masked_in_recorded_environments_command_lines_and_profiles(name: str, secret: str) -> None:
     assert is_masked(name, secret)
     assert masked_tree({name: secret, "NCCL_DEBUG": "WARN"}) == {name: MASK, "NCCL_DEBUG": "WARN"}
     assume(not re.match("--|-.$", secret))
@@ -205,7 +203,7 @@ def test_a_secret_survives_in_no_recorded_environment_command_line_or_profile(na
 
 @unhurried
 @given(secret=FREE | st.text(min_size=4))
-def test_a_value_known_to_be_secret_is_masked_whatever_it_looks_like_and_however_it_is_written(
+def test_the_value_of_a_secret_is_masked_in_any_notation(
     secret: str,
 ) -> None:
     assume("*" not in secret and "\0" not in secret and not re.search("[\ud800-\udfff]", secret))
@@ -217,7 +215,7 @@ def test_a_value_known_to_be_secret_is_masked_whatever_it_looks_like_and_however
 
 @pytest.mark.parametrize("name", INNOCENT_NAMES)
 @pytest.mark.parametrize("value", ["abc", "GPT2BPETokenizer", "mlx5_0,mlx5_1", "ssh-ed25519 AAAAC3Nza", "a=b"])
-def test_names_that_only_sound_like_it_are_left_alone(name: str, value: str) -> None:
+def test_similar_names_are_not_masked(name: str, value: str) -> None:
     assert not is_masked(name, value)
     assert masked_tree({name: value}) == {name: value}
     for text in (f"export {name}={shlex.quote(value)}\n", f"--{name} {value} --x", f"'{name}': '{value}'"):
@@ -227,7 +225,7 @@ def test_names_that_only_sound_like_it_are_left_alone(name: str, value: str) -> 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
 @pytest.mark.parametrize("value", [*PLAIN_VALUES, ""])
-def test_a_number_a_switch_a_path_or_a_reference_is_no_secret_under_any_name(name: str, value: str) -> None:
+def test_numbers_booleans_paths_and_references_are_never_masked(name: str, value: str) -> None:
     assert not is_masked(name, value)
     text = f"export {name}={value}\n{name}='{value}'\n"
     assert masked(text) == text and masked_tree({name: value}) == {name: value}
@@ -236,12 +234,12 @@ def test_a_number_a_switch_a_path_or_a_reference_is_no_secret_under_any_name(nam
 @pytest.mark.parametrize(
     "value",
     [
-        "/bPxRfiCYwJalrXUtnFEMIK7MDENGK7MDENG1aaa",  # as long as an AWS key, and with its letters
+        "/bPxRfiCYwJalrXUtnFEMIK7MDENGK7MDENG1aaa",  # as long as an AWS key, with the same letters
         "1234567890123456",
         "correct horse battery staple",
     ],
 )
-def test_what_only_begins_like_a_path_or_a_number_is_masked(value: str) -> None:
+def test_a_value_that_only_begins_like_a_path_or_number_is_masked(value: str) -> None:
     assert masked_tree({"MY_SECRET": value}) == {"MY_SECRET": MASK}
 
 
@@ -253,7 +251,7 @@ OURS = [
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: f"{file.parent.name}/{file.name}")
-def test_scripts_profiles_and_experiments_without_secrets_are_left_as_they_are(file: Path) -> None:
+def test_scripts_profiles_and_experiments_without_secrets_are_unchanged(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     assert masked(text) == text
 
@@ -291,7 +289,7 @@ PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
 @example(text='password: "token": ')
 @example(text='password: TOKEN="')
 @example(text='password: "token"a1 token = "a"b c')
-def test_masking_twice_is_masking_once(text: str) -> None:
+def test_masking_is_idempotent(text: str) -> None:
     once = masked(text)
     assert masked(once) == once
     words = masked_words(text.split("\n"))
@@ -299,7 +297,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
     assert not is_masked("X", once)
 
 
-def test_a_reason_out_of_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
+def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
     case = "pp=2,tp=2,gbs=4"
     found = measured(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
     reason = "HTTPError: 401 for https://me:hunter22@h/x with HF_TOKEN=abcdefg"
@@ -327,7 +325,7 @@ def test_the_documents_give_the_number_of_spellings_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("line", HARMLESS)
-def test_a_line_that_only_reads_like_a_secret_is_left_as_it_is(line: str) -> None:
+def test_a_line_that_resembles_a_secret_is_unchanged(line: str) -> None:
     assert masked(line) == line
     assert masked(f"0: {line}\n") == f"0: {line}\n"
 
@@ -337,13 +335,13 @@ BUNDLES = sorted((CHECKOUT / "experiments" / "results").rglob("*.tar.zst"))
 
 
 @pytest.mark.parametrize("log", REAL_LOGS, ids=lambda log: log.stem)
-def test_a_real_log_without_secrets_is_left_as_it_is(log: Path) -> None:
+def test_a_real_log_without_secrets_is_unchanged(log: Path) -> None:
     text = log.read_text(encoding="utf-8", errors="surrogateescape")
     assert masked(text) == text
 
 
 @pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: f"{bundle.parent.name}-{bundle.stem}")
-def test_every_file_of_a_shipped_bundle_is_left_as_it_is(bundle: Path) -> None:
+def test_every_file_of_a_shipped_bundle_is_unchanged(bundle: Path) -> None:
     with unpacked(bundle) as (folder, paths):
         for path in paths:
             text = (folder / path).read_text(encoding="utf-8", errors="surrogateescape")
@@ -389,8 +387,8 @@ SEEDS += [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_text_takes_more_than_a_time_in_proportion_to_its_length(seed: str) -> None:
-    """A million characters of what a pattern begins with; in the square of it that would be hours."""
+def test_masking_time_is_proportional_to_the_length(seed: str) -> None:
+    """A million characters of the beginning of a pattern. Quadratic time would take hours."""
     text = seed * (LONG // len(seed))
     for before in ("", "://", "TOKEN=", "--token\t", "-----BEGIN PRIVATE KEY-----"):
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""Tests of the wheel: it contains figures, profiles and templates, and runs from any folder."""
+"""Wheel: it contains figures, profiles and templates, and runs from any folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def repro(installed: Path, folder: Path, *words: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_an_installed_wheel_knows_its_figures_and_clusters_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_lists_figures_and_clusters_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     answer = repro(installed, tmp_path, "list")
     assert answer.returncode == 0 and "sc21/figure-13" in answer.stdout, answer.stderr
     assert "clusters: alps, " in answer.stderr and ", local, " in answer.stderr
@@ -59,9 +59,7 @@ print(orchestrator.pretrain.__file__, importlib.util.find_spec("numpy"))'
 """
 
 
-def test_a_job_imports_the_program_and_no_other_package_of_the_environment_that_repro_is_installed_in(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_a_job_imports_the_program_and_no_other_package_of_repros_environment(installed: Path, tmp_path: Path) -> None:
     (installed / "numpy").mkdir(exist_ok=True)
     (installed / "numpy" / "__init__.py").write_text("raise ImportError('the numpy of the login node')")
     python = tmp_path / "python"
@@ -84,9 +82,7 @@ def test_a_job_imports_the_program_and_no_other_package_of_the_environment_that_
     assert file == str(copy / "orchestrator" / "pretrain" / "__init__.py")
 
 
-def test_private_values_of_a_shipped_profile_are_wanted_in_the_working_folder_and_found_there(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_private_values_of_a_shipped_profile_are_read_from_the_working_folder(installed: Path, tmp_path: Path) -> None:
     wanted = repro(installed, tmp_path, "submit", "figure-13", "--cluster", "selene", "--dry-run")
     assert wanted.returncode == 2 and wanted.stderr.startswith(
         "repro: clusters/selene.local.yaml: no such file. Hint: "
