@@ -100,7 +100,7 @@ def test_a_wrong_query_is_one_line(asking: Caller, words: list[str], expected: s
 
 
 def test_open_jobs_are_noted_as_last_recorded(asking: Caller) -> None:
-    assert asking("sql", "select 1").stderr == ""
+    assert asking("sql", "select 1").complaints == []
     record(new_ledger(asking.site.folder), "c", token="other")
     assert asking("sql", "select 1").stderr.startswith("note: open jobs have their last recorded state")
 
