@@ -138,6 +138,7 @@ def test_the_jobs_wait_for_it_and_never_for_ever(
 
     monkeypatch.setattr(SlurmScriptExecutor, "submit_script", take)
     monkeypatch.setattr("orchestrator.launch.submit.most_in_array", lambda: 1001)
+    monkeypatch.setattr("orchestrator.launch.sbatch.cluster_identity", lambda: "test@host:6817")
     ledger = new_ledger(tmp_path)
     done = submit(plans(cluster), cluster, ledger, Folders(shipped=CHECKOUT, home=tmp_path), [])
     (warm_up, options), *jobs = sent
