@@ -367,7 +367,7 @@ def test_the_pending_reason_is_printed_and_ctrl_c_cancels_the_job(mine: Checked,
         line = process.stderr.readline().strip()
     assert line == "PENDING (BeginTime)"
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=600)
     assert process.returncode not in (0, 2) and stdout == "" and "Traceback" not in stderr
     assert stderr.splitlines()[0] == f"job {job_id} was cancelled"
     state = slurm_cluster.run("squeue", "-h", "--states=all", "-o", "%T", "-j", job_id)

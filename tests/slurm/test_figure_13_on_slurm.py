@@ -24,7 +24,7 @@ def trained(slurm_cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactor
     """Return the site after the whole figure was submitted and has ended."""
     site = Site(tmp_path_factory.mktemp("trained"))
     site.write_profile()
-    answer = site.submit("--wait", timeout_s=400)
+    answer = site.submit("--wait", timeout_s=600)
     # On cores that other tests use as well the claim about the batch may fail, which changes the exit code.
     assert answer.returncode == int("\nfails " in answer.stdout), answer.stdout + answer.stderr
     return site

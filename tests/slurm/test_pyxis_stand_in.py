@@ -351,7 +351,7 @@ def test_a_user_with_private_files_runs_in_an_image(elsewhere: Path) -> None:
         env={**os.environ, "HOME": "/"},
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     expected = [OTHER_USER, "0027", "torch", "from the host", "written"]
@@ -359,7 +359,7 @@ def test_a_user_with_private_files_runs_in_an_image(elsewhere: Path) -> None:
     assert (elsewhere / "y").owner() == OTHER_USER
     image.chmod(0)
     shutil.chown(image, "root")
-    done = subprocess.run([*user, *started], cwd=elsewhere, text=True, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*user, *started], cwd=elsewhere, text=True, capture_output=True, timeout=600, check=False)
     assert f"    [ERROR] Invalid image format: {image}" in messages_of(done), done.stderr
 
 

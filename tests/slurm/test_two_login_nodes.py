@@ -116,7 +116,7 @@ def test_a_job_of_one_login_node_is_listed_and_cancelled_from_the_other(
 
 def test_concurrent_submits_on_two_login_nodes_submit_each_job_once(nodes: tuple[LoginNode, LoginNode]) -> None:
     processes = [node.start(*SUBMIT) for node in (*nodes, *nodes)]
-    ends = [(process.communicate(timeout=90), process.returncode) for process in processes]
+    ends = [(process.communicate(timeout=600), process.returncode) for process in processes]
     assert [code for _, code in ends] == [0] * 4, ends
     rows = nodes[0].site.status()
     assert len(rows) == 6 and queue(nodes[0]) == sorted(row["id"] for row in rows)
@@ -135,6 +135,6 @@ def test_a_running_submission_of_one_login_node_is_not_touched_by_the_other(node
         assert queue(first) == []
     finally:
         (folder / "go").touch()
-        process.communicate(timeout=90)
+        process.communicate(timeout=600)
     rows = first.site.status()
     assert process.returncode == 0 and len(rows) == 3 and queue(first) == sorted(row["id"] for row in rows)

@@ -161,7 +161,7 @@ def test_an_interrupted_import_leaves_no_half_of_an_image(site: Site, enroot: St
     sleeper = enroot.folder / "sleeper"
     wait_until(lambda: sleeper.exists() and sleeper.read_text().strip())
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert process.returncode != 0 and list(staging.iterdir()) == []
 
 

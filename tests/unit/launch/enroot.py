@@ -157,7 +157,7 @@ class Workshop:
     def run(self, variables: Mapping[str, str] = NOTHING, expected: int = 0) -> str:
         """Returns what it said on stderr."""
         process = self.start(variables)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
         assert process.returncode == expected, said
         return said
 

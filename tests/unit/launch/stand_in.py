@@ -119,7 +119,7 @@ class Site:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
 
@@ -163,7 +163,7 @@ class Site:
         return [line.split()[-1] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 600.0) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "it did not come about in time"

@@ -84,7 +84,9 @@ class Run:
 def bash(file: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
     file.write_text(text)
     environment = {"PATH": os.environ["PATH"], **variables}
-    return subprocess.run(["bash", str(file)], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        ["bash", str(file)], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 @pytest.fixture(params=["queue", "array"])
@@ -399,7 +401,7 @@ def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
         subprocess.Popen(["bash", script], env={**environment, "REPRO_LOCAL_ID": own}, stderr=subprocess.DEVNULL)
         for own in ("77_0", "78_0")
     ]
-    assert sorted(process.wait(timeout=30) for process in both) == [0, 95]
+    assert sorted(process.wait(timeout=600) for process in both) == [0, 95]
     assert (stage.base / "ran").read_text() == "x\n"
 
 
@@ -451,7 +453,7 @@ def test_workers_that_a_killed_script_left_are_ended_before_the_next_job_starts(
         start = read_record(killed / "start")
         assert start is not None and Path(f"/proc/{(killed / 'child').read_text().strip()}").exists()
         os.kill(start.pid, signal.SIGKILL)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=600) == 0
     assert (following / "ran").exists() and not (following / "disturbed").exists()
 
 
@@ -481,5 +483,5 @@ def test_a_queue_that_follows_a_job_begins_when_that_one_has_ended(
             sleeping.wait()
         else:
             (tmp_path / "be fore" / how).touch()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=600) == 0
     assert run.ran() == ["b"]

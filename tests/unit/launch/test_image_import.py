@@ -192,7 +192,7 @@ def test_a_signal_ends_what_enroot_has_started_at_once_and_leaves_nothing(
     assert not (shop.folder / "end").exists()
     began = time.monotonic()
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     assert time.monotonic() - began < 10 and process.returncode == 128 + number
     assert shop.names() == []
     assert not _is_running(int(sleeper.read_text()))
@@ -205,9 +205,9 @@ def test_two_imports_at_once_do_one_another_no_harm(tmp_path: Path, digest: str 
     shop = Workshop.make(tmp_path, digest=digest)
     shop.enroot.tell(behave="meet")
     both = [shop.start({"SLURM_JOB_ID": number}) for number in ("1", "2")]
-    said = [both[0].communicate(timeout=60)[1]]
+    said = [both[0].communicate(timeout=600)[1]]
     first = shop.used.stat().st_ino
-    said.append(both[1].communicate(timeout=60)[1])
+    said.append(both[1].communicate(timeout=600)[1])
     assert [process.returncode for process in both] == [0, 0], said
     assert len(shop.enroot.imports) == 2
     file = str(shop.used.readlink())

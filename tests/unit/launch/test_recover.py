@@ -136,10 +136,10 @@ def test_submitted_without_a_look_at_what_the_crash_left_nothing_is_sent_twice(s
 def test_of_two_submits_at_once_each_job_is_run_once(site: Site) -> None:
     words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu")
     both = [site.start(*words), site.start(*words)]
-    said = [process.communicate(timeout=60)[1] for process in both]
+    said = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     ledger = new_ledger(site.folder)
-    wait_until(lambda: all_ended(ledger), 30.0)
+    wait_until(lambda: all_ended(ledger), 600.0)
     rows = job_rows(ledger)
     assert [(row.number, row.state) for row in rows] == [(1, "COMPLETED")] * 6
     assert sorted(site.started()) == sorted(row.case_name for row in rows)

@@ -49,7 +49,7 @@ def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is
         wait_until(begun.exists)
         for _ in range(3):
             os.killpg(repro.pid, signal.SIGINT)  # as a terminal does: to everything in the foreground
-        stdout, stderr = repro.communicate(timeout=20)
+        stdout, stderr = repro.communicate(timeout=600)
     assert repro.returncode == 130 and "Traceback" not in stderr
     assert {(row.phase, str(row.scheduler_id).partition("_")[0]) for row in job_rows(new_ledger(site.folder))} == {
         ("waiting", "17")
@@ -89,7 +89,7 @@ def test_a_terminal_that_is_closed_leaves_the_jobs_running(site: Site) -> None:
     ) as repro:
         wait_until(site.started)
         repro.send_signal(signal.SIGHUP)
-        repro.communicate(timeout=20)
+        repro.communicate(timeout=600)
     ended = site.folder / "ended"
     wait_until(lambda: ended.exists() and len(ended.read_text().splitlines()) == 3)
     assert site.repro("status").stdout.count("verified") == 3

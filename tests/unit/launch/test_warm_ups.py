@@ -113,7 +113,7 @@ def test_its_script_compiles_in_the_checkout_with_the_programs_own_python_and_no
     script = tmp_path / "job.sh"
     script.write_text(render_job(plan, task_per_gpu(cluster), tmp_path / "job", CHECKOUT / "templates"))
     environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}
-    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "helpers\n0 True\n", "")
 
 

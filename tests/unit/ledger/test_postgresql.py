@@ -37,7 +37,7 @@ def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is
         begin(writer)
         time.sleep(0.1 + 0.12 * number)
         postgresql.kill()
-        out, problems = writer.communicate(timeout=60)
+        out, problems = writer.communicate(timeout=600)
         assert writer.returncode != 0 and "Unreachable" in problems.splitlines()[-1], problems
         said = len(out.split())
         postgresql.start()

@@ -404,7 +404,7 @@ def test_two_writers_at_the_same_time_lose_nothing_and_submit_nothing_twice(data
         job_rows(ledger, only_open=True)
         looks += 1
         time.sleep(0.1)
-    answers = [writer.communicate(timeout=60) for writer in writers]
+    answers = [writer.communicate(timeout=600) for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], answers
     counts = [json.loads(said.splitlines()[-1]) for said, _ in answers]
     check_whole(ledger, 3)

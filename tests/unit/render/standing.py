@@ -181,7 +181,7 @@ class Stage:
             text=True,
             errors="surrogateescape",
             check=False,
-            timeout=60,
+            timeout=600,
         )
         assert list((self.base / "empty").iterdir()) == []
         return answer
