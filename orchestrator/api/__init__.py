@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from orchestrator.api.plans import plan_run as plan_run
     from orchestrator.api.plans import require_submittable as require_submittable
     from orchestrator.api.plans import show as show
-    from orchestrator.api.runs import Rendered as Rendered
     from orchestrator.api.runs import Retried as Retried
     from orchestrator.api.runs import RetriedGroup as RetriedGroup
     from orchestrator.api.runs import Submission as Submission
@@ -62,11 +61,12 @@ if TYPE_CHECKING:
     from orchestrator.api.runs import cancel as cancel
     from orchestrator.api.runs import cancel_jobs as cancel_jobs
     from orchestrator.api.runs import cancellable_jobs as cancellable_jobs
-    from orchestrator.api.runs import render as render
     from orchestrator.api.runs import retry as retry
     from orchestrator.api.runs import submit as submit
     from orchestrator.api.runs import supervise as supervise
     from orchestrator.api.runs import wait as wait
+    from orchestrator.api.scripts import Rendered as Rendered
+    from orchestrator.api.scripts import render as render
     from orchestrator.catalog.case import Case as Case
     from orchestrator.catalog.case import shown_value as shown_value
     from orchestrator.catalog.expand import expand as expand
@@ -292,9 +292,9 @@ _NAMES = {
     "api.jobs": "JobHistory JobLog Status history job_ids logs query relations status",
     "api.plans": "ExperimentCases ExperimentList PlannedRun experiments plan plan_run require_submittable show",
     "api.runs": (
-        "Rendered Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs render retry submit "
-        "supervise wait"
+        "Retried RetriedGroup Submission Waited cancel cancel_jobs cancellable_jobs retry submit supervise wait"
     ),
+    "api.scripts": "Rendered render",
     "catalog.case": "Case shown_value",
     "catalog.expand": "expand",
     "catalog.experiment": "scale_names",

@@ -1,11 +1,10 @@
-"""Runs of experiments: submission, waiting, retry and cancellation of jobs, scripts and checks of a cluster."""
+"""Runs of experiments: submission, waiting, retry and cancellation of jobs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.api import DEFAULT, CaseOptions, JobFilter, Session, require_text, with_keywords
@@ -15,17 +14,14 @@ from orchestrator.catalog.expand import expand
 from orchestrator.catalog.library import find_experiment
 from orchestrator.clusters.resolve import Cluster
 from orchestrator.errors import Problem, ReproError
-from orchestrator.launch.batches import copy_programs
 from orchestrator.launch.cancel import Cancelled, may_have_jobs
 from orchestrator.launch.cancel import cancel as cancel_attempts
 from orchestrator.launch.preflight import gpu_warnings, image_warnings, require_ready
 from orchestrator.launch.refresh import refresh
-from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.run_options import FollowedJob, RunOptions
 from orchestrator.launch.submit import changed_limit, failure_classes, plan_again
 from orchestrator.launch.submit import submit as submit_plans
 from orchestrator.launch.supervise import Backlog, FollowedJobs, RunSupervisor, wait_for
-from orchestrator.launch.templates import Explained
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import DiskFull, Ledger
 from orchestrator.ledger.rows import JobRow
@@ -333,60 +329,3 @@ def cancel_jobs(jobs: Sequence[JobRow], *, session: Session = DEFAULT) -> Cancel
 def cancel(targets: Sequence[str] | str, *, session: Session = DEFAULT, **selection: Unpack[JobFilter]) -> Cancelled:
     """Cancel the open jobs of these targets."""
     return cancel_jobs(cancellable_jobs(targets, session=session, **selection), session=session)
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The batch script of a case. `path` is where it was written."""
-
-    name: str
-    text: str
-    path: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
-
-    planned: PlannedRun
-    scripts: tuple[Script, ...]
-    lines: tuple[Explained, ...] = ()
-
-
-@with_keywords(CaseOptions)
-def render(
-    experiment: str,
-    cluster: str,
-    output: Path | str | None = None,
-    *,
-    explain: bool = False,
-    session: Session = DEFAULT,
-    **options: Unpack[CaseOptions],
-) -> Rendered:
-    """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
-
-    With `explain`, only the first script is explained and nothing is written.
-    """
-    planned = plan_run(experiment, cluster, **options)
-    session.note(planned.notes)
-    folders, base, profile = session.folders, Path(output or "").resolve(), planned.cluster
-    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
-    names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
-    if explain:
-        plan, name = planned.plans[0], names[0]
-        log = base / f"{name}.batch.txt"
-        return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
-    scripts = []
-    for plan, name in zip(planned.plans, names, strict=True):
-        text = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
-        scripts.append(Script(name, text, base / f"{name}.sh" if output is not None else None))
-    if output is not None:
-        if base.exists() and not base.is_dir():
-            raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
-        copy_programs(planned.plans, folders)
-        base.mkdir(parents=True, exist_ok=True)
-    for script in scripts:
-        if script.path is not None:
-            script.path.write_text(script.text, encoding="utf-8")
-            script.path.chmod(0o750)
-    return Rendered(planned, tuple(scripts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from orchestrator import api
-from orchestrator.cli.output import Console, data, message, table
+from orchestrator.cli.output import Console, as_row, data, message, table
 from orchestrator.text import printable
 
 BAR_WIDTH = 10
@@ -42,7 +41,7 @@ def _bar_marks() -> tuple[str, str]:
 
 def print_jobs(jobs: Sequence[api.JobStatus]) -> None:
     """Print a row for each job, without columns that are empty or have one value."""
-    rows = [dataclasses.asdict(job) for job in jobs]
+    rows = [as_row(job) for job in jobs]
     columns = [column for column in _COLUMNS if _is_shown(column, rows)]
     table([row | {"case": row["case"] + (f" #{row['repeat']}" if row["repeat"] > 1 else "")} for row in rows], columns)
 

@@ -9,12 +9,14 @@ import codecs
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import Problem
 from orchestrator.text import printable
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from orchestrator.ledger.rows import JobRow  # loads the database
 
 
@@ -48,6 +50,11 @@ def message(text: str) -> None:
 def data(text: str) -> None:
     """Print data to stdout, unchanged unless stdout is a terminal."""
     print(printable(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def as_row(value: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of a dataclass. Unlike `dataclasses.asdict`, it copies no values: tables have 10,000 rows."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def next_command(command: str, purpose: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import itertools
 import json as json_text
@@ -27,7 +26,7 @@ from orchestrator.cli.options import (
     Json,
     session_of,
 )
-from orchestrator.cli.output import VisibleLog, as_json, data, filled_columns, message, next_command, table
+from orchestrator.cli.output import VisibleLog, as_json, as_row, data, filled_columns, message, next_command, table
 from orchestrator.errors import Problem, ReproError
 from orchestrator.paths import short_name
 from orchestrator.text import utc_stamp
@@ -160,11 +159,12 @@ def _print_notes(now: api.Status) -> None:
 
 
 def _print_rows(jobs: Sequence[api.JobStatus], experiments: Sequence[api.ExperimentStatus], json: bool) -> None:
-    rows = [*map(dataclasses.asdict, jobs), *map(dataclasses.asdict, experiments)]
+    if jobs and not json:
+        print_jobs(jobs)
+        return
+    rows = [*map(as_row, jobs), *map(as_row, experiments)]
     if json:
         as_json([{name: value for name, value in row.items() if name != "left"} for row in rows])
-    elif jobs:
-        print_jobs(jobs)
     elif experiments:
         failures = [", ".join(f"{count} {name}" for name, count in row["failures"].items()) for row in rows]
         table([row | {"failures": text} for row, text in zip(rows, failures, strict=True)], list(rows[0]))
@@ -312,9 +312,9 @@ def sql(
 
 def _print_relations(relations: Sequence[api.Relation], json: bool) -> None:
     if json:
-        as_json([dataclasses.asdict(relation) for relation in relations])
+        as_json([as_row(relation) for relation in relations])
         return
-    rows = [{**dataclasses.asdict(relation), "columns": ", ".join(relation.columns)} for relation in relations]
+    rows = [{**as_row(relation), "columns": ", ".join(relation.columns)} for relation in relations]
     table(rows, ["name", "kind", "columns"])
     next_command('repro sql "select case_name, verdict, tflops_per_gpu from v_results"', "more in docs/ledger.md")
 

@@ -28,7 +28,6 @@ from orchestrator.planning.plan import Plan
 from orchestrator.reading.failure import POLICIES, Allocation, failed_nodes, failure_named, pause_before
 from orchestrator.reading.logs import log_blocks
 from orchestrator.slurm.notation import expand_node_names
-from orchestrator.workloads import find_workload
 from orchestrator.workloads.base import Program
 
 
@@ -104,12 +103,6 @@ def batches_of(
     for (_, options, _), group in groups.items():
         for start in range(0, len(group), most):
             yield Batch(tuple(group[start : start + most]), options)
-
-
-def copy_programs(plans: Sequence[Plan], folders: Folders) -> None:
-    """Copy what these jobs import to the folder where they look for it. ReproError where that is impossible."""
-    for workload in dict.fromkeys(plan.program.workload for plan in plans):
-        find_workload(workload).write_files(folders)
 
 
 def write_scripts(

@@ -25,7 +25,6 @@ from orchestrator.launch.batches import (
     Batch,
     FailedNodes,
     batches_of,
-    copy_programs,
     in_order,
     task_per_gpu,
     warm_ups,
@@ -48,6 +47,7 @@ from orchestrator.planning.plan import Plan, plan_cases, repeated, replace_workl
 from orchestrator.reading.failure import MOST_ATTEMPTS, POLICIES, Failure, fails_as_published, failure_named
 from orchestrator.slurm.command import most_in_array
 from orchestrator.slurm.notation import format_time_limit, time_limit_s
+from orchestrator.workloads import copy_programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def submit(
     for plan in plans:
         by_id.setdefault(plan.identity, plan)
     ordered = in_order(list(by_id.values()))
-    copy_programs(ordered, folders)
+    copy_programs((plan.program.workload for plan in ordered), folders)
     # A slow scheduler and large logs are read before the ledger is locked for other processes.
     array_limit = most_in_array() if cluster.is_slurm and len(ordered) > 1 else 1
     failed_nodes = FailedNodes(cluster)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 
 from orchestrator.errors import Problem, ReproError, did_you_mean
+from orchestrator.paths import Folders
 from orchestrator.workloads.base import AnyWorkload, Workload
 
 
@@ -31,3 +32,9 @@ def find_workload(name: str) -> AnyWorkload:
         hint = did_you_mean(name, workloads()) or f"there are: {', '.join(workloads())}"
         raise ReproError(Problem(f"{name}: no such workload", hint=hint))
     return workload
+
+
+def copy_programs(names: Iterable[str], folders: Folders) -> None:
+    """Copy what jobs of these workloads import to the folder where they look for it. ReproError if it is impossible."""
+    for name in dict.fromkeys(names):
+        find_workload(name).write_files(folders)

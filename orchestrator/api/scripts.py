@@ -1,0 +1,74 @@
+"""Batch scripts of planned cases. Needs no ledger and no scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.api import DEFAULT, CaseOptions, Session, with_keywords
+from orchestrator.api.plans import PlannedRun, plan_run
+from orchestrator.errors import Problem, ReproError
+from orchestrator.launch.render import explain_job, render_job
+from orchestrator.launch.templates import Explained
+from orchestrator.workloads import copy_programs
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The batch script of a case. `path` is where it was written."""
+
+    name: str
+    text: str
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Scripts of a planned run. `lines` are those of the first script with their origins, if asked for."""
+
+    planned: PlannedRun
+    scripts: tuple[Script, ...]
+    lines: tuple[Explained, ...] = ()
+
+
+@with_keywords(CaseOptions)
+def render(
+    experiment: str,
+    cluster: str,
+    output: Path | str | None = None,
+    *,
+    explain: bool = False,
+    session: Session = DEFAULT,
+    **options: Unpack[CaseOptions],
+) -> Rendered:
+    """Render the batch script of each case; with `output`, write them and what they import, ready to submit.
+
+    With `explain`, only the first script is explained and nothing is written.
+    """
+    planned = plan_run(experiment, cluster, **options)
+    session.note(planned.notes)
+    folders, base, profile = session.folders, Path(output or "").resolve(), planned.cluster
+    stem = "-".join(filter(None, [planned.entry.short_name, options.get("workload")]))
+    names = [f"{stem}-{plan.case.slug}" for plan in planned.plans]
+    if explain:
+        plan, name = planned.plans[0], names[0]
+        log = base / f"{name}.batch.txt"
+        return Rendered(planned, (), tuple(explain_job(plan, profile, base / name, folders.templates, output=log)))
+    scripts = []
+    for plan, name in zip(planned.plans, names, strict=True):
+        text = render_job(plan, profile, base / name, folders.templates, output=base / f"{name}.batch.txt")
+        scripts.append(Script(name, text, base / f"{name}.sh" if output is not None else None))
+    if output is not None:
+        if base.exists() and not base.is_dir():
+            raise ReproError(Problem("not a folder", f"{output}:", "give a folder for the scripts"))
+        copy_programs((plan.program.workload for plan in planned.plans), folders)
+        base.mkdir(parents=True, exist_ok=True)
+    for script in scripts:
+        if script.path is not None:
+            script.path.write_text(script.text, encoding="utf-8")
+            script.path.chmod(0o750)
+    return Rendered(planned, tuple(scripts))
