@@ -66,7 +66,7 @@ class Script:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other job uses the script."""
+        """Return whether no other job uses the script."""
         return self.file.parent == self.folder
 
 

@@ -231,12 +231,12 @@ class TimedJob:
 
     @property
     def recomputes_all(self) -> bool:
-        """Whether the backward pass computes every layer again."""
+        """Return whether the backward pass computes every layer again."""
         return self.training.recompute == "full"
 
     @property
     def graphed(self) -> bool:
-        """Whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
+        """Return whether kernels are started by CUDA graphs: of an iteration, or of the passes of a pipeline."""
         return self.program.records_graph and not self.training.offload and not self.training.dropout
 
     @property
@@ -279,6 +279,6 @@ class TimedJob:
 
     @property
     def shards_optimizer(self) -> bool:
-        """Whether the data-parallel GPUs share the optimizer's state."""
+        """Return whether the data-parallel GPUs share the optimizer's state."""
         asked = self.training.distributed_optimizer
         return self.program.distributed_optimizer if asked is None else asked

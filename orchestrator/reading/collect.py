@@ -311,7 +311,7 @@ def _read_file(
 
 
 def _are_the_same(files: Sequence[LogFile], before: Mapping[str, FileOffset]) -> bool:
-    """Whether each file that was read exists, and still begins with the bytes that were read."""
+    """Return whether each file that was read exists, and still begins with the bytes that were read."""
     by_name = {file.name: file for file in files}
     return all(
         name in by_name

@@ -179,7 +179,7 @@ class Ending:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the scheduler reports success."""
+        """Return whether the scheduler reports success."""
         return self.state == "COMPLETED" and self.exit_code in (0, None)
 
 

@@ -47,7 +47,7 @@ class GpuSample:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the GPU computes."""
+        """Return whether the GPU computes."""
         return self.utilization_percent >= BUSY_PERCENT
 
 

@@ -59,7 +59,7 @@ class LogReport:
 
     @property
     def says_done(self) -> bool:
-        """Whether the program printed that training is done."""
+        """Return whether the program printed that training is done."""
         return self.facts.says_done
 
     @property

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Whether a claim holds, and the reason."""
+    """Verdict of a claim and its reason."""
 
     holds: bool
     because: str

@@ -93,5 +93,5 @@ def meaning_of(state: str) -> str:
 
 
 def may_run_again(state: str) -> bool:
-    """Whether Slurm itself puts jobs with this end back into the queue, so that one such row proves little."""
+    """Return whether Slurm itself puts jobs with this end back into the queue, so that one such row proves little."""
     return base_state(state) in _MAY_RUN_AGAIN

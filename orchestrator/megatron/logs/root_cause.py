@@ -53,7 +53,7 @@ class Cause:
 
     @property
     def is_fault(self) -> bool:
-        """Whether the line is an error: not the world size, nor a NaN."""
+        """Return whether the line is an error: not the world size, nor a NaN."""
         return self.kind in kinds.FAULTS
 
     def of(self, *kinds: str) -> Cause | None:
@@ -355,7 +355,7 @@ class _Container:
 
     @property
     def names_error(self) -> bool:
-        """Whether a message names the error."""
+        """Return whether a message names the error."""
         return bool(self._error)
 
     def text(self) -> str:

@@ -51,7 +51,7 @@ class RuleContext:
 
     @property
     def fits(self) -> bool:
-        """Whether whole replicas of the model fill the GPUs."""
+        """Return whether whole replicas of the model fill the GPUs."""
         return self.layout.gpus % self.layout.model_parallel == 0
 
     @property
@@ -81,7 +81,7 @@ class RuleContext:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether sequence parallelism is in effect: without tensor parallelism it is off (arguments.py:1433)."""
+        """Return whether sequence parallelism is on: it needs tensor parallelism (arguments.py:1433)."""
         return self.layout.sequence_parallel and self.layout.tensor_parallel > 1
 
 
