@@ -23,6 +23,7 @@ from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret
+from tests.unit.render.golden_files import GOLDEN, read_golden
 from tests.unit.results.making import figure_13, measured
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
 
@@ -244,7 +245,7 @@ def test_a_value_that_only_begins_like_a_path_or_number_is_masked(value: str) ->
 
 
 OURS = [
-    *sorted((CHECKOUT / "tests" / "unit" / "render" / "golden").rglob("*.sh")),
+    *sorted(file for file in GOLDEN.rglob("*") if file.suffix in (".sh", ".diff")),
     *sorted((CHECKOUT / "clusters").glob("*.yaml")),
     *sorted((CHECKOUT / "experiments").rglob("*.yaml")),
 ]
@@ -252,7 +253,7 @@ OURS = [
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_scripts_profiles_and_experiments_without_secrets_are_unchanged(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
+    text = read_golden(file)
     assert masked(text) == text
 
 

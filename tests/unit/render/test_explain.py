@@ -14,12 +14,23 @@ from orchestrator.launch.render import explain_job, render_job
 from orchestrator.launch.templates import Explained
 from orchestrator.planning.plan import Plan
 from tests.unit.clusters.sites import filled, shipped_names
-from tests.unit.render.matrix import CHOSEN, VARIED, chosen, job_folder, plan_or_refusals, site, without_folders
 from tests.unit.render.plans import TEMPLATES, planned
+from tests.unit.render.site_scripts import (
+    CASES,
+    VARIANTS,
+    case_of,
+    job_folder,
+    plan_of,
+    runs,
+    site,
+    site_script,
+    without_folders,
+)
 from tests.unit.render.standing import RUNTIMES, saying, sited
 
 PLACE = re.compile(r"(\S+\.yaml):([0-9]+):([0-9]+)")
-ALL = [(name, list(CHOSEN)) for name in shipped_names()] + [(name, [said[2]]) for name, said in VARIED.items()]
+PROFILES = [(name, list(CASES)) for name in shipped_names()]
+PROFILES += [(name, [variant.workload]) for name, variant in VARIANTS.items()]
 
 
 def explained(plan: Plan, cluster: Cluster) -> list[Explained]:
@@ -32,14 +43,13 @@ def origins(lines: list[Explained], start: str) -> str:
     return without_folders(", ".join(found.origins))
 
 
-@pytest.mark.parametrize(("profile", "workloads"), ALL)
-def test_the_explained_lines_are_the_script_and_each_has_an_origin(profile: str, workloads: list[str]) -> None:
-    found = [plan for one in workloads if isinstance(plan := plan_or_refusals(profile, one), Plan)]
-    assert found
-    for plan in found:
-        lines = explained(plan, site(profile))
-        script = render_job(plan, site(profile), job_folder(plan), TEMPLATES)
-        assert "".join(f"{line.text}\n" for line in lines) == script
+@pytest.mark.parametrize(("profile", "workloads"), PROFILES)
+def test_explained_lines_are_the_script_and_each_has_an_origin(profile: str, workloads: list[str]) -> None:
+    workloads = [workload for workload in workloads if runs(profile, workload)]
+    assert workloads
+    for workload in workloads:
+        lines = explained(plan_of(profile, workload), site(profile))
+        assert "".join(f"{line.text}\n" for line in lines) == site_script(profile, workload)
         assert [line.text for line in lines if line.text and not line.origins] == []
 
 
@@ -57,7 +67,7 @@ def test_a_value_in_which_text_has_other_line_ends_is_explained_as_it_is(kind: s
 def test_a_value_of_the_profile_names_the_line_that_says_it(tmp_path: Path) -> None:
     """Looked up: the line of the file must say the value."""
     cluster = filled(tmp_path, "jean-zay-a100")
-    entry, case = chosen("megatron-2021")
+    entry, case = case_of("megatron-2021")
     (plan,) = planned(entry, [case], cluster)
     seen = 0
     for line in explained(plan, cluster):
@@ -73,7 +83,7 @@ def test_a_value_of_the_profile_names_the_line_that_says_it(tmp_path: Path) -> N
 
 
 def test_a_value_of_the_overlay_names_the_overlay_and_one_below_the_profile_below() -> None:
-    lines = explained(_plan("aws-hyperpod", "megatron-2021"), site("aws-hyperpod"))
+    lines = explained(plan_of("aws-hyperpod", "megatron-2021"), site("aws-hyperpod"))
     of = {start: origins(lines, start).partition(":")[0].removeprefix("clusters/") for start in (
         "#SBATCH --partition", "--auto-resume", "export FI_EFA_SET_CUDA", "--mpi", "--container-image", "--data-path"
     )}  # fmt: skip
@@ -88,16 +98,16 @@ def test_a_value_of_the_overlay_names_the_overlay_and_one_below_the_profile_belo
 
 
 def test_what_a_site_says_of_the_program_is_the_profiles_wherever_it_stands() -> None:
-    lines = explained(_plan("gcp-a3-mega", "megatron-kwai"), site("gcp-a3-mega"))
+    lines = explained(plan_of("gcp-a3-mega", "megatron-kwai"), site("gcp-a3-mega"))
     for start in ("lock=", "export PYTHONPATH", "python -u", "--data-path", "--container-mounts"):
         assert re.match(r"(repro, )?clusters/gcp-a3-mega\.local\.yaml:\d+:\d+", origins(lines, start)), start
-    kwai = explained(_plan("kwai-h800", "megatron-kwai"), site("kwai-h800"))
+    kwai = explained(plan_of("kwai-h800", "megatron-kwai"), site("kwai-h800"))
     for start in ("--hostfile", "read -r MASTER_ADDR", "MASTER_PORT=", "unset NCCL_MAX_CTAS", "--mca btl self,tcp"):
         assert PLACE.match(origins(kwai, start)), start
 
 
 def test_an_argument_of_the_experiment_names_the_experiment() -> None:
-    plan = _plan("selene", "megatron-2021")
+    plan = plan_of("selene", "megatron-2021")
     typed = ("--no-scatter-gather-tensors-in-pipeline", "--seed", "7")
     program = replace(plan.program, arguments=(*plan.program.arguments, *typed))
     plan = replace(plan, case=replace(plan.case, arguments=typed), program=program)
@@ -108,7 +118,7 @@ def test_an_argument_of_the_experiment_names_the_experiment() -> None:
 
 
 def test_what_every_script_gets_is_said_to_be_ours() -> None:
-    lines = explained(_plan("selene", "megatron-2021"), site("selene"))
+    lines = explained(plan_of("selene", "megatron-2021"), site("selene"))
     for start in ("#SBATCH --no-requeue", "export OMP_NUM_THREADS", "--label", "--no-container-mount-home"):
         assert origins(lines, start).startswith("repro, templates/"), start
     assert origins(lines, "set -euo").startswith("templates/job.sh.j2:")
@@ -129,9 +139,3 @@ def test_a_secret_of_the_submitting_shell_is_in_no_script_and_no_record(
     assert "F_TOKEN" in script and "F_TOKEN" in configuration
     for text in (script, repr(lines), configuration, repr(plan)):
         assert secret not in text
-
-
-def _plan(profile: str, workload: str) -> Plan:
-    plan = plan_or_refusals(profile, workload)
-    assert isinstance(plan, Plan)
-    return plan

@@ -1,4 +1,4 @@
-"""Every script of every profile and workload through bash and shellcheck, with all cases of a figure on some sites."""
+"""bash and shellcheck accept the scripts of all profiles and workloads, and of all cases of figure 13 on four sites."""
 
 from __future__ import annotations
 
@@ -11,65 +11,78 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.render import Script, render_array, render_job, render_queue
-from orchestrator.planning.plan import Plan
-from tests.unit.render.matrix import VARIED, job_folder, plan_or_refusals, site
 from tests.unit.render.plans import TEMPLATES, local, plain_slurm, plans, selene
+from tests.unit.render.site_scripts import SITES, runs, site_script
+from tests.unit.render.special_scripts import SPECIAL_SCRIPTS, special_script
 from tests.unit.render.standing import RUNTIMES, saying, sited
-from tests.unit.render.test_golden import MATRIX, OTHERS
 
-ODD = {
+RARE_FIELDS = {
     "environment": {"A": "it's $HOME", "B": ""},
     "env_prepend": {"P": "/a b"},
     "env_unset": ["U"],
     "env_from": ["F"],
     "rendezvous": {"host_suffix": "-ib", "port": 6002},
 }
-"""What few shipped profiles say."""
+"""Fields that few shipped profiles set."""
+KINDS = ("local", "slurm", "per-node", "mpirun", *RUNTIMES)
 
 
-def texts(folder: Path) -> dict[str, str]:
-    found = {name: script() for name, script in OTHERS.items()}
-    for profile, workload in [*MATRIX, *((name, said[2]) for name, said in VARIED.items())]:
-        plan = plan_or_refusals(profile, workload)
-        if isinstance(plan, Plan):
-            found[f"{profile}-{workload}"] = render_job(plan, site(profile), job_folder(plan), TEMPLATES)
-    for kind in ("local", "slurm", "per-node", "mpirun", *RUNTIMES):
+def site_scripts() -> dict[str, str]:
+    return {
+        f"{profile}-{workload}": site_script(profile, workload)
+        for profile, workload in SITES
+        if runs(profile, workload)
+    }
+
+
+def scripts_with_rare_fields(folder: Path) -> dict[str, str]:
+    scripts = {}
+    for kind in KINDS:
         cluster, plan = sited(kind)
-        odd = saying(cluster, **ODD, **({"container": {"pass_env": ["NCCL_*", "X"]}} if kind == "pyxis" else {}))
-        found[f"odd-{kind}"] = render_job(plan, odd, folder / "a folder", TEMPLATES)
+        container = {"container": {"pass_env": ["NCCL_*", "X"]}} if kind == "pyxis" else {}
+        scripts[f"rare-{kind}"] = render_job(
+            plan, saying(cluster, **RARE_FIELDS, **container), folder / "a folder", TEMPLATES
+        )
+    return scripts
+
+
+def figure_13_scripts(folder: Path) -> dict[str, str]:
+    """Return the script of each case, and of the array or queue of all cases."""
+    scripts = {}
     for cluster, scale in (
         (selene(folder), "paper"),
         (plain_slurm(folder), "quad"),
         (plain_slurm(folder), "cpu"),
         (local(folder), "cpu"),
     ):
-        each = plans(cluster, scale)
-        named = {f"{cluster.name}-{scale}-{plan.case.slug}": plan for plan in each}
-        found |= {name: render_job(plan, cluster, folder / name, TEMPLATES) for name, plan in named.items()}
-        each_script = [Script(folder / f"{name}.sh", folder / name) for name in named]
+        name = f"{cluster.name}-{scale}"
+        cases = plans(cluster, scale)
+        files = [Script(folder / f"{name}-{plan.case.slug}.sh", folder / plan.case.slug) for plan in cases]
+        for plan, file in zip(cases, files, strict=True):
+            scripts[file.file.stem] = render_job(plan, cluster, file.folder, TEMPLATES)
         if cluster.is_slurm:
-            found[f"{cluster.name}-{scale}-array"] = render_array(
-                each, cluster, each_script, folder, TEMPLATES, at_once=4
-            )
+            scripts[f"{name}-array"] = render_array(cases, cluster, files, folder, TEMPLATES, at_once=4)
         else:
-            found["queue-of-all"] = render_queue(each_script, folder / "lock", TEMPLATES)
-    return found
+            scripts[f"{name}-queue"] = render_queue(files, folder / "lock", TEMPLATES)
+    return scripts
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return a file with each script."""
     folder = tmp_path_factory.mktemp("scripts")
-    written = []
-    for name, text in texts(folder).items():
-        written.append(folder / f"{name}.sh")
-        written[-1].write_text(text, encoding="utf-8")
-    return written
+    special = {name: special_script(name) for name in SPECIAL_SCRIPTS}
+    texts = site_scripts() | special | scripts_with_rare_fields(folder) | figure_13_scripts(folder)
+    files = []
+    for name, text in texts.items():
+        files.append(folder / f"{name}.sh")
+        files[-1].write_text(text, encoding="utf-8")
+    return files
 
 
-def test_there_is_a_script_for_each_case_and_submission(scripts: list[Path]) -> None:
-    refused = sum(not isinstance(plan_or_refusals(*one), Plan) for one in MATRIX)
+def test_each_case_and_submission_has_a_script(scripts: list[Path]) -> None:
     figure_13 = 10 + 1 + 6 + 1 + 6 + 1 + 6 + 1
-    assert len(scripts) == len(MATRIX) - refused + len(VARIED) + len(OTHERS) + 4 + len(RUNTIMES) + figure_13
+    assert len(scripts) == len(site_scripts()) + len(SPECIAL_SCRIPTS) + len(KINDS) + figure_13
 
 
 def test_bash_reads_every_script(scripts: list[Path]) -> None:
