@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy as torchs_cross_entropy
 from torch.nn.functional import gelu
 
-from tests.training.launching import Step, plain_environments, read_record, run_together
+from tests.training.launching import Step, plain_environments, read_record, run_started
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -203,7 +203,7 @@ def test_forked_ranks_train_as_one_rank_does(records: dict[str, list[Step]], tmp
         "--record",
         str(record),
     ]
-    (launched,) = run_together([command], [{}])
+    (launched,) = run_started([command], [{}])
     assert launched.exit_code == 0, launched.stderr
     alone = [step.loss for step in records["alone"]]
     assert [step.loss for step in read_record(record)] == pytest.approx(alone, rel=1e-5)
@@ -256,6 +256,6 @@ def train(runs: dict[str, str], gpus: int, folder: Path) -> dict[str, list[Step]
         json.dumps({name: {"flags": flags.split(), "fault": None, "graphs": False} for name, flags in runs.items()})
     )
     command = ["-m", "tests.training.worker", str(plan), str(folder)]
-    for rank, finished in enumerate(run_together([command] * gpus, plain_environments(gpus))):
+    for rank, finished in enumerate(run_started([command] * gpus, plain_environments(gpus))):
         assert finished.exit_code == 0, f"rank {rank}: {finished.stderr}"
     return {name: read_record(folder / f"{name}.jsonl") for name in runs}

@@ -1,4 +1,4 @@
-"""Count the FLOPs of one iteration of `pretrain` with torch's counter: `python counting_flops.py RUNS.json`.
+"""FLOPs of one iteration of `pretrain` by torch's counter: `python -m tests.training.counting_flops RUNS.json`.
 
 RUNS.json maps names to the arguments of runs. The counts go to stdout as JSON with the same names.
 """

@@ -1,18 +1,30 @@
-"""Starts of the training program as launchers do it, and readers of its output."""
+"""Runs of the training program and of test programs, and readers of their output.
+
+`run_started` starts a Python process for each command, as a launcher does. `run_forked` forks the processes from one
+that has imported torch and Megatron-Core, which saves seconds per process. Tests of the start itself use `run_started`.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import random
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing.connection import wait
 from pathlib import Path
 
+from tests.training.fork_server import Program
+
 REPOSITORY = Path(__file__).parents[2]
-TIMEOUT_S = 300  # A limit for hangs only: the longest run takes 30 s on two idle cores.
+TIMEOUT_S = 600  # Ends a run that hangs. The longest run takes less than a minute on two idle cores.
 
 # Small enough for milliseconds per iteration, and divisible by every layout of four processes.
 _SMALL = {
@@ -53,12 +65,12 @@ class Step:
 
 
 def run_alone(*arguments: str) -> Finished:
-    """Run one process of `python -m orchestrator.pretrain`."""
-    return run_together([["-m", "orchestrator.pretrain", *arguments]], [{}])[0]
+    """Fork one process that runs `python -m orchestrator.pretrain`."""
+    return run_forked([["-m", "orchestrator.pretrain", *arguments]], [{}])[0]
 
 
-def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[Finished]:
-    """Run `python COMMAND` once per command, all at the same time, each with its environment added."""
+def run_started(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[Finished]:
+    """Start `python COMMAND` once per command, all at the same time, each with its environment added."""
     processes = [
         subprocess.Popen(
             [sys.executable, *command],
@@ -78,6 +90,78 @@ def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mappi
     return [Finished(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
+def run_forked(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> list[Finished]:
+    """Run `-m MODULE ARGUMENT ...` in a forked process per command, all at the same time, on CPU cores.
+
+    Each process has its environment added, as with `run_started`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        programs = []
+        for index, (command, environment) in enumerate(zip(commands, environments, strict=True)):
+            flag, module, *arguments = command
+            assert flag == "-m"
+            files = (str(Path(folder, f"{index}.{stream}")) for stream in ("stdout", "stderr"))
+            programs.append(Program(module, arguments, _cpu_environment() | dict(environment), *files))
+        try:
+            codes = _fork_server().run(programs)
+        except BaseException:
+            _fork_server().stop()
+            _fork_server.cache_clear()
+            raise
+        return [
+            Finished(code, Path(program.stdout).read_text(), Path(program.stderr).read_text())
+            for code, program in zip(codes, programs, strict=True)
+        ]
+
+
+class ForkServer:
+    """Process that forks programs (`tests.training.fork_server`). It ends with this process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.training.fork_server"],
+            cwd=REPOSITORY,
+            env=_cpu_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # `stop` ends the forked processes, too
+        )
+
+    def run(self, programs: Sequence[Program]) -> list[int]:
+        """Run the programs at the same time and return their exit codes."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None and answers is not None
+        requests.write(json.dumps([asdict(program) for program in programs]) + "\n")
+        requests.flush()
+        if not wait([answers.fileno()], TIMEOUT_S):
+            raise TimeoutError(f"after {TIMEOUT_S} s these programs had not ended: {programs}")
+        answer = answers.readline()
+        if not answer:
+            raise RuntimeError("the fork server has ended; its error is in the output of this test")
+        codes: list[int] = json.loads(answer)
+        return codes
+
+    def stop(self) -> None:
+        """End the server and the programs that still run."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._process:
+            pass
+
+
+@cache
+def _fork_server() -> ForkServer:
+    """Return the fork server of this pytest process."""
+    server = ForkServer()
+    atexit.register(server.stop)
+    return server
+
+
+def _cpu_environment() -> dict[str, str]:
+    return clean_environment() | {"CUDA_VISIBLE_DEVICES": ""}
+
+
 def plain_environments(world_size: int) -> list[dict[str, str]]:
     """Return the variables of each rank as a launcher other than torchrun and srun sets them."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world_size)}
@@ -95,10 +179,27 @@ def clean_environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
 
 
+_RESERVATIONS: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a TCP port that no other process of the tests gets while this process runs.
+
+    The UDP port with the same number reserves it. The ports are below those of outgoing connections and above those
+    that `pretrain` derives from Slurm jobs.
+    """
+    while True:
+        port = random.randrange(30000, 32768)
+        reservation = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            reservation.bind(("127.0.0.1", port))
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", port))
+        except OSError:
+            reservation.close()
+        else:
+            _RESERVATIONS.append(reservation)
+            return port
 
 
 def read_record(path: Path) -> list[Step]:

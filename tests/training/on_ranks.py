@@ -252,12 +252,24 @@ CHECKS: list[Callable[[], None]] = [
 ]
 
 
+def _fuse_weight_gradient() -> None:
+    """Let Megatron-Core's layers add weight gradients in the GEMM, as on a GPU.
+
+    They look for the extension when they are imported, which the fork server has done without it.
+    """
+    from megatron.core.tensor_parallel import layers
+
+    rank.fuse_weight_gradient()
+    layers.fused_weight_gradient_mlp_cuda = sys.modules["fused_weight_gradient_mlp_cuda"]
+    layers._grad_accum_fusion_available = True
+
+
 def main(folder: str) -> None:
     place = find_place(os.environ)
     set_environment(os.environ, place)
     device = start_processes(place)
-    rank.fuse_weight_gradient()  # as on a GPU: before Megatron-Core's layers are imported
     prepare_megatron(device)
+    _fuse_weight_gradient()
     from orchestrator.pretrain.model import start_model_parallel
 
     arguments = _arguments("")

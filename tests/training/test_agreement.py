@@ -13,7 +13,7 @@ from tests.training.launching import (
     Step,
     plain_environments,
     read_record,
-    run_together,
+    run_forked,
 )
 
 TOLERANCE = 1e-5  # relative; another order of sums changes 1e-7
@@ -171,7 +171,7 @@ def _train(runs: dict[str, str], world_size: int, folder: Path) -> None:
     }
     plan.write_text(json.dumps(entries))
     command = ["-m", "tests.training.worker", str(plan), str(folder)]
-    for rank, finished in enumerate(run_together([command] * world_size, plain_environments(world_size))):
+    for rank, finished in enumerate(run_forked([command] * world_size, plain_environments(world_size))):
         assert finished.exit_code == 0, f"rank {rank}: {finished.stderr}"
 
 

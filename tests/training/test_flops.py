@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from orchestrator.megatron.flops import computed_flops_per_iteration
 from orchestrator.megatron.model import ModelShape, Recompute
 from orchestrator.workloads import find_workload
-from tests.training.launching import SMALL_MODEL, run_together
+from tests.training.launching import SMALL_MODEL, run_forked
 
 MODELS = {
     "gpt": (ModelShape(4, 32, 4, 16, 64), ""),
@@ -42,7 +41,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     }
     file = tmp_path_factory.mktemp("flops") / "runs.json"
     file.write_text(json.dumps(runs))
-    (done,) = run_together([[str(Path(__file__).with_name("counting_flops.py")), str(file)]], [{}])
+    (done,) = run_forked([["-m", "tests.training.counting_flops", str(file)]], [{}])
     assert done.exit_code == 0, done.stderr
     counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return counts

@@ -18,15 +18,15 @@ import pytest
 
 from orchestrator.megatron.logs.root_cause import cause
 from orchestrator.pretrain import launch
-from tests.training.launching import REPOSITORY, SMALL_MODEL, TIMEOUT_S, clean_environment, run_together
+from tests.training.launching import REPOSITORY, SMALL_MODEL, TIMEOUT_S, clean_environment, run_forked
 
 LAUNCH = ["-u", "-m", "orchestrator.pretrain.launch", "--nproc-per-node=2"]
 
 
 def test_report_names_the_first_failed_rank_and_the_log_has_its_error() -> None:
     """Only the last rank writes a record, and cannot. The other then loses its connection."""
-    command = [*LAUNCH, *SMALL_MODEL, "--record", "/dev/null/record"]
-    (finished,) = run_together([command], [{}])
+    command = [*LAUNCH[1:], *SMALL_MODEL, "--record", "/dev/null/record"]
+    (finished,) = run_forked([command], [{}])
     assert finished.exit_code == 1
     assert "[rank1]: FileExistsError" in finished.stderr
     _, _, root = finished.stderr.partition("Root Cause (first observed failure):")

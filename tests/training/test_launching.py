@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
 import pytest
 
 from tests.training.launching import (
     SMALL_MODEL,
     Finished,
+    Step,
     clean_environment,
     free_port,
     plain_environments,
+    read_record,
     run_alone,
-    run_together,
+    run_forked,
+    run_started,
 )
 
 PIPELINE = ["--pipeline-model-parallel-size", "2"]
@@ -37,6 +41,9 @@ ITERATION = re.compile(
 )
 
 
+TIMES = re.compile(rf"{MOMENT}|(?<=elapsed time per iteration \(ms\): )\d+\.\d")
+
+
 def _matches(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
     return [match for line in text.split("\n") if (match := pattern.match(line))]
 
@@ -55,12 +62,45 @@ def _check_ranks(first: Finished, last: Finished) -> None:
     assert not _matches(WORLD, last.stdout), "Megatron-LM prints the world on rank 0"
 
 
-@pytest.mark.parametrize("launcher", ["plain", "srun"])
-def test_ranks_connect_and_print_their_lines(launcher: str) -> None:
-    environments = plain_environments(2) if launcher == "plain" else _slurm_environments(2)
-    first, last = run_together([COMMAND] * 2, environments)
-    _check_ranks(first, last)
-    assert first.stderr == last.stderr == "", "a log is read by people too"
+@dataclass(frozen=True)
+class Run:
+    """Outputs of the first and the last rank, and the record."""
+
+    first: Finished
+    last: Finished
+    steps: list[Step]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Return two equal runs: of started processes, and of forked ones with the variables of srun."""
+    folder = tmp_path_factory.mktemp("runs")
+    results = {}
+    for name, run, environments in (
+        ("started", run_started, plain_environments(2)),
+        ("srun", run_forked, _slurm_environments(2)),
+    ):
+        record = folder / name
+        first, last = run([[*COMMAND, "--record", str(record)]] * 2, environments)
+        results[name] = Run(first, last, read_record(record))
+    return results
+
+
+@pytest.mark.parametrize("launcher", ["started", "srun"])
+def test_ranks_connect_and_print_their_lines(launcher: str, runs: dict[str, Run]) -> None:
+    run = runs[launcher]
+    _check_ranks(run.first, run.last)
+    assert run.first.stderr == run.last.stderr == "", "a log is read by people too"
+
+
+def test_forked_ranks_train_and_print_as_started_ranks_do(runs: dict[str, Run]) -> None:
+    started, forked = runs["started"], runs["srun"]
+    assert [replace(step, elapsed_ms=0) for step in forked.steps] == [
+        replace(step, elapsed_ms=0) for step in started.steps
+    ]
+    for name in ("first", "last"):
+        lines, expected = (TIMES.sub("TIME", getattr(run, name).stdout) for run in (forked, started))
+        assert lines == expected
 
 
 def _slurm_environments(tasks: int) -> list[dict[str, str]]:
@@ -79,7 +119,7 @@ def _slurm_environments(tasks: int) -> list[dict[str, str]]:
     ids=["forked", "torchrun"],
 )
 def test_lines_of_two_ranks_of_one_launcher_do_not_mix(command: list[str]) -> None:
-    (finished,) = run_together([["-u", *command]], [{}])
+    (finished,) = run_started([["-u", *command]], [{}])
     assert finished.exit_code == 0, finished.stderr
     _check_lines(finished.stdout)
 
@@ -88,7 +128,7 @@ def test_the_launchers_of_two_nodes_start_one_run() -> None:
     meeting_point = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     launcher = ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=1", *meeting_point]
     commands = [[*launcher, f"--node-rank={node}", *SMALL_MODEL, *PIPELINE] for node in range(2)]
-    first, last = run_together(commands, [{}] * 2)
+    first, last = run_forked(commands, [{}] * 2)
     _check_ranks(first, last)
     assert first.stderr == last.stderr == ""
 

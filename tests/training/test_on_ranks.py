@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.training.launching import plain_environments, run_together
+from tests.training.launching import plain_environments, run_forked
 from tests.training.on_ranks import CHECKS
 
 
@@ -18,7 +18,7 @@ def errors_by_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[d
         ["-m", "tests.training.on_ranks", str(folder)] for ranks, folder in folders.items() for _ in range(ranks)
     ]
     environments = [environment for ranks in folders for environment in plain_environments(ranks)]
-    for finished in run_together(commands, environments):
+    for finished in run_forked(commands, environments):
         assert finished.exit_code == 0, finished.stderr
     return {
         ranks: [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,16 @@ SIZES = Sizes(
 )
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Train in one thread: with more, threads that wait for each other slow all processes of a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_plain_pytorch_has_the_losses_and_gradients_of_pretrain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

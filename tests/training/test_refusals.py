@@ -6,13 +6,13 @@ import pytest
 
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
-from tests.training.launching import SMALL_MODEL, plain_environments, run_together
+from tests.training.launching import SMALL_MODEL, plain_environments, run_started
 
 
 def test_rank_0_prints_every_reason_once_with_exit_code_2_and_no_traceback() -> None:
     bad = ["--tensor-model-parallel-size", "3", "--num-virtual-stages-per-pipeline-rank", "3", "--fp16"]
     command = ["-m", "orchestrator.pretrain", *SMALL_MODEL, *bad]
-    first, last = run_together([command] * 2, plain_environments(2))
+    first, last = run_started([command] * 2, plain_environments(2))
     assert (first.exit_code, last.exit_code) == (2, 2)
     assert first.stderr.splitlines() == [
         "pretrain: error: 4 attention heads do not divide over tensor-model-parallel size 3",
@@ -31,7 +31,7 @@ def test_rank_0_prints_every_reason_once_with_exit_code_2_and_no_traceback() -> 
 def test_the_launcher_refuses_once_for_all_ranks() -> None:
     command = ["-m", "orchestrator.pretrain.launch", "--nproc-per-node=2", *SMALL_MODEL]
     bad, unknown = ["--tensor-model-parallel-size", "2", "--vocab-size", "63"], ["--tensor-parallel", "2"]
-    refused, misspelled = run_together([[*command, *bad], [*command, *unknown]], [{}] * 2)
+    refused, misspelled = run_started([[*command, *bad], [*command, *unknown]], [{}] * 2)
     assert (refused.exit_code, refused.stdout) == (misspelled.exit_code, misspelled.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
         "pretrain: error: vocabulary of 63 does not divide over tensor-model-parallel size 2"
@@ -42,7 +42,7 @@ def test_the_launcher_refuses_once_for_all_ranks() -> None:
 
 def test_an_unknown_flag_is_reported_once_with_exit_code_2() -> None:
     command = ["-m", "orchestrator.pretrain", *SMALL_MODEL, "--tensor-parallel", "2"]
-    first, last = run_together([command] * 2, plain_environments(2))
+    first, last = run_started([command] * 2, plain_environments(2))
     assert (first.exit_code, last.exit_code) == (2, 2)
     assert "unrecognized arguments: --tensor-parallel 2" in first.stderr
     assert last.stderr == ""

@@ -1,4 +1,4 @@
-"""One rank that trains one layout after another in the same processes: `python worker.py RUNS.json FOLDER`.
+"""One rank that trains one layout after another: `python -m tests.training.worker RUNS.json FOLDER`.
 
 RUNS.json maps names to {"flags": [...], "fault": name or null, "graphs": bool}. Each run writes FOLDER/NAME.jsonl. A
 fault restores settings with wrong gradients, to test that the comparison detects them. A run with `graphs` records the
