@@ -1,9 +1,10 @@
-# Two commands: `make run` reproduces a figure on this machine, `make test` runs all tests.
+# Three commands: `make run` reproduces a figure on this machine, `make check` runs the linters and the unit tests that
+# need no other software, `make test` runs all tests.
 SHELL := /bin/bash
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: run test
+.PHONY: run check test
 .DELETE_ON_ERROR:
 
 # The commands that a user would type. make prints each one.
@@ -12,6 +13,15 @@ run: .venv/installed-run
 	repro status
 	repro collect --export csv
 	repro plot figure-13
+
+# If torch is not installed, mypy does not know its types.
+mypy_without_torch := --no-warn-unused-ignores --no-warn-return-any --allow-subclassing-any --allow-untyped-decorators
+check: .venv/installed-check
+	ruff check .
+	ruff format --check .
+	mypy $(if $(wildcard .venv/lib/*/site-packages/torch),,$(mypy_without_torch))
+	vulture
+	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not torch and not postgresql"
 
 # tests/slurm starts a real Slurm from Debian's packages, or prints one line with the reason why it cannot. Its tests
 # mostly wait, so they run beside the unit tests. Tests that train need the cores and run alone.
@@ -37,6 +47,11 @@ test: .venv/installed-test
 .venv/installed-run: .venv/bin/python pyproject.toml
 	@echo "installing the packages for training and plots; the first time this downloads torch"
 	@pip install --quiet --disable-pip-version-check --editable '.[local,plot]'
+	@touch $@
+
+.venv/installed-check: .venv/bin/python pyproject.toml
+	@echo "installing the packages for unit tests and linters"
+	@pip install --quiet --disable-pip-version-check --editable '.[plot,test]'
 	@touch $@
 
 .venv/installed-test: .venv/bin/python pyproject.toml
