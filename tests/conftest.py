@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.examples import register_profiles
+
+register_profiles()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/unit/render/golden from rendered files")

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import EXIT_UNREACHABLE, EXIT_USER_ERROR, ReproError
@@ -195,7 +195,6 @@ def test_runs_on_another_file_system_behind_a_link_are_read(job: Path) -> None:
     assert b"".join(log_blocks(link / job.parent.name / job.name)) == b"x"
 
 
-@settings(deadline=None)
 @given(name=st.text(max_size=8) | st.sampled_from(["", ".", "..", "a/b", "../x", "/etc/passwd", "a\0b", "é" * 200]))
 def test_a_name_is_one_path_component_or_refused(name: str) -> None:
     folder = Path("/runs/r/job")

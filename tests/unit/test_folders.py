@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.catalog.axes import AXES
@@ -36,7 +36,6 @@ def folder_of(point: tuple[tuple[str, Value], ...]) -> Path:
     return FOLDERS.job(RUN, case.slug)
 
 
-@settings(deadline=None)
 @given(point=POINT)
 @example(point=(("case", ".."),))
 @example(point=(("case", "."),))

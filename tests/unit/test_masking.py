@@ -23,6 +23,7 @@ from orchestrator.results.bundle.archive import unpacked
 from orchestrator.results.export.formats import as_csv, as_json
 from orchestrator.results.export.rows import CASE_COLUMNS, export_rows
 from orchestrator.secret_patterns import holds_secret
+from tests.examples import examples
 from tests.unit.render.golden_files import GOLDEN, read_golden
 from tests.unit.results.making import figure_13, measured
 from tests.unit.secret_spellings import HARMLESS, SPELLINGS, filled, secrets_of
@@ -55,7 +56,6 @@ PLAIN_VALUES = words_of(
     "$HOME/.huggingface/token /etc/slurm/jwt_hs256.key *** *"
 )
 
-unhurried = settings(deadline=None)
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
@@ -119,7 +119,6 @@ def leaks(secret: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@unhurried
 @given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
 @example(name="HF_TOKEN", secret='it\'s $HOME `x` "y"')
 @example(name="HF_TOKEN", secret="'''''''")
@@ -140,7 +139,6 @@ def test_the_value_of_a_secret_name_is_masked_in_scripts_and_logs(place: str, na
     assert masked(found) == found
 
 
-@unhurried
 @given(secret=SHAPES, before=st.text(max_size=20), after=st.text(max_size=20))
 def test_text_with_the_shape_of_a_secret_is_masked(secret: str, before: str, after: str) -> None:
     assume(not before[-1:].isalnum() and before[-1:] not in ("-", "_"))
@@ -159,7 +157,6 @@ def test_text_with_the_shape_of_a_secret_is_masked(secret: str, before: str, aft
     assert is_masked("X", secret)
 
 
-@unhurried
 @given(
     user=drawn(LETTERS + ".%@", 0, 8),
     secret=drawn(LETTERS + "!$%&()*+,;=:@_~.-", 6, 30) | st.text(min_size=6).map(lambda text: quote(text, "")),
@@ -179,7 +176,6 @@ def test_only_the_password_of_a_url_is_masked(user: str, secret: str, rest: str)
     assert is_masked("X", url) and masked(found) == found
 
 
-@unhurried
 @given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
 def test_secrets_are_masked_in_recorded_environments_command_lines_and_profiles(name: str, secret: str) -> None:
     assert is_masked(name, secret)
@@ -202,7 +198,6 @@ def test_secrets_are_masked_in_recorded_environments_command_lines_and_profiles(
     assert masked_tree(found) == found
 
 
-@unhurried
 @given(secret=FREE | st.text(min_size=4))
 def test_the_value_of_a_secret_is_masked_in_any_notation(
     secret: str,
@@ -268,7 +263,6 @@ Unauthorized: the bearer authentication-was-refused; unexpected token: abc
 
 
 @example(text=LOG)
-@unhurried
 @given(text=st.text())
 def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert masked(text) == text and masked_words([text]) == [text] and masked_tree({"a": [text]}) == {"a": [text]}
@@ -285,7 +279,7 @@ PIECES = st.sampled_from("'\"\\ \n*a1/:@;&,)=-") | st.sampled_from(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 @given(text=st.lists(PIECES, max_size=14).map("".join))
 @example(text='password: "token": ')
 @example(text='password: TOKEN="')

@@ -17,6 +17,7 @@ from orchestrator.catalog.experiment import scale_names
 from orchestrator.catalog.library import experiment_names, read_experiment
 from orchestrator.errors import ReproError
 from orchestrator.paths import Folders
+from tests.examples import examples
 from tests.unit.catalog.entries import BASE, CHECKOUT, entry_of, shipped, short
 
 
@@ -29,7 +30,7 @@ def messages(folder: Path, text: str, scale: str = "paper") -> list[str]:
 AXIS_VALUES = st.lists(st.integers(1, 500), min_size=1, max_size=4, unique=True)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(matrix=st.dictionaries(st.sampled_from(["pp", "tp", "cp", "vp", "gbs"]), AXIS_VALUES, min_size=1))
 def test_the_cases_are_the_product_in_a_stable_order_each_with_its_own_name(matrix: dict[str, list[int]]) -> None:
     axis = next(iter(matrix))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.cli.output import VisibleLog, as_json, table
@@ -178,7 +178,6 @@ def test_unprintable_bytes_are_question_marks_and_all_line_ends_are_the_same(blo
     assert shown_log(block) == shown
 
 
-@settings(deadline=None)
 @given(text=st.text())
 @example(text=EVIL)
 def test_printable_removes_control_characters_and_keeps_visible_ones(text: str) -> None:
@@ -191,7 +190,6 @@ def test_printable_removes_control_characters_and_keeps_visible_ones(text: str) 
 BLOCKS = st.lists(st.binary(max_size=6) | st.sampled_from([b"\r", b"\n", "é".encode(), "😀".encode()[:2], b"\x1b["]))
 
 
-@settings(deadline=None)
 @given(blocks=BLOCKS)
 @example(blocks=[b"\r", b"\n", b"\n"])
 @example(blocks=[b"\r", b"", b"\n"])

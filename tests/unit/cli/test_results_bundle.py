@@ -26,6 +26,7 @@ from orchestrator.errors import ReproError
 from orchestrator.identity import user_name
 from orchestrator.paths import find_folders
 from orchestrator.results.bundle.verify import verify
+from tests.examples import examples
 from tests.unit.cli.calling import Caller, Done
 from tests.unit.launch.stand_in import Site
 
@@ -275,7 +276,7 @@ def test_a_changed_file_is_named(reviewer: Caller, files: dict[str, bytes], tmp_
     assert re.search(rf"^ +{said}", done.stdout, re.MULTILINE), done.stdout
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(data=st.data())
 def test_no_bit_of_any_file_changes_unseen(made: Path, files: dict[str, bytes], data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(path for path, text in files.items() if text)))

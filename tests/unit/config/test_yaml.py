@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.config.yaml import parse_document, read_document, scalar, shown
 from orchestrator.errors import ReproError
+from tests.examples import examples
 
 
 def value(text: str) -> object:
@@ -240,7 +241,7 @@ YAML_LIKE = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text() | YAML_LIKE)
 def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
     try:

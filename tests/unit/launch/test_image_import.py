@@ -25,6 +25,7 @@ from orchestrator.files import read_record
 from orchestrator.launch.images import Import, import_progress, render_import, wanted_images
 from orchestrator.slurm.query import QueryAnswer
 from orchestrator.slurm.records import JobRecord
+from tests.examples import examples
 from tests.unit.launch.enroot import DIGEST, FILE, OTHER_DIGEST, SITE, URI, Workshop, profile
 from tests.unit.launch.stand_in import wait_until
 from tests.unit.render.plans import TEMPLATES
@@ -254,7 +255,7 @@ HOST = st.from_regex(r"([A-Za-z0-9.$@_-]{1,10}(:[0-9]{1,4})?)?", fullmatch=True)
 SAID = st.text(st.sampled_from(NASTY + "\x01\x1b\x7f"), min_size=1, max_size=15)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(staging=FOLDER, name=NAME, host=HOST, user=SAID, machine=FOLDER, version=SAID)
 @example(staging=TRICKY, name="a/b:é_1", host="$oauthtoken@h-1.x:99", user=TRICKY, machine=TRICKY, version=TRICKY)
 def test_every_value_that_a_profile_may_have_and_a_node_may_say_arrives_as_it_is(

@@ -15,6 +15,7 @@ from orchestrator.megatron.rules.rule_context import read_flags
 from orchestrator.megatron.rules.rules import KWAI_RULES, RULES, RuleContext, broken_rules, layout_warnings
 from orchestrator.pretrain.arguments import parse_arguments
 from orchestrator.pretrain.layout import refusals
+from tests.examples import examples
 
 MODEL = ModelShape(layers=32, hidden=1024, heads=16, seq=2048, vocab=51200)
 LAYOUT = Layout(gpus=64, tensor_parallel=4, pipeline_parallel=8, micro_batch_size=2, global_batch_size=64)
@@ -490,7 +491,7 @@ def pretrain_arguments(at: RuleContext) -> list[str]:
     return [*argv, "--use-distributed-optimizer", *at.arguments]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(model=MODELS, layout=LAYOUTS, training=TRAININGS, typed=TYPED)
 def test_rules_refuse_exactly_what_pretrain_refuses(
     model: ModelShape, layout: Layout, training: Training, typed: tuple[str, ...]

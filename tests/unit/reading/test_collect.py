@@ -35,6 +35,7 @@ from orchestrator.megatron.logs.columns import IterationLine
 from orchestrator.reading import collect as collecting
 from orchestrator.reading import logs
 from orchestrator.reading.collect import FINGERPRINT_BYTES, NewContent, collect, measure, read_new
+from tests.examples import examples
 from tests.unit.ledger.making import CONFIGURATION, new_ledger, record
 
 WORLD = "using world size: 4, data-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2\n"
@@ -362,7 +363,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(st.sampled_from(PIECES), max_size=6),
     cuts=st.lists(st.floats(0, 1), max_size=4),

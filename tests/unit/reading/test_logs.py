@@ -147,7 +147,7 @@ TEXTS = st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"\n\n", b"x" 
 
 
 @given(text=TEXTS, offset=st.integers(0, 60), packer=st.sampled_from(["", *PACKERS]))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_blocks_are_whole_lines_and_together_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, offset: int, packer: str
 ) -> None:

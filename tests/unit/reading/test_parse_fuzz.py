@@ -16,6 +16,7 @@ from orchestrator.megatron.logs import iteration_lines, scan
 from orchestrator.megatron.logs.fact_lines import DUMP_BEGINS, alpa_rows
 from orchestrator.megatron.logs.iteration_lines import ITERATION_TOKEN
 from orchestrator.reading.parse import LogReport, read_log
+from tests.examples import examples
 from tests.unit.reading.test_parse_golden_logs import LOGS, content_of, in_parts
 
 GOLDEN = [log.read_bytes() for log in LOGS]
@@ -70,7 +71,7 @@ LOGGED = mutated() | st.binary(max_size=500) | st.lists(st.sampled_from(LINES + 
 
 
 @given(log=LOGGED, cuts=st.lists(st.integers(0, 6000), max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_any_log_gives_the_same_in_parts_and_as_a_whole(log: bytes, cuts: list[int]) -> None:
     whole = read_log(log)
     assert in_parts(log, iter(sorted(cut for cut in cuts if cut < len(log)))) == whole
@@ -91,7 +92,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_many_small_blocks_give_the_same_as_one(request: pytest.FixtureRequest) -> None:
     @given(log=LOGGED)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100))
     def read(log: bytes) -> None:
         reports.append((log, read_log(log)))
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.launch.directives import directives
+from tests.examples import examples
 from tests.unit.render.plans import PROGRAM, local, plans
 from tests.unit.render.standing import RUNTIMES, Stage, executable, saying, sited, with_words
 
@@ -72,7 +73,7 @@ BAD = Values(
     secret=TRICKY,
 )
 
-few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
 
 
 def common(values: Values) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def sbatch_words(line: str) -> list[str]:
     return [*words, word] if begun else words
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(text=WORD)
 @example(text=TRICKY)
 @example(text="#")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import ReproError
 from orchestrator.results.bundle import archive as bundle_archive
 from orchestrator.results.bundle.archive import new_archive, unpacked
+from tests.examples import examples
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678)
 CONTENT = {"README.txt": b"read me\n", "jobs/a/log.txt": b"line\n" * 9, "jobs/b/log.txt": b"\xff\x00", "empty": b""}
@@ -84,7 +85,7 @@ NAMES = st.text(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(content=st.dictionaries(NAMES.filter(lambda name: name not in (".", "..")), st.binary(max_size=300), min_size=1))
 def test_what_is_written_is_read_back(content: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

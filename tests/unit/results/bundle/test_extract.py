@@ -36,6 +36,7 @@ from orchestrator.results.bundle.extract import (
     read_extract,
     read_rows,
 )
+from tests.examples import examples
 from tests.unit.ledger.making import new_ledger, new_run, record
 
 FIGURE_13 = ("sc21/figure-13", "cpu", "local", {"pretrain"})
@@ -142,7 +143,7 @@ def values(column: sa.ColumnClause[Any]) -> st.SearchStrategy[Any]:
     return kinds[column.type.python_type] | (st.none() if column.nullable else st.nothing())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(data=st.data(), table=st.sampled_from(["runs", "attempts", "metrics", "events", "iterations"]))
 def test_any_row_reads_back_as_it_was(data: st.DataObject, table: str) -> None:
     columns = [column for column in rows_of(TABLES[table]).c if column.name in columns_of(table)]

@@ -13,6 +13,7 @@ from orchestrator.masking import masked
 from orchestrator.megatron.logs.iteration_lines import iteration_lines
 from orchestrator.results.bundle import extract as bundle_masking
 from orchestrator.results.bundle.extract import anonymized, masked_blocks, masked_bytes
+from tests.examples import examples
 from tests.unit.cli.made_jobs import LINE
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz01234567"
@@ -48,7 +49,7 @@ def test_a_secret_is_masked_wherever_a_block_ends(secret: str) -> None:
             assert word not in found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     log=st.lists(st.binary(max_size=80) | st.sampled_from([b"\n", b"\r\n", b"\xff\xfe", iteration(3).encode()])).map(
         b"".join

@@ -31,6 +31,7 @@ from orchestrator.results.outcome import FigureOutcome
 from orchestrator.results.report.cases import Counts, Mark, shown_hours, shown_number, with_spread
 from orchestrator.results.report.page import Page, page_of, rendered, report, require_folder, write_report
 from orchestrator.text import with_symbols
+from tests.examples import examples
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import (
     OUT_OF_MEMORY,
@@ -315,7 +316,7 @@ def test_no_text_becomes_a_tag(ledger: Ledger) -> None:
     assert page.text.count(HOSTILE) > 10 and "49" not in page.text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(text=st.text(max_size=60))
 def test_any_text_is_read_as_it_is_shown(text: str) -> None:
     empty = Page("0", text, Counts(), (), ())
