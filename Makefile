@@ -23,18 +23,19 @@ check: .venv/installed-check
 	vulture
 	python -m pytest tests/unit -n auto --maxprocesses 8 --dist worksteal -m "not torch and not postgresql"
 
-# tests/slurm starts a real Slurm from Debian's packages, or prints one line with the reason why it cannot. Its tests
-# mostly wait, so they run beside the unit tests. Tests that train need the cores and run alone.
+# --install: tests install missing Debian packages, for example a real Slurm. The tests on Slurm mostly wait, so they
+# run beside the unit tests. Tests that train need the cores and run alone.
 # `set -m`: without it, background processes ignore Ctrl-C, which some tests press.
+pytest := python -m pytest --install --hypothesis-profile=full
 test: .venv/installed-test
 	ruff check .
 	ruff format --check .
 	mypy
 	vulture
-	python -m pytest tests/training tests/mpirun
+	$(pytest) tests/training tests/mpirun
 	set -m; \
-	  python -m pytest tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
-	  python -m pytest tests/unit tests/browser; unit=$$?; \
+	  $(pytest) tests/slurm >.venv/tests-slurm.txt 2>&1 </dev/null & slurm=$$!; \
+	  $(pytest) tests/unit tests/browser; unit=$$?; \
 	  wait $$slurm; slurm=$$?; cat .venv/tests-slurm.txt; exit $$((unit | slurm))
 
 .venv/bin/python:

@@ -1,18 +1,36 @@
-"""Options and markers of all tests, set by folder and by fixture. pyproject.toml lists what a test with each marker needs."""
+"""Options and markers of all tests. pyproject.toml lists what a test with each marker needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.examples import register_profiles
+from tests.slurm import host
+from tests.unavailable import give_up
 
 register_profiles()
 
+_TESTS = Path(__file__).parent
+_MARKERS_OF_FOLDERS = {
+    "slurm": ("slurm",),
+    "training": ("torch",),
+    "mpirun": ("mpi", "torch"),
+    "browser": ("browser",),
+    "gpu": ("gpu", "torch"),
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--install", action="store_true", help="install missing Debian packages (needs root)")
     parser.addoption("--update-golden", action="store_true", help="write tests/unit/render/golden from rendered files")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    host.may_install_packages = config.getoption("--install")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
@@ -24,6 +42,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _needs(item: pytest.Item) -> Iterator[str]:
     """Yield the marker of each thing that the test needs."""
-    parameters = getattr(item, "callspec", None)
-    if "postgresql" in getattr(item, "fixturenames", ()) or (parameters and "postgresql" in parameters.params.values()):
+    yield from _MARKERS_OF_FOLDERS.get(item.path.relative_to(_TESTS).parts[0], ())
+    assert isinstance(item, pytest.Function)
+    modules = [value.__name__ for value in vars(item.module).values() if isinstance(value, ModuleType)]
+    if any(name.partition(".")[0] in ("torch", "megatron") for name in modules):
+        yield "torch"
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    if "postgresql" in (*item.fixturenames, *parameters):
         yield "postgresql"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Skip tests whose fixtures need packages that are not installed."""
+    try:
+        return (yield)
+    except host.PackagesMissing as reason:
+        give_up(str(reason))

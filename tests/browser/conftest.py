@@ -1,4 +1,4 @@
-"""One Chromium and one report for the whole test run, or a line with the reason why there is no browser."""
+"""One Chromium and one report for the whole test run."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ from orchestrator.catalog.library import find_experiment
 from orchestrator.paths import Folders
 from orchestrator.results.report.page import report, write_report
 from tests.browser.reports import SECRET, failing, hostile_experiment, in_turn
-from tests.slurm.host import ClusterUnavailable, install_packages
+from tests.slurm.host import PackagesMissing, install_packages
+from tests.unavailable import give_up
 from tests.unit.ledger.making import new_ledger
 from tests.unit.results.made_ledger import SCRIPT, add_figure
 from tests.unit.results.making import CHECKOUT, shipped
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WHY_NOT = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
-def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """Return a headless Chromium without network."""
-    try:
-        program = installed_chromium()
-    except ClusterUnavailable as reason:
-        _give_up(pytestconfig, str(reason))
+    program = installed_chromium()
     with sync_playwright() as playwright:
         try:
             started = playwright.chromium.launch(executable_path=program, args=sandbox())
         except BrowserFault as fault:
-            _give_up(pytestconfig, f"{program} does not start ({str(fault).splitlines()[0]})")
+            give_up(f"no browser: {program} does not start ({str(fault).splitlines()[0]})")
         yield started
         started.close()
 
@@ -79,31 +76,16 @@ def page(browser: Browser, report_file: Path) -> Iterator[Page]:
 
 
 def installed_chromium() -> str:
-    """Return the path of Chromium. ClusterUnavailable if it is not there and cannot be installed."""
+    """Return the path of Chromium. PackagesMissing if it is not there and cannot be installed."""
     chromium = next(filter(None, map(shutil.which, _NAMES)), None)
     if chromium is None:
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            raise ClusterUnavailable("Chromium is not installed, and only root on Debian can have it installed")
         install_packages(["chromium"])
         chromium = shutil.which("chromium")
     if chromium is None:
-        raise ClusterUnavailable("the package chromium has no program of that name")
+        raise PackagesMissing("the package chromium has no program of that name")
     return chromium
 
 
 def sandbox() -> list[str]:
     """Chromium's sandbox does not work as root."""
     return ["--no-sandbox"] if os.geteuid() == 0 else []
-
-
-def _give_up(config: pytest.Config, reason: str) -> None:
-    config.stash[_WHY_NOT] = reason
-    if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(f"no browser: {reason}", pytrace=False)
-    pytest.skip(f"no browser: {reason}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print one line at the end of the run if no page could be opened."""
-    if reason := config.stash.get(_WHY_NOT, None):
-        terminalreporter.write_line(f"tests/browser did not run, no browser: {reason}")

@@ -23,6 +23,14 @@ class ClusterUnavailable(Exception):
     """No Slurm cluster is available on this machine. The message is the reason, in one line."""
 
 
+class PackagesMissing(ClusterUnavailable):
+    """Debian packages are not installed. The message names them."""
+
+
+may_install_packages = True
+"""Whether missing packages are installed. In a run of pytest it is the option --install."""
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -89,21 +97,32 @@ def require_root_on_debian() -> None:
 
 
 def install_packages(packages: Iterable[str]) -> None:
-    """Install missing packages, from the present package lists first, else after an update."""
+    """Install missing packages, from the present package lists first, else after an update.
+
+    Raise PackagesMissing if that is not allowed or not possible.
+    """
     missing = [name for name in packages if not _is_installed(name)]
     if not missing:
         return
+    names = " ".join(missing)
+    if not may_install_packages or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise PackagesMissing(f"not installed. Hint, as root: apt-get install {names}, or pass --install to pytest")
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     apt: tuple[str, ...] = ("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300")
     install = [*apt, "install", "-y", "--no-install-recommends", *missing]
     try:
         run(install, env=env, timeout_s=600)
     except ClusterUnavailable:
-        run([*apt, "update"], env=env, timeout_s=300)
-        run(install, env=env, timeout_s=600)
+        try:
+            run([*apt, "update"], env=env, timeout_s=300)
+            run(install, env=env, timeout_s=600)
+        except ClusterUnavailable as reason:
+            raise PackagesMissing(f"not installed: {names} ({reason})") from None
 
 
 def _is_installed(package: str) -> bool:
+    if shutil.which("dpkg-query") is None:
+        return False
     asked = subprocess.run(
         ["dpkg-query", "-W", "-f=${db:Status-Status}", package], capture_output=True, text=True, check=False
     )

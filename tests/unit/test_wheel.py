@@ -41,6 +41,7 @@ def test_an_installed_wheel_lists_figures_and_clusters_in_an_empty_folder(instal
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.torch
 def test_an_installed_wheel_renders_a_script_without_a_checkout(installed: Path, tmp_path: Path) -> None:
     answer = repro(installed, tmp_path, "render", "figure-13", "--cluster", "local", "--scale", "cpu")
     assert answer.returncode == 0 and answer.stdout.count("#!/bin/bash") == 6, answer.stderr

@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_yaml_file_is_read_once_and_the_matrix_is_expanded_once(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -113,6 +113,7 @@ def test_alpha_is_solved_where_activations_can_be_offloaded_and_refused_elsewher
     ]
 
 
+@pytest.mark.torch
 def test_exact_without_torch_or_for_cpu_cores_is_one_line(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     done = repro("plan", "figure-13", "--cluster", "local", "--scale", "cpu", "--exact")
     assert (done.returncode, done.stdout, len(done.complaints)) == (2, "", 1)

@@ -77,7 +77,7 @@ except ReproError as error:
 @pytest.fixture(params=["0", "ENOLCK", "ENOSYS", "EOPNOTSUPP"])
 def shim(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that answers every request for a lock as a file system without locks does."""
-    return compiled(request.config, tmp_path_factory.mktemp("shim"), SHIM, f"-DLOCKS_FAIL_WITH={request.param}")
+    return compiled(tmp_path_factory.mktemp("shim"), SHIM, f"-DLOCKS_FAIL_WITH={request.param}")
 
 
 def opens(file: Path, shim: Path, asked: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Run
 from tests.postgresql import PostgresqlServer
-from tests.unit.ledger.conftest import missing
+from tests.unavailable import give_up
 from tests.unit.ledger.making import opened, record
 from tests.unit.ledger.test_survival import begin, check_whole, count, mount, start_writer
 
@@ -160,14 +160,12 @@ def test_a_server_without_a_free_connection_is_out_of_reach(postgresql: Postgres
         open_ledger(postgresql.url(on_server.url.database, user="guest"))
 
 
-def test_a_full_disk_of_the_server_is_said(
-    pytestconfig: pytest.Config, postgresql: PostgresqlServer, on_server: Ledger
-) -> None:
+def test_a_full_disk_of_the_server_is_said(postgresql: PostgresqlServer, on_server: Ledger) -> None:
     """The server's own words, made by a table space on a small file system."""
     folder = postgresql.folder / "small"
     folder.mkdir()
     if refused := mount("-t", "tmpfs", "-o", "size=200k,mode=777", "tmpfs", str(folder)):
-        missing(pytestconfig, "file system of a test's own", refused)
+        give_up(f"no file system for this test: {refused}")
     try:
         space = folder / "space"
         space.mkdir()

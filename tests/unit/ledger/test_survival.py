@@ -27,7 +27,8 @@ from orchestrator.errors import EXIT_USER_ERROR, ReproError
 from orchestrator.ledger.attempts import job_rows
 from orchestrator.ledger.database import SCHEMA, Ledger, ledger_url, open_ledger
 from orchestrator.ledger.tables import Attempt, Event, Iteration, Run, RunJob
-from tests.unit.ledger.conftest import compiled, missing
+from tests.unavailable import give_up
+from tests.unit.ledger.conftest import compiled
 from tests.unit.ledger.making import make_old_ledger, new_ledger, opened, record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -211,13 +212,13 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(database_url: s
 
 
 @pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+def disk() -> Iterator[Path]:
     """A file system of 1 MiB of its own."""
     folder = Path(tempfile.mkdtemp(prefix="repro-disk-"))
     made = mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder))
     if made:
         folder.rmdir()
-        missing(request.config, "file system of a test's own", made)
+        give_up(f"no file system for this test: {made}")
     try:
         yield folder
     finally:
@@ -315,11 +316,11 @@ def test_a_writer_killed_on_a_full_disk_has_its_journal_taken_back_while_it_is_s
 
 
 def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
-    tmp_path: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     record(new_ledger(tmp_path), "a")
     before = (tmp_path / "results.db").read_bytes()
-    library = compiled(pytestconfig, tmp_path_factory.mktemp("shim"), NO_QUOTA)
+    library = compiled(tmp_path_factory.mktemp("shim"), NO_QUOTA)
     command = [sys.executable, "-c", RECORDS, str(tmp_path)]
     env = {**os.environ, "LD_PRELOAD": str(library)}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False)

@@ -275,6 +275,7 @@ def test_a_failing_set_up_line_ends_the_job_and_its_record_says_so(tmp_path: Pat
     assert not (tmp_path / "srun").exists()
 
 
+@pytest.mark.torch
 def test_set_up_lines_may_read_variables_that_nobody_set(tmp_path: Path) -> None:
     cluster = local(tmp_path, "about: x\nscheduler: local\nsetup: ['export FROM_SETUP=\"$NEVER_SET\"done']\n")
     stage = Stage.at(tmp_path)
