@@ -280,6 +280,11 @@ def test_an_invalid_image_is_reported_with_pyxis_message(mine: Checked) -> None:
     assert f"for image: {mine.image}; [ERROR] Invalid image format. Hint: " in fault
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The user may not read an image, before a submission",
+    promise="`clusters check` reports it as the login node and as a compute node see it.",
+)
 def test_an_unreadable_image_is_reported_by_the_login_node_and_by_a_node(tmp_path: Path, written: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)
@@ -300,6 +305,11 @@ def test_an_unreadable_image_is_reported_by_the_login_node_and_by_a_node(tmp_pat
         )
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A torch without GPU support on nodes with GPUs, before a submission",
+    promise="`clusters check --job` reports it at the line of its Python or image.",
+)
 def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
     mine.contained()
     assert mine.check("--job") == 2
@@ -312,6 +322,11 @@ def test_a_torch_without_gpu_support_is_reported(mine: Checked) -> None:
     assert fault.startswith(f"local.yaml:{key}:"), fault
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A Python without torch; a Python that the image does not contain; before a submission",
+    promise="`clusters check --job` reports it at the line of its Python or image.",
+)
 def test_a_python_without_torch_in_the_image_is_reported(mine: Checked) -> None:
     mine.contained(mounts=[str(mine.site.folder), *PYTHON_MOUNTS])
     bare = mine.site.folder / "python"

@@ -72,6 +72,12 @@ def test_a_second_submit_of_verified_cases_submits_nothing(trained: Site, slurm_
     assert slurm_cluster.run("sacct", "-X", "-n", "-o", "JobID").split() == before
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A running job is cancelled",
+    promise="It ends in Slurm. The user who cancelled it is named. It is never verified.",
+    count=0,
+)
 def test_a_cancelled_job_ends_in_slurm_and_is_not_verified(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
     site.behave("hang")
     assert site.submit("--where", "gbs=16").returncode == 0

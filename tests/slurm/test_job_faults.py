@@ -84,6 +84,14 @@ def row_of(site: StandInSite) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Eleven faults at once, each in a running job: its node goes down; a job of higher priority; its node goes "
+    "down with `requeue: true`; its time limit, early and late; the administrator's scancel; GPU memory; host memory; "
+    "a wrong argument; NaN; a log that ends early",
+    promise="Each job has the right state, class and reason.",
+    count=len(FAULTS),
+)
 def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, StandInSite]) -> None:
     seen = {name: (row_of(site)["state"], row_of(site)["failure"]) for name, site in faulty.items()}
     assert seen == {name: (fault.state, fault.failure) for name, fault in FAULTS.items()}
@@ -93,6 +101,12 @@ def test_each_fault_has_its_state_class_and_reason(faulty: dict[str, StandInSite
     assert "oom-kill" in why["host"] and "unrecognized arguments" in why["usage"]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job that Slurm requeued",
+    promise="It has one submission, ran twice and is verified.",
+    count=0,
+)
 def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: dict[str, StandInSite]) -> None:
     site = faulty["requeued"]
     row = row_of(site)
@@ -102,6 +116,12 @@ def test_a_job_that_slurm_requeued_has_one_submission_and_is_verified(faulty: di
     assert len(site.started()) > 4, "the program began twice"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job that had few iterations at its time limit",
+    promise="It keeps its measurements. `repro retry --time` gives it more time.",
+    count=0,
+)
 def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
     faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
 ) -> None:
@@ -119,12 +139,24 @@ def test_a_timed_out_job_keeps_its_measurements_and_retry_gives_it_more_time(
     assert site.wait_until_ended()[0]["verdict"] == "verified"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job that had enough iterations at its time limit",
+    promise="It is verified, with its last iteration.",
+    count=0,
+)
 def test_a_job_with_enough_iterations_at_its_time_limit_is_verified(faulty: dict[str, StandInSite]) -> None:
     row = row_of(faulty["late"])
     assert (row["iteration"], row["verdict"]) == ("6/8", "verified") and row["tflops_per_gpu"] > 0
     assert "1 done, 0 submitted" in faulty["late"].submit(*CASE).stderr
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job that lost its node",
+    promise="It runs again on another node and is verified.",
+    count=0,
+)
 def test_a_job_that_lost_its_node_runs_again_on_another(
     faulty: dict[str, StandInSite], slurm_cluster: SlurmCluster
 ) -> None:
@@ -140,6 +172,12 @@ def test_a_job_that_lost_its_node_runs_again_on_another(
     assert row["verdict"] == "verified"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The other jobs",
+    promise="The preempted job is submitted again. Jobs that would fail again are left alone.",
+    count=0,
+)
 def test_a_preempted_job_is_submitted_again_and_a_job_that_would_fail_again_is_not(
     faulty: dict[str, StandInSite],
 ) -> None:
@@ -158,6 +196,11 @@ def site(slurm_cluster: SlurmCluster, tmp_path: Path) -> Iterator[StandInSite]: 
     made.repro("cancel", "figure-13", "--yes")
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A job is held by the administrator; a job depends on a failed job",
+    promise="Both are reported with a hint. No command waits for them.",
+)
 def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
@@ -174,6 +217,11 @@ def test_held_jobs_and_jobs_that_can_never_start_are_reported_and_not_waited_for
     assert done.returncode == 1 and "scontrol release" in done.stderr, done.stderr
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A job is suspended; a job is requeued and held",
+    promise="Their states are shown. They are not submitted a second time.",
+)
 def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
@@ -189,6 +237,12 @@ def test_suspended_and_requeued_held_jobs_are_shown_and_not_submitted_again(
     site.wait_for(lambda rows: rows[0]["state"] == "RUNNING")
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--canary`: the smallest case fails",
+    promise="No other case starts. Each has the reason.",
+    count=1,
+)
 @pytest.mark.parametrize("canary", ["well", "fail"])
 def test_a_failed_canary_stops_the_whole_matrix(site: StandInSite, canary: str) -> None:
     site.prepare(gpus=4)
@@ -209,6 +263,11 @@ def test_a_failed_canary_stops_the_whole_matrix(site: StandInSite, canary: str) 
         assert "5 submitted" in site.submit().stderr
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--stop-after 2`, and every job fails in the same way",
+    promise="Two jobs run, four are stopped.",
+)
 def test_stop_after_starts_no_job_after_equal_failures(site: StandInSite) -> None:
     site.prepare("max_running: 1", gpus=4)
     site.behave("fail")
@@ -218,6 +277,12 @@ def test_stop_after_starts_no_job_after_equal_failures(site: StandInSite) -> Non
     assert len(set(site.started())) == 2
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--max-parallel 1` for jobs with different options",
+    promise="Never two jobs run at the same time.",
+    count=0,
+)
 def test_max_parallel_limits_jobs_with_different_options(site: StandInSite, slurm_cluster: SlurmCluster) -> None:
     site.prepare(gpus=4)
     site.behave("slow")
@@ -239,6 +304,11 @@ def nodes_excluded(site: StandInSite, slurm_cluster: SlurmCluster) -> str:
     return shown.partition("ExcNodeList=")[2].split()[0]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A GPU fails on one of four nodes, and srun ends the other tasks",
+    promise="The next attempt excludes only that node and is verified.",
+)
 def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
@@ -257,6 +327,11 @@ def test_a_gpu_fault_on_one_of_four_nodes_excludes_only_that_node(
     assert row["verdict"] == "verified"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A container does not start on one of two nodes",
+    promise="Class `image`, with the image's file and the reason. The job runs again on other nodes and is verified.",
+)
 def test_a_container_that_fails_on_one_node_runs_again_on_others(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:
@@ -273,6 +348,11 @@ def test_a_container_that_fails_on_one_node_runs_again_on_others(
     assert f"for image: {image}; [ERROR] Invalid image format" in first["verdict_reason"]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A mount source is missing, with a pyxis that does not check it; a Python that the image does not contain",
+    promise="Classes `image` and `configuration`, with the path.",
+)
 @pytest.mark.parametrize(
     ("mount", "python", "failure", "message"),
     [

@@ -98,6 +98,11 @@ def test_a_job_is_followed_from_the_queue_to_its_end(slurm_cluster: SlurmCluster
     assert before <= ended.started_at <= ended.ended_at <= datetime.now(timezone.utc) + timedelta(seconds=2)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A script exits with an error, is killed, or calls a command that does not exist",
+    promise="Queue and accounting agree on exit code and signal.",
+)
 @pytest.mark.parametrize(
     ("script", "code", "signal"), [("exit 3", 3, None), ("kill -9 $$", 0, 9), ("nosuchcommand", 127, None)]
 )
@@ -153,6 +158,11 @@ def test_a_dependent_job_has_an_expected_start_in_squeue_and_scontrol(
         assert cancel_jobs([mixed, *others, second, first]) == {}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Tasks of an array are cancelled before they start and leave no record; another user cancels a job",
+    promise="The canceller is reported where Slurm names it. A refused cancellation does not affect other jobs.",
+)
 def test_canceller_of_a_job_is_reported_and_a_refused_cancel_does_not_affect_others(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +205,11 @@ def test_a_job_is_found_by_its_exact_comment(slurm_cluster: SlurmCluster, commen
     assert list(answer.records) == [job] and answer.records[job].comment == comment
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The queue has forgotten a job",
+    promise="It is found in accounting, by id and by comment.",
+)
 def test_a_job_that_left_the_queue_is_found_in_accounting(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +224,11 @@ def test_a_job_that_left_the_queue_is_found_in_accounting(
     assert record.nodes in slurm_cluster.node_names and record.started_at is not None and record.ended_at is not None
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Another user's job has our comment",
+    promise="It is not taken for ours.",
+)
 def test_another_users_job_with_our_comment_is_not_ours(slurm_cluster: SlurmCluster) -> None:
     comment = f"theirs {time.time_ns()}"
     job = submit(slurm_cluster, "true", f"--comment={comment}", f"--uid={OTHER_USER}", "--hold")
@@ -217,6 +237,11 @@ def test_another_users_job_with_our_comment_is_not_ours(slurm_cluster: SlurmClus
     slurm_cluster.run("scancel", job)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The user's shell sets output formats for Slurm",
+    promise="The answer is still read correctly.",
+)
 def test_output_formats_of_the_users_shell_are_ignored(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +260,11 @@ def test_output_formats_of_the_users_shell_are_ignored(
     slurm_cluster.run("scancel", job)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A node fails, with and without `--requeue`",
+    promise="The job ends, or returns to the queue.",
+)
 def test_a_failed_node_ends_or_requeues_the_job(slurm_cluster: SlurmCluster) -> None:
     node = slurm_cluster.node_names[-1]
     lost = submit(slurm_cluster, "sleep 60", "-w", node, "--no-requeue")
@@ -250,6 +280,11 @@ def test_a_failed_node_ends_or_requeues_the_job(slurm_cluster: SlurmCluster) -> 
         slurm_cluster.set_node(node, "resume")
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting is stopped",
+    promise="A warning appears beside the data of the queue. An empty answer proves nothing.",
+)
 def test_stopped_accounting_is_a_warning_and_the_queue_still_answers(
     slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

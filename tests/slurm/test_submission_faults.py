@@ -91,6 +91,12 @@ def assert_each_case_is_queued_once(site: StandInSite, cluster: SlurmCluster, ca
     assert sorted(queued) == sorted(row["id"] for row in rows) and len(set(queued)) == cases
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="`repro submit` is killed (SIGKILL) at one of seven points: before the rows are recorded, before they are "
+    "queued, before the claim, before sbatch, after sbatch, between two submissions, after the second sbatch",
+    promise="After the next `repro submit`, Slurm has each case once, as its first attempt.",
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once(
     place: str, site: StandInSite, paused_cluster: SlurmCluster
@@ -106,6 +112,11 @@ def test_after_a_kill_at_any_point_the_next_submit_leaves_each_job_in_slurm_once
     assert "0 submitted" in site.submit("--where", "gbs=4").stderr
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="`repro` is killed while its sbatch still runs",
+    promise="The next command waits for that sbatch. It neither gives the submission up nor repeats it.",
+)
 def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     site.replace_sbatch('kill -9 $PPID; sleep 3; exec /usr/bin/sbatch "$@"')
     assert site.submit("--where", "gbs=4").returncode == -signal.SIGKILL
@@ -116,6 +127,11 @@ def test_an_sbatch_that_outlives_its_repro_is_waited_for(site: StandInSite, paus
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Three terminals submit at the same time",
+    promise="Slurm has each case once.",
+)
 def test_three_submits_at_once_submit_each_job_once(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     command = [REPRO, "submit", "figure-13", "--cluster", "site.yaml", "--scale", "cpu"]
     environment = {**os.environ, "REPRO_HOME": str(site.folder)}
@@ -146,6 +162,12 @@ def as_other_user(site: StandInSite, *options: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Two users share a ledger: both submit, one cancels the other's job, one submission is interrupted",
+    promise="Slurm has each case once. Slurm decides who may cancel a job. Each user's own command recovers that "
+    "user's interrupted submissions.",
+)
 def test_two_users_on_one_ledger_submit_each_job_once_and_cannot_cancel_each_others(
     shared: Path, paused_cluster: SlurmCluster
 ) -> None:
@@ -196,6 +218,11 @@ def shorten_timeouts(cluster: SlurmCluster, site: StandInSite) -> None:
     site.variables["SLURM_CONF"] = str(conf)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The controller freezes, answers too late and still accepts the job",
+    promise="Slurm has the job once.",
+)
 def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
@@ -210,6 +237,11 @@ def test_a_controller_that_accepts_after_the_timeout_has_the_job_once(
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The controller is killed during a submission and started again",
+    promise="Slurm has the job once.",
+)
 def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
@@ -237,6 +269,11 @@ def test_a_controller_that_restarts_during_a_submission_gets_the_job_once(
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Slurm accepts the job, and its answer is lost",
+    promise="The job is found by its token.",
+)
 def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, paused_cluster: SlurmCluster) -> None:
     lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     site.replace_sbatch(f'/usr/bin/sbatch "$@" >/dev/null; echo "{lost}" >&2; exit 1')
@@ -246,6 +283,11 @@ def test_a_job_whose_answer_was_lost_is_found_by_its_token(site: StandInSite, pa
     assert_each_case_is_queued_once(site, paused_cluster, 3)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The controller is unreachable",
+    promise="`status` shows the last states and their age. `submit` ends with exit code 3 and records nothing.",
+)
 def test_without_a_controller_status_shows_the_age_and_no_state_changes(
     site: StandInSite, paused_cluster: SlurmCluster
 ) -> None:
@@ -265,6 +307,11 @@ def test_without_a_controller_status_shows_the_age_and_no_state_changes(
     assert now == before, "what no scheduler can be given is not recorded"
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The queue of a real Slurm is full by a limit of its QOS",
+    promise="Three jobs run at a time. `repro wait` submits each of the others once, as jobs end.",
+)
 def test_jobs_that_exceed_the_queue_limit_stay_queued_until_a_wait_submits_them(
     site: StandInSite, slurm_cluster: SlurmCluster
 ) -> None:

@@ -48,6 +48,11 @@ def edit(ledger: Path, *statements: str) -> None:
     by_other_user(sys.executable, "-c", EDIT, str(ledger), ";".join(statements))
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A second user edits the script or the profile of a row, on a real Slurm",
+    promise="Nothing of it is submitted. `wait` and `retry` print the reason.",
+)
 @pytest.mark.parametrize("edited", ["file", "profile_file"])
 def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
     edited: str, shared: Path, paused_cluster: SlurmCluster
@@ -77,6 +82,11 @@ def test_a_user_who_edits_a_shared_ledger_runs_nothing_as_another_user(
     assert ids_in_queue(paused_cluster.run, shared) == [] and not (evil / "ran").exists()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger is deleted while jobs are pending in a real Slurm",
+    promise="Slurm is asked for the recorded tokens. No job is submitted again before it has ended.",
+)
 def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
     tmp_path: Path, paused_cluster: SlurmCluster
 ) -> None:
@@ -101,6 +111,11 @@ def test_queued_jobs_are_not_submitted_again_after_the_ledger_is_lost(
     site.repro("cancel", "figure-13", "--yes")
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same, on a real Slurm",
+    promise="The job does not run. Its reason names the other job.",
+)
 def test_a_job_whose_folder_has_another_claim_does_not_run(tmp_path: Path, paused_cluster: SlurmCluster) -> None:
     site = StandInSite(tmp_path).prepare()
     assert site.submit(*SMALL).returncode == 0

@@ -101,6 +101,12 @@ def queue(node: LoginNode) -> list[str]:
     return sorted(ids_in_queue(node.cluster.run, node.site.folder))
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Jobs of one login node are listed and cancelled from another",
+    promise="They end.",
+    count=0,
+)
 def test_a_job_of_one_login_node_is_listed_and_cancelled_from_the_other(
     nodes: tuple[LoginNode, LoginNode],
 ) -> None:
@@ -114,6 +120,11 @@ def test_a_job_of_one_login_node_is_listed_and_cancelled_from_the_other(
     assert len(queue(first)) == 3 and first.repro("status").stdout.count("CANCELLED") >= 3
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Four terminals on two login nodes submit at the same time",
+    promise="Slurm has each case once.",
+)
 def test_concurrent_submits_on_two_login_nodes_submit_each_job_once(nodes: tuple[LoginNode, LoginNode]) -> None:
     processes = [node.start(*SUBMIT) for node in (*nodes, *nodes)]
     ends = [(process.communicate(timeout=600), process.returncode) for process in processes]
@@ -122,6 +133,11 @@ def test_concurrent_submits_on_two_login_nodes_submit_each_job_once(nodes: tuple
     assert len(rows) == 6 and queue(nodes[0]) == sorted(row["id"] for row in rows)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="One login node refreshes and submits while another one is in a submission",
+    promise="The node that began the submission completes it.",
+)
 def test_a_running_submission_of_one_login_node_is_not_touched_by_the_other(nodes: tuple[LoginNode, LoginNode]) -> None:
     first, second = nodes
     folder = first.site.folder

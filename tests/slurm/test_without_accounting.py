@@ -89,6 +89,17 @@ def jobs_after_two_refreshes(site: StandInSite, monkeypatch: pytest.MonkeyPatch)
     return site.status()
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="More equal jobs than an array may have (MaxArraySize 4)",
+    promise="They are submitted as several arrays.",
+    count=0,
+)
+@pytest.mark.fault(
+    section="Job states",
+    fault="No accounting; squeue forgets jobs after seconds, and Slurm reuses the id for another user's job",
+    promise="The job is recognised by its own record. The other job is not mistaken for it.",
+)
 def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mistaken(
     site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:
@@ -111,6 +122,12 @@ def test_a_forgotten_job_is_recognised_by_its_record_and_a_reused_id_is_not_mist
     forgetful_cluster.run("scancel", "-u", "root")
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The job's processes are killed; no record, no accounting, and squeue forgets the job",
+    promise="The job is not `LOST` at once, but after all sources were asked for 5 minutes. It is then submitted "
+    "again, and a late copy of the lost attempt does not start.",
+)
 def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
     site: StandInSite, forgetful_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +155,11 @@ def test_a_job_is_lost_only_after_all_sources_were_asked_for_five_minutes(
         forgetful_cluster.start_node(node)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Another user, who may not see the job (`PrivateData=jobs`), refreshes",
+    promise="No state changes, and the owner submits no job twice.",
+)
 def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
     forgetful_cluster: SlurmCluster,
 ) -> None:
@@ -171,6 +193,11 @@ def test_a_user_who_may_not_see_a_job_cannot_mark_it_lost(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="`SLURM_CONF` names another cluster with the same name",
+    promise="The job is neither looked up there, nor `LOST`, nor cancelled. The message has a hint.",
+)
 def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
     site: StandInSite, forgetful_cluster: SlurmCluster, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +215,11 @@ def test_commands_on_another_cluster_neither_lose_nor_cancel_a_job(
     assert row["state"] == "RUNNING" and ids_in_queue(forgetful_cluster.run, site.folder) == [job["id"]]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="slurmctld loses its state while `repro wait` runs",
+    promise="`repro wait` reads the end from the job's own record.",
+)
 def test_wait_reads_the_end_of_a_job_that_slurm_has_lost(site: StandInSite, forgetful_cluster: SlurmCluster) -> None:
     site.behave("gated")
     assert site.submit(*CASE).returncode == 0
@@ -224,6 +256,11 @@ def killed_with_its_sbatch(site: StandInSite, body: str) -> None:
     site.variables.clear()
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and `repro` is killed after sbatch",
+    promise="The job's own record decides.",
+)
 def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
     site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:
@@ -234,6 +271,11 @@ def test_without_comments_a_job_record_settles_a_submission_killed_after_sbatch(
     assert (row["state"], row["verdict"], row["attempt"]) == ("COMPLETED", "verified", 1)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and `repro` and its sbatch are killed",
+    promise="The submission can be cancelled and made again.",
+)
 def test_without_comments_a_submission_killed_before_sbatch_can_be_cancelled(
     site: StandInSite, forgetful_cluster: SlurmCluster
 ) -> None:

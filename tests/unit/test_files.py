@@ -91,6 +91,11 @@ def test_a_missing_file_is_none_and_no_error(job: Path) -> None:
     assert open_job_file(job / "file", "log.txt") is None
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user's file that may not be read",
+    promise="Reported. It never counts as a missing file.",
+)
 @pytest.mark.parametrize("closed", ["the file", "its folder", "the run"])
 def test_an_unreadable_file_of_another_user_is_not_missing(job: Path, closed: str) -> None:
     for name in ("log.txt", "end"):
@@ -148,6 +153,11 @@ def planted(job: Path, kind: str) -> None:
         pytest.skip("only root makes a device")
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A link, a pipe, a folder, a socket or a device in place of a log",
+    promise="It is not read, and no command waits for it.",
+)
 @pytest.mark.parametrize("kind", ["link", "link in the folder", "dangling link", "pipe", "folder", "socket", "device"])
 def test_a_link_pipe_folder_or_device_is_neither_read_nor_waited_for(job: Path, kind: str) -> None:
     planted(job, kind)
@@ -162,6 +172,11 @@ def test_a_link_pipe_folder_or_device_is_neither_read_nor_waited_for(job: Path, 
         assert "secret" not in str(refused)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A pipe replaces the log after the check",
+    promise="It is not read.",
+)
 def test_a_pipe_that_replaces_a_log_after_the_check_is_not_read(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (job / "log.txt").touch()
     seen = (job / "log.txt").stat()
@@ -172,6 +187,11 @@ def test_a_pipe_that_replaces_a_log_after_the_check_is_not_read(job: Path, monke
     assert isinstance(refused, ReproError) and "a pipe and not a file" in str(refused)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A folder that leads out of its run",
+    promise="It is not followed.",
+)
 def test_a_folder_that_leads_out_of_its_run_is_not_followed(job: Path) -> None:
     elsewhere = job.parent.parent / "elsewhere"
     elsewhere.mkdir()
@@ -204,6 +224,11 @@ def test_a_name_is_one_path_component_or_refused(name: str) -> None:
         assert len(error.problems) == 1 and str(error).isprintable()
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Any umask, for the folders of a run",
+    promise="User and group can read them, nobody else.",
+)
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o027])
 def test_folders_of_a_run_are_private_to_user_and_group_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     tmp_path.chmod(0o755)
@@ -245,6 +270,11 @@ def test_a_record_is_read_back_as_the_script_wrote_it(tmp_path: Path) -> None:
     assert (found.at, found.host, found.image, found.outside_image) == (datetime(2026, 11, 21, 16), "n1", None, None)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A job's record is incomplete",
+    promise="It is ignored.",
+)
 @pytest.mark.parametrize("missing", range(len(LINES)))
 def test_an_incomplete_record_is_ignored(tmp_path: Path, missing: int) -> None:
     assert read_record(record(tmp_path, *LINES[:missing], *LINES[missing + 1 :])) is None

@@ -138,6 +138,11 @@ def plant(place: Path, how: str) -> None:
 PLANTED = ["folder's mode", "ledger's mode", "link", "folder's owner", "ledger's owner"]
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A `results.db` in the working folder or above it that belongs to another user, or that others can change",
+    promise="Refused with the owner and the options that name it. That folder is not used as home.",
+)
 @pytest.mark.parametrize("how", PLANTED)
 @pytest.mark.parametrize("where", ["project/work", "project"])
 def test_a_found_ledger_that_others_can_change_is_refused(
@@ -163,6 +168,11 @@ def shipped_of(place: Path) -> Path:
     return place / "site-packages" / "orchestrator" / "shipped"
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Such a `results.db` with queued jobs",
+    promise="`wait`, `status`, `cancel`, `retry` and `list` refuse it, and nothing runs.",
+)
 def test_wait_below_another_users_ledger_is_refused_and_runs_nothing(place: Path) -> None:
     """Another user's results.db in a parent folder has a queue of this machine that waits for a sender."""
     if os.geteuid() != 0:

@@ -79,6 +79,11 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A link, a pipe, nothing, or a file that others can write to, in place of a script",
+    promise="It is not read.",
+)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_file_that_another_user_could_have_created_is_not_read(home: Path, planted: str) -> None:
     PLANTED[planted](home)
@@ -87,6 +92,11 @@ def test_a_file_that_another_user_could_have_created_is_not_read(home: Path, pla
     assert len(refused.value.problems) == 1 and "repro submit" in str(refused.value)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user's script, folder or run folder",
+    promise="It is not read.",
+)
 @needs_root
 @pytest.mark.parametrize("part", ["file", "folder", "run folder"])
 def test_a_file_of_another_user_is_not_read(home: Path, part: str) -> None:
@@ -107,6 +117,11 @@ def test_only_the_users_own_group_may_write(home: Path) -> None:
     assert why_not_own_path(script(home)) == "is writable by its group"
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A path that leads out of the run folders",
+    promise="It is not read.",
+)
 @pytest.mark.parametrize("elsewhere", ["other/job.sh", "home/runs/job.sh", "home/runs/run/../../../other/job.sh"])
 def test_a_path_outside_of_the_run_folders_is_not_read(home: Path, elsewhere: str) -> None:
     (home / "home" / "runs" / "job.sh").write_text("not in a run")

@@ -118,6 +118,11 @@ def leaks(secret: str, text: str) -> bool:
     return any(secret[i : i + 6] in text for i in range(max(1, len(secret) - 5)))
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Secrets in a command line, an environment, a profile, a script, a log",
+    promise="Masked in the ledger, in reports and exports.",
+)
 @pytest.mark.parametrize("place", PLACES)
 @given(name=st.sampled_from(SECRET_NAMES), secret=CHOSEN)
 @example(name="HF_TOKEN", secret='it\'s $HOME `x` "y"')
@@ -292,6 +297,11 @@ def test_masking_is_idempotent(text: str) -> None:
     assert not is_masked("X", once)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A secret in the log line that becomes a reason",
+    promise="The exported reason does not contain it.",
+)
 def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> None:
     case = "pp=2,tp=2,gbs=4"
     found = measured(tmp_path, figure_13(), "cpu", {case: 1.0}, failed=(case,))
@@ -303,6 +313,12 @@ def test_a_reason_from_a_log_is_exported_without_its_secret(tmp_path: Path) -> N
         assert "401 for https://me:***@h/x with HF_TOKEN=***" in text
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A secret in one of 155 common spellings: environment, INI, YAML, JSON, netrc, argument dumps, options, "
+    "headers, URLs, tokens, keys",
+    promise="Masked.",
+)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_each_common_spelling_of_a_secret_is_masked(spelling: str) -> None:
     text = filled(spelling)

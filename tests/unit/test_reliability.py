@@ -1,4 +1,4 @@
-"""Checks of docs/reliability.md: its tests exist, its numbers are right, and its tables agree with the code."""
+"""Checks of docs/reliability.md: its tables of faults agree with the tests, and its other tables with the code."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,57 +19,29 @@ from orchestrator.launch.supervise import may_be_resubmitted
 from orchestrator.ledger import tables
 from orchestrator.reading.failure import BACK_OFF_S, MOST_ATTEMPTS, POLICIES, Failure
 from orchestrator.slurm import states
-from tests.slurm.test_job_faults import FAULTS
-from tests.unit.ledger.test_survival import KILLS
-
-TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "reliability.md"
+from tests.reliability import PAGE, TESTS, Row, generate
 
 NAMED = re.compile(r"`((?:unit|slurm)/[\w/]+\.py)::(test_\w+)`")
-# Faults that the number of parameters does not give: tests that count their own faults, and parameters without a fault.
-IN_EACH = {
-    "slurm/test_job_faults.py::test_each_fault_has_its_state_class_and_reason": len(FAULTS),
-    "unit/ledger/test_survival.py::test_a_writer_killed_at_any_moment_leaves_whole_transactions": KILLS,
-}
-NO_FAULT = {"slurm/test_job_faults.py::test_a_failed_canary_stops_the_whole_matrix": 1}
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of a table that names tests. `faults` is None if it counts none."""
-
-    section: str
-    faults: int | None
-    tests: tuple[str, ...]
-
-
-def tables_of(section: str, text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the heading of the section and the cells of each table row."""
+def rows_of(text: str) -> Iterator[list[str]]:
+    """Yield the cells of each table row."""
     for line in text.splitlines():
-        if line.startswith("## "):
-            section = line.removeprefix("## ")
-        if line.startswith("| ") and not line.startswith("|--"):
-            yield section, [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| "):
+            yield [cell.strip() for cell in line.strip().strip("|").split(" | ")]
 
 
 @cache
-def rows() -> tuple[Row, ...]:
-    page_rows = []
-    for section, cells in tables_of("", PAGE.read_text(encoding="utf-8")):
-        if not cells[-1].rstrip("|").strip().startswith("`") or not NAMED.search(cells[-1]):
-            continue
-        assert len(cells) == 4 and re.fullmatch(r"-|[1-9][0-9]*", cells[2]), f"no number of faults: {cells}"
-        tests = tuple(f"{file}::{name}" for file, name in NAMED.findall(cells[3]))
-        assert NAMED.sub("", cells[3]).strip() == "", f"not only tests: {cells[3]}"
-        page_rows.append(Row(section, None if cells[2] == "-" else int(cells[2]), tests))
-    return tuple(page_rows)
-
-
-@cache
-def functions(file: str) -> frozenset[str]:
-    """Return the test functions of a file, without importing it."""
+def functions(file: str) -> Mapping[str, ast.FunctionDef]:
+    """Return the functions of a test file by name, without importing it."""
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_tables_equal_the_marks_of_the_tests() -> None:
+    check = [sys.executable, "-m", "tests.reliability", "--check"]
+    done = subprocess.run(check, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_test_that_the_page_names_exists() -> None:
@@ -82,45 +51,49 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert missing == []
 
 
-def test_every_fault_on_a_real_slurm_is_on_the_page() -> None:
-    named = {test for row in rows() for test in row.tests}
-    for file in ("submission_faults", "job_faults", "without_accounting"):
-        path = f"slurm/test_{file}.py"
-        left_out = {f"{path}::{name}" for name in functions(path) if name.startswith("test_")} - named
-        assert left_out == set()
+@pytest.mark.parametrize("file", ["submission_faults", "job_faults", "without_accounting"])
+def test_every_fault_on_a_real_slurm_is_marked(file: str) -> None:
+    tests = [node for name, node in functions(f"slurm/test_{file}.py").items() if name.startswith("test_")]
+    marks = {node.name: " ".join(map(ast.unparse, node.decorator_list)) for node in tests}
+    assert marks and [name for name, text in marks.items() if "pytest.mark.fault(" not in text] == []
 
 
-def test_a_fault_is_counted_once_and_each_row_that_counts_has_one_test() -> None:
-    counted = [row.tests for row in rows() if row.faults is not None]
-    assert [tests for tests in counted if len(tests) != 1] == []
-    assert [test for (test,), times in Counter(counted).items() if times > 1] == []
+TABLES = """\
+<!-- begin generated: totals -->
+| section | faults | on a real Slurm |
+|---|---|---|
+<!-- end -->
+All 0 faults were injected.
+
+## Ledger
+<!-- begin generated: Ledger -->
+| fault | promise | faults | test |
+|---|---|---|---|
+| second | p | 1 | `unit/b.py::test_b` `slurm/a.py::test_a` |
+| gone | p | 1 | `unit/c.py::test_c` |
+| first | p | 1 | `unit/d.py::test_d` |
+<!-- end -->
+"""
 
 
-def test_the_page_counts_the_faults_that_the_tests_inject() -> None:
-    """pytest counts the parameters, including those of fixtures."""
-    counted = {row.tests[0]: row.faults for row in rows() if row.faults is not None}
-    files = sorted({f"tests/{test.partition('::')[0]}" for test in counted})
-    words = ["-o", "addopts=", "-p", "no:cacheprovider", "--collect-only", "-q", *files]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=TESTS.parent, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    ids = [line.partition("[")[0].removeprefix("tests/") for line in done.stdout.splitlines() if "::" in line]
-    collected = Counter(ids)
-    injected = {test: collected[test] * IN_EACH.get(test, 1) - NO_FAULT.get(test, 0) for test in counted}
-    assert counted == injected
+def test_rows_keep_their_place_and_new_rows_are_last() -> None:
+    new = Row("new", "p", {"unit/e.py::test_e": 0})
+    first = Row("first", "p", {"slurm/d.py::test_d": 4})
+    second = Row("second", "p", {"slurm/a.py::test_a": 1, "unit/b.py::test_b": 1})
+    lines = generate(TABLES, {"Ledger": [new, first, second]}).splitlines()
+    assert lines[3:6] == ["| Ledger | 6 | 5 |", "| all | 6 | 5 |", "<!-- end -->"]
+    assert lines[6] == "All 6 faults were injected."
+    assert lines[-4:] == [
+        "| second | p | 2 | `unit/b.py::test_b` `slurm/a.py::test_a` |",
+        "| first | p | 4 | `slurm/d.py::test_d` |",
+        "| new | p | - | `unit/e.py::test_e` |",
+        "<!-- end -->",
+    ]
 
 
-def test_the_totals_at_the_top_are_the_sums_of_the_rows() -> None:
-    sums: dict[str, list[int]] = {}
-    for row in rows():
-        for section in (row.section, "all"):
-            of_section = sums.setdefault(section, [0, 0])
-            of_section[0] += row.faults or 0
-            of_section[1] += (row.faults or 0) if row.tests[0].startswith("slurm/") else 0
-    cells = [cells for _, cells in tables_of("", PAGE.read_text(encoding="utf-8").partition("\n## ")[0])]
-    assert {name: [int(faults), int(real)] for name, faults, real in cells[1:]} == sums
-    assert f"All {sums['all'][0]} faults were last injected" in PAGE.read_text(encoding="utf-8")
+def test_a_mark_with_an_unknown_section_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="no table for the section Lodger"):
+        generate(TABLES, {"Lodger": [Row("f", "p", {"unit/a.py::test_a": 1})]})
 
 
 def policy_rows() -> dict[str, list[str]]:
@@ -145,7 +118,7 @@ def test_the_policy_of_a_class_is_on_the_page(failure: Failure) -> None:
 
 def test_every_state_is_on_the_page_in_its_phase() -> None:
     text = PAGE.read_text(encoding="utf-8").partition("### Slurm states")[2].partition("\n## ")[0]
-    phases = {cells[0]: cells[1] for _, cells in tables_of("", text) if cells[0] != "phase"}
+    phases = {cells[0]: cells[1] for cells in rows_of(text) if cells[0] != "phase"}
     listed = {word: phase for phase, words in phases.items() for word in re.findall(r"[A-Z]{2}[A-Z_]+", words)}
     assert listed == {state: str(states.phase_of(state)) for state in states._STATES}
     for ours in (tables.QUEUED, "SUBMITTING", tables.NEVER_SUBMITTED, "LOST"):

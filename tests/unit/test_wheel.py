@@ -60,6 +60,11 @@ print(orchestrator.pretrain.__file__, importlib.util.find_spec("numpy"))'
 """
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The environment of `repro` contains a numpy that fails",
+    promise="No job imports it.",
+)
 def test_a_job_imports_the_program_and_no_other_package_of_repros_environment(installed: Path, tmp_path: Path) -> None:
     (installed / "numpy").mkdir(exist_ok=True)
     (installed / "numpy" / "__init__.py").write_text("raise ImportError('the numpy of the login node')")

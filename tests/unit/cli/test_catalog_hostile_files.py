@@ -57,6 +57,11 @@ KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A pipe, a socket, a device, a folder, a loop of links or 16 GiB in `clusters/`",
+    promise="One line each. The other clusters are listed.",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_invalid_cluster_file_is_one_line_and_the_other_clusters_are_listed(repro: Caller, kind: str) -> None:
     make, problem = KINDS[kind]
@@ -67,6 +72,11 @@ def test_an_invalid_cluster_file_is_one_line_and_the_other_clusters_are_listed(r
     assert {"here", "selene"} <= {row["cluster"] for row in json.loads(done.stdout)}
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same, in `experiments/`",
+    promise="One line each. The other experiments are listed.",
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["figure-99", "paper"])
 def test_an_invalid_experiment_file_is_one_line_and_the_other_experiments_are_listed(
@@ -82,6 +92,11 @@ def test_an_invalid_experiment_file_is_one_line_and_the_other_experiments_are_li
     assert "sc21/figure-13" in {row["experiment"] for row in json.loads(done.stdout)}
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A profile that extends a device",
+    promise="Refused and not read.",
+)
 def test_a_profile_that_extends_a_device_is_refused(repro: Caller) -> None:
     (repro.site.folder / "clusters" / "odd.yaml").write_text("extends: /dev/zero\nabout: x\n")
     done = repro("clusters", "show", "odd")
@@ -89,6 +104,11 @@ def test_a_profile_that_extends_a_device_is_refused(repro: Caller) -> None:
     assert done.complaints == ["repro: /dev/zero: is a device, not a YAML file. Hint: remove it, or correct the path"]
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="An experiment with a row without a name, a number of 390 digits or 150,000 cases",
+    promise="One line with its location. The other experiments are listed.",
+)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -124,6 +144,11 @@ def test_list_counts_the_cases_of_a_large_matrix_without_expanding_it(repro: Cal
     assert rows["own/figure-99"]["cases"] == 100_000 and rows["own/figure-99"]["gpu_hours"] is None
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="`/`, `..`, a NUL and similar texts as the path of a profile",
+    promise="One line, exit code 2.",
+)
 @pytest.mark.parametrize("command", ["render figure-13", "submit figure-13", "plan figure-13", "clusters show"])
 @pytest.mark.parametrize("name", ["/", "//", "..", "../..", "/..", "a\0b", "clusters/\0.yaml", "/dev/null/x", "."])
 def test_an_invalid_path_of_a_profile_is_one_line(repro: Caller, command: str, name: str) -> None:

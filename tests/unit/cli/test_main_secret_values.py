@@ -61,6 +61,11 @@ def test_the_program_printed_them(site: Site) -> None:
     assert leaked(logs) == list(VALUES) and CAUSE.encode() in logs
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A failing program prints the values of `environment:` and `env_from:` without their names",
+    promise="No value is in `results.db`.",
+)
 def test_no_value_is_in_the_ledger(site: Site) -> None:
     with sqlite3.connect(site.folder / "results.db") as ledger:
         (line,) = ledger.execute("select distinct deciding_line from attempts where verdict = 'failed'").fetchone()
@@ -70,6 +75,11 @@ def test_no_value_is_in_the_ledger(site: Site) -> None:
     assert leaked((site.folder / "results.db").read_bytes()) == []
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same",
+    promise="`status`, `collect` and `sql` print no value.",
+)
 @pytest.mark.parametrize(
     "words",
     [
@@ -105,6 +115,11 @@ def bundled(site: Site) -> dict[str, bytes]:
     return content(site.folder / "a.tar.zst")
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same",
+    promise="A bundle contains no value.",
+)
 def test_no_value_is_in_a_bundle(bundled: dict[str, bytes]) -> None:
     assert {path: leaked(text) for path, text in bundled.items() if leaked(text)} == {}
     scripts = [text for path, text in bundled.items() if path.endswith("job.sh")]
@@ -112,6 +127,11 @@ def test_no_value_is_in_a_bundle(bundled: dict[str, bytes]) -> None:
     assert all(b"DB_PASS=***" in script and b"NCCL_DEBUG=WARN" in script for script in scripts)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same",
+    promise="A report contains no value.",
+)
 def test_no_value_is_in_a_report(site: Site) -> None:
     assert site.repro("report", "figure-13", "-o", "page").returncode == 0
     text = (site.folder / "page" / "index.html").read_bytes()

@@ -59,6 +59,11 @@ def require_cell_or_success(done: Done, column: str) -> None:
     assert len(named) == len(set(named))
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A wrong value in any column of an edited ledger: a text for a number, a date or a state, invalid JSON",
+    promise="One line with table, row and column, exit code 2. No traceback.",
+)
 @pytest.mark.parametrize("column", [str(column) for column in COLUMNS if str(column) not in NUMBERED])
 def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Caller, column: str) -> None:
     file = looking.site.folder / "results.db"
@@ -73,6 +78,11 @@ def test_a_wrong_value_in_any_column_is_one_line_that_names_its_cell(looking: Ca
                     require_cell_or_success(done, column)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A wrong value in one row, and other jobs are listed",
+    promise="The other jobs are shown.",
+)
 @pytest.mark.parametrize("column", ["attempts.number", "attempts.phase", "attempts.created_at", "jobs.gpus"])
 def test_the_other_jobs_are_still_shown(looking: Caller, column: str) -> None:
     with edited(looking.site.folder / "results.db", column, "abc"):
@@ -107,6 +117,11 @@ def test_a_ledger_without_a_listener_refuses_to_read_a_wrong_row(looking: Caller
         strict.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A wrong value in one row, and a command writes to that row",
+    promise="The command stops. Nothing is written.",
+)
 def test_nothing_is_written_to_a_wrong_row(looking: Caller) -> None:
     file = looking.site.folder / "results.db"
     with edited(file, "attempts.options", "{broken"):

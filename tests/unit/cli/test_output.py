@@ -55,6 +55,11 @@ def require_harmless(written: bytes) -> str:
     return text
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Control sequences in printed text, on a real terminal",
+    promise="Printed as `?`.",
+)
 @pytest.mark.parametrize(
     "call", ["message(evil)", "data(evil)", "next_command(evil, evil)", "table([{evil: evil}], [evil])"]
 )
@@ -84,6 +89,11 @@ EVIL_EXPERIMENT = (
 )
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Control sequences in an experiment",
+    promise="Printed as `?`.",
+)
 @pytest.mark.parametrize(
     ("words", "seen"),
     [
@@ -101,6 +111,11 @@ def test_text_of_an_experiment_does_not_control_the_terminal(tmp_path: Path, wor
     assert "Traceback" not in text and (seen is None or seen in text)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Control sequences in an invalid experiment",
+    promise="Printed as `?`.",
+)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -122,6 +137,11 @@ def test_errors_of_an_invalid_experiment_do_not_control_the_terminal(tmp_path: P
     assert "repro: " in text and "Traceback" not in text
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Control sequences in a log line that becomes a reason",
+    promise="Printed as `?`. A pipe gets the original bytes.",
+)
 def test_a_log_line_that_is_a_reason_does_not_control_the_terminal(tmp_path: Path) -> None:
     site = Site.make(tmp_path / "home")
     octal = "".join(f"\\{byte:03o}" for byte in EVIL.encode())

@@ -411,6 +411,11 @@ FORGED: dict[str, Change] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A bundle with a forged report or README and new checksums",
+    promise="`bundle verify` names the file.",
+)
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_report_or_readme_is_named_though_every_checksum_is_right(
     reviewer: Caller, files: dict[str, bytes], tmp_path: Path, what: str
@@ -488,6 +493,11 @@ UNTRUSTED: dict[str, tuple[Callable[[Path], object], str, str]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A signature that is missing, damaged, of other bytes or by a key that is not allowed",
+    promise="`bundle verify --allowed-signers` fails.",
+)
 @pytest.mark.parametrize("what", UNTRUSTED)
 def test_a_bundle_without_an_allowed_signature_fails(looking: Caller, signed: Path, keys: Path, what: str) -> None:
     change, allowed, said = UNTRUSTED[what]
@@ -498,6 +508,11 @@ def test_a_bundle_without_an_allowed_signature_fails(looking: Caller, signed: Pa
     assert looking("bundle", "verify", str(signed)).returncode == 0
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="ssh-keygen is not installed",
+    promise="One line. Nothing is written.",
+)
 @pytest.mark.parametrize("option", ["--sign", "--allowed-signers"])
 def test_without_ssh_keygen_the_error_is_one_line(
     looking: Caller, signed: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str

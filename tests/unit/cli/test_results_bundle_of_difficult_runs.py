@@ -225,6 +225,11 @@ def test_open_attempts_and_attempts_that_never_ran_are_in_the_bundle(
     assert not {row.verdict for row in job_rows(made.ledger) if row.job_id in ("a-id", "d-id")} - {None}
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user writes the path of a private file into the ledger",
+    promise="The file is not put into a bundle.",
+)
 def test_a_file_that_the_ledger_names_elsewhere_is_not_put_into_a_bundle(repro: Caller, tmp_path: Path) -> None:
     """Another user who may write to the ledger must not choose what is in a bundle that is given away."""
     words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu", "--where", "pp=1,gbs=4", "--wait")

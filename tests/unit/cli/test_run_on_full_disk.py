@@ -34,6 +34,11 @@ def fill(folder: Path) -> None:
             return
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The disk is full while jobs are cancelled",
+    promise="The jobs end. The command reports that the ledger does not record it, exit code 2.",
+)
 def test_cancelling_on_a_full_disk_ends_the_jobs_and_reports_the_missing_record(repro: Caller, small: Path) -> None:
     database = ("--database", str(small / "r.db"))
     repro.site.behave("hang")

@@ -274,6 +274,11 @@ def planted_profile(repro: Caller, how: str) -> Path:
     return file
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user writes the path of a profile into the ledger",
+    promise="`retry` refuses it and names `--cluster`.",
+)
 @pytest.mark.parametrize("how", ["owner", "mode", "folder's mode"])
 def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(failed: Caller, how: str) -> None:
     if how == "owner" and os.geteuid() != 0:
@@ -296,6 +301,11 @@ def test_a_profile_that_another_user_has_written_into_the_ledger_is_not_used(fai
     assert not (file.parent / "evil").exists()
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user writes a path as the name of the cluster",
+    promise="A recorded name is never used as a path.",
+)
 def test_a_recorded_cluster_name_is_never_used_as_a_path(failed: Caller) -> None:
     file = planted_profile(failed, "mode")
     with new_ledger(failed.site.folder).writing() as session:
@@ -485,6 +495,12 @@ def its_sender_has_ended(site: Site) -> None:
         session.execute(sa.update(Attempt).values(pid=2**22 + 1))
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The queue stays full for a while",
+    promise="The rest is submitted once, by the next `repro submit` or by a command that waits.",
+    count=0,
+)
 def test_submitting_again_submits_queued_attempts_once(repro: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = on_slurm(repro, monkeypatch)
     slurm.has_room_for(3)
@@ -533,6 +549,12 @@ def test_a_slow_scheduler_is_reported_while_the_command_waits(repro: Caller, mon
     assert sum("asking again" in line for line in done.complaints) == 1 and len(slurm.calls()) == 1
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A job fails for the second and third time",
+    promise="Each retry excludes all nodes that failed and starts later. Then no automatic retry follows.",
+    count=0,
+)
 def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_failed_before(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,6 +582,12 @@ def test_a_retry_on_slurm_keeps_off_the_node_that_failed_and_pauses_when_it_fail
     assert slurm.options()[-1] == "--exclude=n7,n8,n9 --begin=now+300"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A long log is read while other processes write to the ledger",
+    promise="They do not wait: the log is read before the ledger is locked.",
+    count=0,
+)
 def test_the_log_of_a_failed_attempt_is_read_while_others_can_write_to_the_ledger(
     repro: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

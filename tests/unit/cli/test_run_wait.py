@@ -70,6 +70,12 @@ def test_wait_waits_only_for_the_named_jobs(made: MadeJobs) -> None:
     assert unknown.returncode == 2 and "zzz: no experiment or job of this name" in unknown.stderr
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A case runs out of memory as published",
+    promise="The job is done and not repeated. Any other class is a failure.",
+    count=0,
+)
 def test_a_job_that_runs_out_of_memory_as_published_is_well_and_any_other_is_not(made: MadeJobs) -> None:
     out_of_memory = {"failure": "gpu-oom", "verdict_reason": "out of memory on the GPU (rank 3)"}
     made.submit("case=baseline", "b")

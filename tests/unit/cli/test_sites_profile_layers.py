@@ -17,6 +17,11 @@ SETUP = "setup: [touch /tmp/added-by-a-layer]\n"
 CASE = ("figure-13", "--scale", "cpu", "--where", "pp=1,gbs=4")
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="An overlay in the working folder adds commands to a shipped profile",
+    promise="`render`, `submit` and `submit --dry-run` name the file and the fields that it sets.",
+)
 @pytest.mark.parametrize("command", [("render",), ("submit", "--dry-run"), ("submit", "--wait")])
 def test_an_overlay_of_the_working_folder_is_named_on_stderr(
     repro: Caller, tmp_path: Path, command: tuple[str, ...]
@@ -40,6 +45,11 @@ def test_the_script_names_every_file_of_its_profile(repro: Caller) -> None:
     assert f"# The profile is merged from {folder}/here.yaml, {folder}/here.local.yaml\n" in script
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A profile in the working folder has the name of a shipped one",
+    promise="`render`, `submit` and `submit --dry-run` name the file and the fields that it sets.",
+)
 def test_a_profile_that_replaces_a_shipped_one_is_named(repro: Caller) -> None:
     folder = repro.site.folder / "clusters"
     (folder / "here.yaml").rename(folder / "local.yaml")
@@ -47,6 +57,11 @@ def test_a_profile_that_replaces_a_shipped_one_is_named(repro: Caller) -> None:
     assert "note: profile local: clusters/local.yaml replaces the shipped profile of this name" in done.complaints
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A file of a profile that every user can write",
+    promise="Refused.",
+)
 @pytest.mark.parametrize("name", ["site.yaml", "site.local.yaml", "base.yaml"])
 def test_a_layer_that_every_user_can_write_is_refused(tmp_path: Path, name: str) -> None:
     (only,) = refusals(tmp_path, name, lambda path: path.chmod(0o646))
@@ -54,6 +69,11 @@ def test_a_layer_that_every_user_can_write_is_refused(tmp_path: Path, name: str)
     assert only.endswith(f"check its content, then: chmod o-w {tmp_path}/own/clusters/{name}")
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A file of a profile that belongs to another user",
+    promise="Refused.",
+)
 @pytest.mark.parametrize("name", ["site.yaml", "site.local.yaml", "base.yaml"])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_layer_of_another_user_is_refused(tmp_path: Path, name: str) -> None:

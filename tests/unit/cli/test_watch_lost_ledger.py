@@ -30,6 +30,11 @@ def lose_the_ledger(site: Site) -> Path:
 # ---- results.db is deleted --------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger is deleted while jobs run",
+    promise="The run folders name the jobs: `submit` refuses with folder and job, `--rerun` submits.",
+)
 def test_jobs_that_run_are_not_submitted_again_when_the_ledger_is_lost(repro: Caller) -> None:
     repro.site.behave("hang")
     assert submit(repro, *SMALL).returncode == 0
@@ -56,6 +61,12 @@ def test_jobs_that_run_are_not_submitted_again_when_the_ledger_is_lost(repro: Ca
         assert repro("cancel", "figure-13", "--database", str(database)).returncode == 0
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger is deleted after its jobs were cancelled",
+    promise="They are submitted.",
+    count=0,
+)
 def test_cancelled_or_killed_jobs_are_submitted_again_when_the_ledger_is_lost(repro: Caller) -> None:
     repro.site.behave("hang")
     submit(repro, *SMALL)
@@ -69,6 +80,11 @@ def test_cancelled_or_killed_jobs_are_submitted_again_when_the_ledger_is_lost(re
     assert "does not contain" not in done.stderr
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger is deleted after its jobs were verified",
+    promise="`submit` names a folder and the number of verified jobs.",
+)
 def test_verified_results_of_a_lost_ledger_are_reported(repro: Caller) -> None:
     assert submit(repro, *SMALL, "--wait").returncode == 0
     lose_the_ledger(repro.site)
@@ -93,6 +109,11 @@ def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Caller(Site(Path(shutil.move(made.folder, tmp_path / "home2"))), monkeypatch, capsys)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The home is moved with ledger and runs",
+    promise="`logs`, `status`, `collect`, `bundle` and `history` find the run folders in the new place.",
+)
 def test_logs_status_collect_and_bundle_find_the_runs_of_a_home_that_was_moved(moved: Caller, tmp_path: Path) -> None:
     rows = job_rows(new_ledger(moved.site.folder))
     assert [Path(row.folder).is_relative_to(moved.site.folder) for row in rows] == [True] * 3
@@ -107,6 +128,11 @@ def test_logs_status_collect_and_bundle_find_the_runs_of_a_home_that_was_moved(m
     assert history.returncode == 0 and not (tmp_path / "first").exists()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The home is moved before the logs were read",
+    promise="The jobs get their verdicts in the new place.",
+)
 def test_a_home_that_was_moved_before_its_logs_were_read_is_judged_where_it_is_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

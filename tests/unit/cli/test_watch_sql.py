@@ -38,6 +38,11 @@ def test_an_answer_is_a_table_json_or_csv_with_the_same_rows(asking: Caller) -> 
     assert everything_in(asking.site.folder) == before
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A text in the ledger that a spreadsheet would execute",
+    promise="`sql --csv` writes it as text.",
+)
 @pytest.mark.parametrize("text", ["=HYPERLINK(1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "＝1"])
 def test_csv_escapes_text_that_a_spreadsheet_would_execute(asking: Caller, text: str) -> None:
     question = f"select '{text.replace(chr(39), chr(39) * 2)}' as a, -2 as b"

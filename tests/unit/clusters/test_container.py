@@ -115,6 +115,11 @@ def test_mounts_of_every_form_are_kept(mount: str, tmp_path: Path) -> None:
     assert container(tmp_path, f"runtime: pyxis, mounts: ['{mount}']").mounts == [mount]
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Commas, braces, substitutions, quotes and backslashes in a mount, which pyxis writes into a shell script",
+    promise="Refused, with the line of the profile.",
+)
 @pytest.mark.parametrize(
     ("mount", "why"),
     [

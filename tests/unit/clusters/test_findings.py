@@ -53,6 +53,12 @@ def test_every_path_that_can_be_checked_before_a_job_has_its_field_and_line(tmp_
     }
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The user cannot write to the staging folder",
+    promise="`repro clusters check` reports it.",
+    count=0,
+)
 @pytest.mark.parametrize(("writable", "result"), [(True, "ok"), (False, "later")])
 def test_a_staging_folder_without_write_permission_is_reported(
     writable: bool, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,11 @@ def test_a_refusal_is_said_and_ends_nothing_else(ledger: Ledger, slurm: Slurm) -
     assert len(said) == 1 and said[0].startswith("note: Invalid partition name specified")
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Another user's jobs are queued",
+    promise="Only commands of that user submit them.",
+)
 def test_what_another_user_has_written_down_is_that_users_to_send(ledger: Ledger, slurm: Slurm) -> None:
     """Its folder is not ours to write in."""
     with ledger.writing() as session:

@@ -83,6 +83,11 @@ def test_the_job_with_the_attempts_token_is_cancelled(ledger: Ledger, slurm: Slu
     assert slurm.cancelled == ["17"] and len(done.asked) == 1 and done.refused == []
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A job id in the ledger belongs to another job",
+    promise="That job is not cancelled.",
+)
 @pytest.mark.parametrize("comment", ["", "repro:another", "their own"])
 def test_a_job_id_in_the_ledger_that_is_another_jobs_is_never_cancelled(
     ledger: Ledger, slurm: Slurm, comment: str
@@ -113,6 +118,11 @@ def test_a_job_of_another_cluster_is_refused(ledger: Ledger, slurm: Slurm) -> No
     assert done.asked == [] and slurm.cancelled == [] and "set SLURM_CONF" in str(done.refused[0])
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A job that was `LOST` runs beside its next attempt",
+    promise="`repro cancel` ends both.",
+)
 def test_every_attempt_of_a_case_that_the_scheduler_has_is_cancelled(ledger: Ledger, slurm: Slurm) -> None:
     submitted(ledger, "first", "17")
     with ledger.writing() as session:
@@ -132,6 +142,11 @@ def test_a_lost_attempt_that_is_gone_is_not_said_to_be_cancelled(ledger: Ledger,
     assert (done.asked, done.refused, slurm.cancelled) == ([], [], [])
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="An interrupted submission, in the queue or not",
+    promise="`repro cancel` ends it, and a late copy does not start.",
+)
 @pytest.mark.parametrize("queue", [{"17": "repro:feed"}, {}], ids=["in the queue", "never arrived"])
 def test_a_submission_that_was_cut_off_is_cancelled_whether_slurm_has_it_or_not(
     ledger: Ledger, slurm: Slurm, queue: dict[str, str]
@@ -150,6 +165,11 @@ def test_a_submission_that_was_cut_off_is_cancelled_whether_slurm_has_it_or_not(
     assert (folder / "cancelled").exists(), "a copy that arrives late does not start"
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and the folder in the ledger has the claim of another job",
+    promise="That job is not cancelled.",
+)
 def test_an_id_in_the_folder_of_a_submission_that_was_cut_off_is_no_proof_for_cancelling_that_job(
     ledger: Ledger, slurm: Slurm
 ) -> None:
@@ -166,6 +186,11 @@ def test_an_id_in_the_folder_of_a_submission_that_was_cut_off_is_no_proof_for_ca
     assert slurm.cancelled == []
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and the folder in the ledger is not a run folder of this user",
+    promise="The command refuses it and writes nothing there.",
+)
 def test_the_folder_of_a_row_is_marked_only_if_it_is_a_run_folder_of_this_user(
     ledger: Ledger, slurm: Slurm, tmp_path: Path
 ) -> None:

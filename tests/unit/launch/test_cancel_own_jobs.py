@@ -79,6 +79,11 @@ EDITS: dict[str, Callable[[Pair], JobRow]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user writes the id of another job into the ledger, with its token, folder or user as well",
+    promise="It is not taken for the attempt's job.",
+)
 @pytest.mark.parametrize("how", EDITS)
 def test_the_id_of_another_job_in_the_ledger_is_not_taken_for_the_attempts(pair: Pair, how: str) -> None:
     row = EDITS[how](pair)

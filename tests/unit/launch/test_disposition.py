@@ -111,6 +111,12 @@ def test_asked_for_by_its_class_it_is_run_again_however_often_it_was_and_no_othe
     assert disposition_of(plan, latest(failure), RunOptions(rerun_classes=others, only_failed=True)) is LEFT
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A job fails for the second and third time",
+    promise="Each retry excludes all nodes that failed and starts later. Then no automatic retry follows.",
+    count=0,
+)
 @pytest.mark.parametrize("failure", sorted(RUN_AGAIN))
 def test_after_three_submissions_it_is_left_to_a_person(plan: Plan, failure: Failure) -> None:
     assert MOST_ATTEMPTS == 3
@@ -133,6 +139,12 @@ def test_what_is_verified_is_done(plan: Plan, again: RunOptions) -> None:
     assert disposition_of(plan, latest(), again) is DONE
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A case runs out of memory as published",
+    promise="The job is done and not repeated. Any other class is a failure.",
+    count=0,
+)
 def test_what_runs_out_of_memory_as_its_source_says_is_done(plan: Plan) -> None:
     expected = Expectation("oom", confirmed=True, source="a table")
     published = replace(plan, case=replace(plan.case, expected=expected))
@@ -192,6 +204,11 @@ def test_an_attempt_that_is_being_sent_is_left_to_its_sender(plan: Plan) -> None
     )
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A submitting process runs in another container, or the host name or the clock changes",
+    promise="The process is identified by boot, PID namespace and start time.",
+)
 def test_a_sender_is_known_by_its_boot_and_start_time_whatever_the_host_is_called_and_the_clock_says(
     plan: Plan,
 ) -> None:

@@ -95,6 +95,11 @@ def test_a_controller_that_does_not_answer_is_no_rejection(tmp_path: Path, monke
         SlurmScriptExecutor(tmp_path / "jobs").submit_script("#!/bin/bash\n", "repro:feed")
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="sbatch ends with exit code 0 and prints no job id",
+    promise="No id is assumed. `repro` asks the queue for the token.",
+)
 def test_from_an_answer_without_a_job_id_nothing_is_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_sbatch(tmp_path / "bin", monkeypatch, "echo 'Submitted to the moon'")
     with pytest.raises(

@@ -138,6 +138,11 @@ def test_repeats_of_a_case_are_one_script_with_a_folder_each(run: Run) -> None:
 # ---- --stop-after --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--stop-after` in an array and in a local queue, without a command that waits",
+    promise="The jobs check it themselves.",
+)
 def test_after_so_many_equal_failures_no_other_job_starts(run: Run) -> None:
     run.job("a", 7)
     run.job("b", 7)
@@ -269,6 +274,12 @@ def test_once_the_canary_is_verified_the_others_start(run: Run, nodes_inside: in
     assert run.ran() == ["the 'smallest'", "b"]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The canary's log is missing, short, of another job or layout, or has NaN or infinite numbers; the canary "
+    "failed, did not start, or has no end record",
+    promise="The other jobs do not start, in an array and in a local queue.",
+)
 @pytest.mark.parametrize(
     ("log", "code"),
     [
@@ -303,6 +314,11 @@ def test_a_canary_that_was_not_verified_keeps_the_others_from_starting(run: Run,
         was_not_started(run, folder, "its canary, pp=1 'x', was not verified")
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A node of the canary ran outside the image",
+    promise="The other jobs do not start.",
+)
 @pytest.mark.parametrize("record", ["", IN_IMAGE.format(1)], ids=["no proof", "one of two nodes"])
 def test_a_canary_that_ran_outside_its_image_keeps_the_others_from_starting(run: Run, record: str) -> None:
     gate = canary(run, GOOD, 0, 2, record)
@@ -346,6 +362,11 @@ def test_a_canary_that_runs_in_another_runs_folder_is_looked_for_there(run: Run)
 OWN = {"slurm": "SLURM_JOB_ID", "mpirun": "REPRO_LOCAL_ID", "local": "REPRO_LOCAL_ID"}
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A second copy of a job starts",
+    promise="The folder is already claimed: the copy ends with exit code 95 and changes nothing.",
+)
 @pytest.mark.parametrize("kind", OWN)
 def test_a_second_copy_of_a_submission_does_not_start(kind: str, tmp_path: Path) -> None:
     """As a slow scheduler may have taken: the first of them is running."""
@@ -377,6 +398,11 @@ def test_a_script_that_is_run_by_hand_can_be_run_by_hand_again(kind: str, tmp_pa
     assert stage.end()["scheduler_id"] == "78" and (tmp_path / "argv").exists()
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A second copy of a job starts after the first has ended",
+    promise="It ends with exit code 95. A script that a user starts by hand still runs.",
+)
 def test_a_copy_that_a_scheduler_starts_after_the_first_has_ended_does_not_run_again(tmp_path: Path) -> None:
     """What is submitted is told its folder, and so knows that nobody repeats it by hand."""
     (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
@@ -391,6 +417,11 @@ def test_a_copy_that_a_scheduler_starts_after_the_first_has_ended_does_not_run_a
     assert stage.end()["scheduler_id"] == "77"
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Both copies of a job start at the same moment",
+    promise="One of them runs.",
+)
 def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
     (cluster, plan), stage = sited("local"), Stage.at(tmp_path)
     script = stage.base / "job.sh"
@@ -405,6 +436,11 @@ def test_of_two_copies_that_start_at_once_one_runs(tmp_path: Path) -> None:
     assert (stage.base / "ran").read_text() == "x\n"
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Any umask, for the files that a job's script writes",
+    promise="User and group can read them, nobody else.",
+)
 @pytest.mark.parametrize("kind", OWN)
 def test_what_a_job_writes_is_not_for_everybody(kind: str, tmp_path: Path) -> None:
     (cluster, plan), stage = sited(kind), Stage.at(tmp_path)
@@ -437,6 +473,12 @@ touch "$(dirname "$0")/ran"
 """
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A killed script or launcher leaves workers, also ones that ignore signals or have their own session, as "
+    "torchrun's ranks",
+    promise="The workers are ended before the next job starts, so that none of them keeps a GPU.",
+)
 @pytest.mark.parametrize("session", ["", "setsid "], ids=["of its group", "in a session of its own, as torchrun's"])
 @pytest.mark.parametrize("trap", ["", "trap '' TERM"], ids=["that goes", "that does not listen"])
 def test_workers_that_a_killed_script_left_are_ended_before_the_next_job_starts(
@@ -464,6 +506,11 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A queue waits for a job that ends, is cancelled, or loses its queue",
+    promise="The queue starts.",
+)
 @pytest.mark.parametrize("how", ["end", "cancelled", "its queue is gone"])
 def test_a_queue_that_follows_a_job_begins_when_that_one_has_ended(
     tmp_path: Path, sleeping: subprocess.Popen[bytes], how: str

@@ -107,6 +107,11 @@ def test_a_record_that_is_missing_or_names_another_source_is_written_anew(shop: 
     assert shop.record()["uri"] == URI and shop.record()["bytes"] == len("half of an image\n")
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="One image is imported under two names of its registry",
+    promise="Both names are recorded, and no job is refused.",
+)
 def test_another_name_of_the_registry_is_added_to_the_record_and_the_first_one_stays(tmp_path: Path) -> None:
     cluster = profile(tmp_path)
     shop = Workshop.make(tmp_path, cluster)
@@ -123,6 +128,11 @@ def test_another_name_of_the_registry_is_added_to_the_record_and_the_first_one_s
     assert wanted_images(profile(tmp_path, text=SITE.replace("registry", "fourth")), []).already == ()
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Any umask, for an image import",
+    promise="Users who may read the folder may read the image.",
+)
 @pytest.mark.parametrize(("folder", "file"), [(0o2775, 0o644), (0o750, 0o640), (0o700, 0o600)])
 def test_whoever_may_read_the_folder_may_read_the_image_whatever_the_umask(
     folder: int, file: int, shop: Workshop
@@ -418,6 +428,11 @@ def test_an_import_that_has_ended_needs_no_scheduler_to_say_how(shop: Workshop) 
     assert failures == {"pretrain": "ended with exit code 3: no room"}
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The registry requires credentials, and enroot has none",
+    promise="The import fails with a hint to enroot's file of credentials.",
+)
 @pytest.mark.parametrize(
     "line",
     [

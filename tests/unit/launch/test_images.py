@@ -199,6 +199,11 @@ def test_a_job_is_refused_until_its_image_is_imported_and_again_when_it_is_anoth
         require_images(plans(moved, "paper"), moved)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Another image is imported under the same tag",
+    promise="Its jobs are other jobs. Queued jobs use the file that they were submitted with.",
+)
 def test_two_imports_with_different_digests_are_different_jobs_each_with_its_own_file(tmp_path: Path) -> None:
     cluster = selene(tmp_path)
     before = plan_of(cluster)
@@ -267,6 +272,11 @@ def test_a_job_is_not_refused_where_this_machine_cannot_know_or_the_profile_name
     assert image_warnings(plans(unseen, "paper"), unseen) == []
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The file of an image does not exist",
+    promise="Refused before submission, with the line of the profile.",
+)
 def test_a_job_is_refused_where_this_machine_sees_that_the_file_of_its_image_is_missing(tmp_path: Path) -> None:
     cluster = selene(tmp_path, str(tmp_path))
     (tmp_path / "nvidia").mkdir()

@@ -88,6 +88,11 @@ def test_jobs_outlive_the_process_that_submitted_them(site: Site) -> None:
     assert states(ledger) == ["COMPLETED"] * 3
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A job fails",
+    promise="The next job runs.",
+)
 def test_a_failing_job_does_not_hold_up_the_next(site: Site) -> None:
     site.behave("fail", "pp1-gbs4")
     ledger, _ = launch(site, "gbs=4")
@@ -126,6 +131,11 @@ def test_cancelling_a_waiting_job_leaves_the_running_one_alone(site: Site) -> No
     assert states(ledger) == ["COMPLETED", "CANCELLED", "CANCELLED"]
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A job is cancelled while its script starts",
+    promise="It does not run.",
+)
 def test_a_job_cancelled_while_its_script_is_already_starting_does_not_run(site: Site) -> None:
     """The queue has looked for the mark and found none; the script looks again."""
     ledger, (row,) = launch(site, "pp=1,gbs=4")
@@ -148,6 +158,11 @@ def test_cancelling_what_has_just_ended_does_not_stop_the_cancelling(
     assert (tmp_path / "cancelled").exists()
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A job is killed (SIGKILL)",
+    promise="Class `node-fail`. The next job runs.",
+)
 def test_a_job_that_is_killed_outright_is_lost_and_the_next_one_runs(site: Site) -> None:
     site.behave("hang", "pp1-gbs4")
     ledger, rows = launch(site, "gbs=4")
@@ -159,6 +174,11 @@ def test_a_job_that_is_killed_outright_is_lost_and_the_next_one_runs(site: Site)
     assert states(ledger) == ["NODE_FAIL", "COMPLETED", "COMPLETED"]
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="The queue is killed (SIGKILL)",
+    promise="Its running job continues. The waiting jobs are `node-fail`.",
+)
 def test_when_the_queue_is_killed_its_running_job_goes_on_and_the_waiting_ones_are_lost(site: Site) -> None:
     site.behave("slow")
     ledger, rows = launch(site, "gbs=4")
@@ -168,6 +188,11 @@ def test_when_the_queue_is_killed_its_running_job_goes_on_and_the_waiting_ones_a
     assert states(ledger) == ["COMPLETED", "NODE_FAIL", "NODE_FAIL"]
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A job exceeds its time limit",
+    promise="It is ended with the state TIMEOUT.",
+)
 def test_a_job_over_its_time_limit_is_ended_and_called_so(site: Site) -> None:
     site.behave("hang", "pp1-gbs4")
     plans = site.plans("gbs=4")
@@ -203,6 +228,11 @@ def test_a_repeat_that_has_no_folder_yet_can_be_cancelled_and_given_up(site: Sit
     assert states(ledger) == ["CANCELLED"] * 3 and len(site.started()) == 1
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A link in place of a job's record",
+    promise="Reported. The state of that job does not change, and the other jobs are not affected.",
+)
 def test_a_link_in_a_records_place_is_said_and_hinders_no_other_job(site: Site) -> None:
     ledger, rows = launch(site, "gbs=4")
     ends = [Path(row.folder) / "end" for row in rows]
@@ -215,6 +245,11 @@ def test_a_link_in_a_records_place_is_said_and_hinders_no_other_job(site: Site) 
     assert [row.verdict for row in job_rows(ledger)] == [None, "verified", "verified"]
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A job's folder has the claim of another job before the job starts",
+    promise="The job does not run. Its reason names the other job.",
+)
 def test_a_job_whose_folder_another_has_claimed_does_not_run_and_says_why(site: Site) -> None:
     site.behave("slow", "pp1-gbs4")
     ledger, rows = launch(site, "gbs=4")

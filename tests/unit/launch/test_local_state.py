@@ -74,6 +74,11 @@ def test_an_end_record_decides(tmp_path: Path, exit_code: int, cancelled: bool, 
     assert (state.state, state.exit_code, state.started_at, state.ended_at) == (expected, exit_code, BEGAN, ENDED)
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A reboot, simulated by its files: a start record, no end record, no process",
+    promise="The job is `node-fail` and no longer running.",
+)
 def test_a_job_that_was_killed_without_an_end_record_is_lost_and_not_running(tmp_path: Path) -> None:
     write(tmp_path, "start")
     state = local_state(tmp_path, None)
@@ -82,6 +87,11 @@ def test_a_job_that_was_killed_without_an_end_record_is_lost_and_not_running(tmp
     assert local_state(tmp_path, None).state == "CANCELLED"
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A reboot, and another process has the process id",
+    promise="The process is not taken for the job or its queue.",
+)
 def test_a_reused_process_id_is_not_taken_for_the_job_or_its_queue(tmp_path: Path) -> None:
     with process(tmp_path / "another" / "program.sh") as stranger:
         write(tmp_path, "start", stranger)
@@ -92,6 +102,11 @@ def test_a_reused_process_id_is_not_taken_for_the_job_or_its_queue(tmp_path: Pat
         assert local_state(tmp_path / "waiting", None).state == "NODE_FAIL"
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A reboot before the job started",
+    promise="The same.",
+)
 def test_a_job_whose_queue_was_killed_before_it_started_is_lost(tmp_path: Path) -> None:
     state = local_state(tmp_path, NO_PROCESS)
     assert state.state == "NODE_FAIL" and "never started it" in str(state.reason)
@@ -115,6 +130,11 @@ def test_a_job_that_starts_and_ends_while_it_is_looked_at_is_not_called_lost(
     assert local_state(tmp_path, 1).state == "COMPLETED"
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="A dead process that its parent has not waited for",
+    promise="It is not alive.",
+)
 def test_a_zombie_is_not_alive(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("exit 0")
@@ -144,6 +164,11 @@ def test_a_process_is_found_by_its_command_line(tmp_path: Path) -> None:
         assert find_process(str(marker)) == str(pid)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A job's record is unreadable",
+    promise="It is ignored.",
+)
 @pytest.mark.parametrize("text", ["", "exit_code=0\n", "exit_code=zero\nat=now\nhost=h\nscheduler_id=1\npid=1\n", "\0"])
 def test_a_record_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
     assert read_record(tmp_path / "end") is None

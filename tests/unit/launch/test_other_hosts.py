@@ -28,6 +28,11 @@ def ledger(tmp_path: Path) -> Ledger:
     return made
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Jobs of another machine in a shared ledger",
+    promise="Only that machine can see them. `status` shows the last states and prints a note.",
+)
 def test_a_job_that_another_host_runs_keeps_its_state_and_is_said(ledger: Ledger) -> None:
     record_submission(ledger, "token", "77")
     assert refresh(ledger).complaints == (
@@ -58,6 +63,11 @@ def of_machine(ledger: Ledger, machine: MachineIdentity, host: str) -> None:
         session.execute(sa.update(Attempt).values(machine=str(machine), host=host))
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A local job runs in another container of this host",
+    promise="It does not count as dead.",
+)
 def test_a_job_in_another_container_of_this_host_is_not_taken_for_one_that_has_died(ledger: Ledger) -> None:
     of_machine(ledger, replace(this_machine_identity(), pid_namespace="1"), socket.gethostname())
     (complaint,) = refresh(ledger).complaints
@@ -65,6 +75,11 @@ def test_a_job_in_another_container_of_this_host_is_not_taken_for_one_that_has_d
     assert [(row.phase, row.state) for row in job_rows(ledger)] == [(WAITING, "PENDING")]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The host name changes while a local job runs",
+    promise="The job is still found.",
+)
 def test_a_job_is_seen_after_the_host_was_given_another_name(ledger: Ledger) -> None:
     of_machine(ledger, this_machine_identity(), ELSEWHERE)
     assert refresh(ledger).complaints == ()
@@ -72,6 +87,11 @@ def test_a_job_is_seen_after_the_host_was_given_another_name(ledger: Ledger) -> 
     assert (row.phase, row.state) == (ENDED, "NODE_FAIL"), "its queue is gone"
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The machine is rebooted",
+    promise="Its local jobs have ended.",
+)
 def test_a_job_that_ran_before_the_machine_was_booted_again_has_ended(ledger: Ledger) -> None:
     of_machine(ledger, replace(this_machine_identity(), machine_id="id", boot_id="earlier"), socket.gethostname())
     here = replace(this_machine_identity(), machine_id="id")

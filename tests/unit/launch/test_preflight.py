@@ -54,6 +54,11 @@ def test_a_checkout_that_only_the_nodes_see_is_not_judged_from_here(tmp_path: Pa
     require([job_of(tmp_path, tmp_path / "not here", "6985e58938")], tmp_path)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same characters in `REPRO_HOME`",
+    promise="Refused before anything is recorded.",
+)
 @pytest.mark.parametrize("name", ["a,b", "$HOME", "`id`", 'a"b'])
 def test_a_home_that_cannot_be_mounted_into_containers_is_refused_before_anything_is_recorded(
     name: str, tmp_path: Path

@@ -57,6 +57,12 @@ def fake(site: Site, script: str) -> str:
     return f"{program.parent}:{os.environ['PATH']}"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Another process uses a GPU's memory at submission",
+    promise="A warning with its size and owner. The job is submitted, because the memory may be free by then.",
+    count=0,
+)
 @pytest.mark.parametrize("scale", ["pair", "cpu"])
 def test_submit_warns_of_a_gpu_that_its_jobs_would_take_and_sends_them(site: Site, scale: str) -> None:
     path = fake(
@@ -73,6 +79,11 @@ esac""",
     assert len(warned) == (1 if scale == "pair" else 0)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Too few GPUs; nvidia-smi fails; CUDA_VISIBLE_DEVICES hides GPUs",
+    promise="Refused before a job starts, with the available and the required number and nvidia-smi's message.",
+)
 @pytest.mark.parametrize(
     ("script", "said"),
     [

@@ -74,6 +74,11 @@ def each_ran_once_as(number: int, site: Site, ledger: Ledger) -> None:
 # ---- jobs of this machine ------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="SIGKILL on this machine before the rows are recorded, also with the scripts already written",
+    promise="Nothing is recorded. The next submit runs each case once.",
+)
 @pytest.mark.parametrize("place", [BEFORE_THE_ROWS, WITH_SCRIPTS_AND_NO_ROWS])
 def test_killed_before_the_rows_were_written_there_is_nothing(site: Site, place: str) -> None:
     ledger = killed(site, place)
@@ -82,6 +87,11 @@ def test_killed_before_the_rows_were_written_there_is_nothing(site: Site, place:
     each_ran_once_as(1, site, ledger)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="SIGKILL on this machine before any attempt is claimed",
+    promise="The attempts keep their numbers and get new scripts. The old scripts do not start.",
+)
 def test_killed_before_anything_was_claimed_the_jobs_wait_their_turn_and_are_made_anew_in_place(site: Site) -> None:
     ledger = killed(site, BEFORE_THE_CLAIM)
     assert refresh(ledger).complaints == ()
@@ -101,6 +111,11 @@ def test_killed_before_anything_was_claimed_the_jobs_wait_their_turn_and_are_mad
     each_ran_once_as(1, site, ledger)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="SIGKILL on this machine before the queue is started",
+    promise="The jobs are queued again.",
+)
 def test_killed_before_the_queue_was_started_the_jobs_wait_their_turn_again(site: Site) -> None:
     ledger = killed(site, BEFORE_THE_START)
     assert [row.phase for row in job_rows(ledger)] == [SUBMITTING] * 3
@@ -112,6 +127,12 @@ def test_killed_before_the_queue_was_started_the_jobs_wait_their_turn_again(site
     each_ran_once_as(1, site, ledger)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="SIGKILL on this machine before the queue is recorded; the refresh comes while the jobs run, or after they "
+    "have ended",
+    promise="The jobs are found and not run again.",
+)
 @pytest.mark.parametrize("when", ["while they run", "when all is over"])
 def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_again(site: Site, when: str) -> None:
     site.behave("slow")
@@ -125,6 +146,11 @@ def test_killed_before_the_queue_was_recorded_the_jobs_are_found_and_not_run_aga
     each_ran_once_as(1, site, ledger)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="SIGKILL on this machine, and a new submit without a refresh",
+    promise="No job is submitted twice.",
+)
 def test_submitted_without_a_look_at_what_the_crash_left_nothing_is_sent_twice(site: Site) -> None:
     """What may be with a scheduler is under way until somebody has found out; `repro` always looks first."""
     site.behave("slow")
@@ -133,6 +159,11 @@ def test_submitted_without_a_look_at_what_the_crash_left_nothing_is_sent_twice(s
     each_ran_once_as(1, site, ledger)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Two terminals submit at the same time on this machine",
+    promise="Each case runs once.",
+)
 def test_of_two_submits_at_once_each_job_is_run_once(site: Site) -> None:
     words = ("submit", "figure-13", "--cluster", "here", "--scale", "cpu")
     both = [site.start(*words), site.start(*words)]
@@ -238,6 +269,11 @@ def test_every_cut_off_submission_is_asked_for_at_once_and_told_apart(
     assert [row.scheduler_id for row in job_rows(ledger)] == [None] * 3 + ["17_0", "17_1", "17_2"]
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Slurm accepts one submission twice, and `repro` is killed before it notices",
+    promise="The next command cancels the later job.",
+)
 def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +286,11 @@ def test_of_one_submission_that_slurm_has_taken_twice_the_later_is_cancelled(
     assert cancelled == [["100"]]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="One of several sources is unreachable while an interrupted submission is looked up",
+    promise="The attempt does not change.",
+)
 def test_nothing_is_concluded_where_slurm_could_not_be_asked_for_everything(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +300,11 @@ def test_nothing_is_concluded_where_slurm_could_not_be_asked_for_everything(
     assert {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="No source answers",
+    promise="The attempt does not change.",
+)
 def test_nothing_is_concluded_from_a_scheduler_that_does_not_answer(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +331,11 @@ def test_a_submission_that_is_being_made_is_left_alone(ledger: Ledger, monkeypat
     assert asked == [["repro:feed"]]
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="`repro` is killed, and another process gets its process id",
+    promise="The other process delays no submission.",
+)
 def test_a_process_that_has_the_number_of_a_sender_that_is_gone_keeps_nothing_waiting(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +361,11 @@ def test_an_sbatch_that_outlives_its_repro_is_waited_for(ledger: Ledger, monkeyp
     assert {row.state for row in job_rows(ledger)} == {QUEUED}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A submission is interrupted on another login node, whose clock is right, ahead or behind",
+    promise="It is looked for after 5 minutes by this machine's clock since boot.",
+)
 @pytest.mark.parametrize("clock", [timedelta(0), timedelta(hours=1), -timedelta(hours=1)])
 def test_a_submission_from_another_login_node_is_given_time_whatever_its_clock_says(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, clock: timedelta
@@ -326,6 +382,11 @@ def test_a_submission_from_another_login_node_is_given_time_whatever_its_clock_s
     assert asked == [["repro:feed"]]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A submission is interrupted in another container of this host",
+    promise="It is looked for after 5 minutes.",
+)
 def test_a_submission_in_another_container_of_this_host_is_given_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +399,11 @@ def test_a_submission_in_another_container_of_this_host_is_given_time(
     assert asked == [] and {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A submission to another Slurm cluster is interrupted",
+    promise="It is not looked up here.",
+)
 def test_a_submission_to_another_slurm_cluster_is_not_looked_for_here(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +431,11 @@ def test_where_comments_are_not_kept_the_records_of_the_jobs_themselves_tell(
     assert [row.scheduler_id for row in job_rows(ledger)] == ["17_0", "17_1", "17_2"]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and an interrupted submission is not cancelled",
+    promise="It is given up after 5 minutes. The next command submits it again.",
+)
 def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_given_up_in_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,12 +449,22 @@ def test_where_comments_are_not_kept_and_no_job_left_a_record_the_submission_is_
     assert {row.state for row in job_rows(ledger)} == {QUEUED}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments, and a record has no valid job id",
+    promise="The record proves nothing.",
+)
 @pytest.mark.parametrize("claimed", ["", "17; rm -rf /", "$(id)", "17_x", "a" * 200])
 def test_what_is_no_job_id_in_a_record_is_no_proof(tmp_path: Path, claimed: str) -> None:
     (tmp_path / "claimed").write_text(claimed)
     assert settling.recorded_ids([str(tmp_path)]) == set()
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Another user's submission was interrupted",
+    promise="It is reported and left to that user, because a site may hide the jobs of one user from another.",
+)
 def test_a_submission_that_another_users_crash_cut_off_is_left_to_that_user(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +477,11 @@ def test_a_submission_that_another_users_crash_cut_off_is_left_to_that_user(
     assert asked == [] and {row.phase for row in job_rows(ledger)} == {SUBMITTING}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Slurm reuses a job id, with every combination of comment, user and time",
+    promise="The job is ours only with our token, or with our user and time.",
+)
 def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger) -> None:
     record(ledger, "a", scheduler="slurm")
     row = replace(job_rows(ledger)[0], scheduler_id="17_0", user="ann")
@@ -416,6 +502,11 @@ def test_a_job_id_that_slurm_gave_out_again_is_not_taken_for_ours(ledger: Ledger
         assert refreshing.is_record_of(theirs, rows) is ours, theirs
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The folder has an end record of another job",
+    promise="The record is ignored.",
+)
 def test_the_end_record_of_another_job_in_the_same_folder_says_nothing(ledger: Ledger, tmp_path: Path) -> None:
     record(ledger, "a", scheduler="slurm")
     row = replace(job_rows(ledger)[0], folder=str(tmp_path), scheduler_id="17_0")

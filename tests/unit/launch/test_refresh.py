@@ -104,6 +104,11 @@ def test_a_job_that_no_source_lists_for_long_is_lost(ledger: Ledger, slurm: Slur
     assert only(ledger).state == LOST
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Another user, not root, refreshes",
+    promise="The message names who can decide. Root can decide.",
+)
 def test_root_may_conclude_and_another_user_may_not(
     ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +123,11 @@ def test_root_may_conclude_and_another_user_may_not(
     assert only(ledger).state == LOST
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The job belongs to another cluster",
+    promise="It is not looked up and never `LOST`.",
+)
 def test_a_job_of_another_cluster_is_not_asked_for_and_never_lost(ledger: Ledger, slurm: Slurm) -> None:
     submitted(ledger, cluster="tests@c2:6817")
     for slurm.later_s in (0.0, 10 * LOST_AFTER.total_seconds()):
@@ -133,6 +143,11 @@ def test_the_end_record_of_a_job_of_another_cluster_is_read_all_the_same(ledger:
     assert refresh(ledger).complaints == () and only(ledger).state == "COMPLETED"
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A source could not be asked",
+    promise="No job is `LOST`.",
+)
 def test_a_source_that_could_not_be_asked_calls_nothing_lost(ledger: Ledger, slurm: Slurm) -> None:
     submitted(ledger)
     slurm.complaints = ("squeue: its answer is no list of jobs",)
@@ -141,6 +156,11 @@ def test_a_source_that_could_not_be_asked_calls_nothing_lost(ledger: Ledger, slu
     assert (only(ledger).state, only(ledger).unseen_since) == ("PENDING", None)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="No source lists the job, but its log grows",
+    promise="The job is not `LOST`.",
+)
 def test_a_job_is_not_lost_while_its_log_grows(ledger: Ledger, slurm: Slurm, tmp_path: Path) -> None:
     submitted(ledger, folder=str(tmp_path))
     log = tmp_path / "log.txt"
@@ -154,6 +174,11 @@ def test_a_job_is_not_lost_while_its_log_grows(ledger: Ledger, slurm: Slurm, tmp
     assert only(ledger).state == LOST
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A clock jumps by an hour",
+    promise="No job is `LOST` for that reason.",
+)
 @pytest.mark.parametrize("jump", [timedelta(hours=1), -timedelta(hours=1)])
 def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
     ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, jump: timedelta
@@ -169,6 +194,11 @@ def test_a_clock_that_jumps_or_that_of_another_machine_calls_nothing_lost(
     assert only(ledger).state == LOST
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Two machines refresh in turn",
+    promise="Each measures the time by its own clock since boot.",
+)
 def test_another_machine_waits_by_a_clock_of_its_own(
     ledger: Ledger, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +214,11 @@ def test_another_machine_waits_by_a_clock_of_its_own(
     assert only(ledger).state == LOST
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Slurm lists a lost job again",
+    promise="The job gets the state that Slurm lists, and a new verdict.",
+)
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
 def test_a_lost_job_that_slurm_lists_again_is_not_lost(ledger: Ledger, slurm: Slurm, state: str) -> None:
     submitted(ledger)
@@ -198,6 +233,11 @@ def test_a_lost_job_that_slurm_lists_again_is_not_lost(ledger: Ledger, slurm: Sl
     assert (row.state, row.verdict, row.failure, row.verdict_reason) == (state, None, None, None)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="slurmctld is killed before it has saved a job, and reuses the id for the next job",
+    promise="Each job has its own record.",
+)
 def test_of_two_jobs_with_one_id_each_has_its_own_record(ledger: Ledger, slurm: Slurm) -> None:
     """slurmctld was killed before it had saved the first, and gave its id to the second."""
     submitted(ledger, "a", "240")
@@ -209,6 +249,11 @@ def test_of_two_jobs_with_one_id_each_has_its_own_record(ledger: Ledger, slurm: 
     assert (by_case["b"].state, by_case["b"].phase, by_case["b"].exit_code) == ("FAILED", ENDED, 7)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="One process refreshes twice, and Slurm forgets the job in between",
+    promise="No record of the earlier refresh is used.",
+)
 def test_a_record_of_an_earlier_look_is_not_kept(ledger: Ledger, slurm: Slurm, tmp_path: Path) -> None:
     """In one process: `repro wait` saw the job run, then Slurm forgot it, and the job left its end record."""
     submitted(ledger, folder=str(tmp_path))
@@ -221,6 +266,11 @@ def test_a_record_of_an_earlier_look_is_not_kept(ledger: Ledger, slurm: Slurm, t
     assert (only(ledger).state, only(ledger).exit_code) == ("FAILED", 143)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A machine whose clock is an hour ahead has refreshed",
+    promise="Other machines still refresh.",
+)
 def test_a_look_of_a_clock_that_is_ahead_does_not_keep_others_from_looking(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

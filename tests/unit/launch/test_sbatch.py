@@ -111,6 +111,11 @@ def test_jobs_that_ask_for_different_things_are_submitted_one_by_one_without_an_
 # ---- a full queue --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The queue is full",
+    promise="Fewer jobs are submitted at a time. The rest stays queued.",
+)
 def test_a_full_queue_takes_fewer_at_a_time_and_the_rest_waits_its_turn(sender: Sender) -> None:
     sender.slurm.has_room_for(2)
     done = sender.submit()
@@ -131,6 +136,12 @@ def test_a_full_queue_takes_fewer_at_a_time_and_the_rest_waits_its_turn(sender: 
     assert QUEUE_FULL in str(rows[2].reason)
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The queue stays full for a while",
+    promise="The rest is submitted once, by the next `repro submit` or by a command that waits.",
+    count=0,
+)
 def test_what_waited_its_turn_is_sent_once_when_there_is_room(sender: Sender) -> None:
     sender.slurm.has_room_for(2)
     run_id = sender.submit().run_id
@@ -166,6 +177,11 @@ def test_a_submission_that_was_taken_though_the_answer_was_lost_is_recorded_and_
     assert len(sender.said) == 1 and "imed out" in sender.said[0] and "asking again" in sender.said[0]
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The controller did not accept the job",
+    promise="The job is submitted again under the same token.",
+)
 def test_a_submission_that_was_not_taken_is_made_again_under_the_same_token(sender: Sender) -> None:
     sender.slurm.then("away")
     done = sender.submit()
@@ -174,12 +190,22 @@ def test_a_submission_that_was_not_taken_is_made_again_under_the_same_token(send
     assert first == second and states(sender.rows()) == ["PENDING"] * 6
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Slurm accepts one submission twice",
+    promise="The first job is kept, the later one is cancelled.",
+)
 def test_of_a_submission_that_was_taken_twice_one_is_kept_and_the_other_cancelled(sender: Sender) -> None:
     sender.slurm.then("twice")
     assert sender.submit().sent.ids == ["100"]
     assert sender.slurm.cancelled() == ["101"] and len(sender.slurm.calls()) == 1
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The controller stays unreachable",
+    promise="The command ends with exit code 3 after 120 s. The next command recovers the last submission.",
+)
 def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sender: Sender) -> None:
     sender.slurm.then("away")
     (sender.slurm.folder / "silent").touch()
@@ -190,6 +216,11 @@ def test_patience_ends_and_what_was_asked_last_is_left_to_the_next_command(sende
     assert len(sender.said) == 2
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Ctrl-C while `repro` waits for a slow scheduler",
+    promise="The command ends at once. The next command recovers the submission.",
+)
 def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +233,11 @@ def test_ctrl_c_while_a_slow_scheduler_is_waited_for_does_not_wait_for_it(
         send(sender.ledger, run_id, Reporter(sender.said.append, lambda: next(answers)))
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Ctrl-C between two submissions",
+    promise="The rest stays queued.",
+)
 def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sender) -> None:
     sender.slurm.has_room_for(0)
     run_id = sender.submit(where="gbs=4", apart=True).run_id
@@ -214,6 +250,12 @@ def test_interrupted_between_two_submissions_the_rest_waits_its_turn(sender: Sen
 # ---- a scheduler that says no --------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Slurm refuses a submission",
+    promise="`repro` prints Slurm's message and ends with exit code 2. Later submissions are recorded as not "
+    "submitted.",
+)
 def test_what_is_behind_a_refused_submission_is_known_not_to_have_been_submitted(sender: Sender) -> None:
     sender.slurm.then("take", "refuse")
     with pytest.raises(ReproError, match="[Pp]artition") as caught:
@@ -245,6 +287,11 @@ def stale(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[Pe
     return run_id, turns
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Another process claims a queued attempt first",
+    promise="The attempt is left to that process.",
+)
 def test_what_another_sender_has_claimed_meanwhile_is_left_to_it(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +303,11 @@ def test_what_another_sender_has_claimed_meanwhile_is_left_to_it(
     assert {(row.phase, row.token, row.host) for row in sender.rows()} == {(SUBMITTING, "theirs", "another-host")}
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="An attempt is cancelled while others are submitted",
+    promise="It is not submitted. The others are.",
+)
 def test_what_was_cancelled_in_its_turn_meanwhile_is_not_sent_and_the_others_are_later(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +378,11 @@ def test_once_the_canary_is_verified_the_others_wait_for_nothing(sender: Sender)
     assert sender.send(run_id).jobs == 5 and sender.slurm.options()[-1] == "--array=0-4%4"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The canary fails while other jobs are queued",
+    promise="The other jobs are never submitted.",
+)
 def test_once_the_canary_has_failed_the_others_are_never_submitted(sender: Sender) -> None:
     run_id, canary = canary_in_the_queue(sender)
     sender.end(canary, FAILED, "FAILED")
@@ -344,6 +401,11 @@ def test_a_canary_that_has_ended_and_was_not_judged_yet_has_not_failed(sender: S
     assert NEVER_SUBMITTED not in states(sender.rows())
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Another login node gives a submission up while it is still being made",
+    promise="The resulting job is cancelled.",
+)
 def test_a_submission_that_was_given_up_while_it_was_made_is_cancelled(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,6 +441,13 @@ def canary_failed(sender: Sender, failure: Failure) -> None:
         session.execute(sa.update(Attempt).where(Attempt.id == canary.attempt_id).values(**change))
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--canary` again after a failed canary",
+    promise="If it would fail again, it is refused with a hint. Otherwise it is tried again first. A canary that "
+    "failed as published passes.",
+    count=0,
+)
 def test_a_canary_that_would_fail_again_is_refused_and_the_mend_named(sender: Sender) -> None:
     canary_failed(sender, Failure.CONFIGURATION)
     before = len(sender.slurm.calls())
@@ -392,6 +461,13 @@ def test_a_canary_that_would_fail_again_is_refused_and_the_mend_named(sender: Se
     assert sender.submit().sent.jobs == 5
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--canary` again after a failed canary",
+    promise="If it would fail again, it is refused with a hint. Otherwise it is tried again first. A canary that "
+    "failed as published passes.",
+    count=0,
+)
 def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(sender: Sender) -> None:
     canary_failed(sender, Failure.NODE_FAIL)
     done = sender.submit(RunOptions(canary=True))
@@ -399,6 +475,13 @@ def test_a_canary_that_failed_through_no_fault_of_its_own_is_tried_again_first(s
     assert "afterok:101_0" in sender.slurm.options()[-1]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="`--canary` again after a failed canary",
+    promise="If it would fail again, it is refused with a hint. Otherwise it is tried again first. A canary that "
+    "failed as published passes.",
+    count=0,
+)
 def test_a_canary_that_failed_as_its_source_says_has_nothing_to_prove(sender: Sender) -> None:
     canary_failed(sender, Failure.GPU_OOM)
     plans = sender.plans()
@@ -457,6 +540,11 @@ def test_the_wishes_of_a_run_are_kept_for_whoever_sends_the_rest(sender: Sender)
     assert RunPlan.from_json(follows.as_json()) == follows
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="A crash before jobs with a dependency are submitted",
+    promise="The process that submits them later passes the dependency to Slurm.",
+)
 def test_a_crash_before_anything_was_sent_does_not_lose_what_jobs_wait_for(
     sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:

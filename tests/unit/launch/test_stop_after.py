@@ -166,6 +166,11 @@ def with_canary(ledger: Ledger) -> None:
     record_run_options(ledger, job_rows(ledger)[0].run_id, RunPlan(canary="a-id").as_json())
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The canary ran in another configuration, which only its verdict shows",
+    promise="The jobs that wait for it are cancelled while a command waits.",
+)
 def test_jobs_that_wait_for_a_canary_in_another_configuration_are_cancelled_once(
     ledger: Ledger, cancelled: list[str]
 ) -> None:

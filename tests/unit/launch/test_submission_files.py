@@ -111,6 +111,11 @@ EDITS: dict[str, Callable[[Queued], None]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user edits a row of a shared ledger: script, folder, digest, array index, options of sbatch",
+    promise="Nothing of it is submitted. The attempt ends as `NEVER_SUBMITTED` with the reason.",
+)
 @pytest.mark.parametrize("edited", EDITS)
 def test_an_edited_row_runs_nothing_as_the_user_whose_row_it_is(queued: Queued, edited: str) -> None:
     queued.submit("gbs=4")
@@ -146,6 +151,11 @@ CHANGES: dict[str, Callable[[Queued], object]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A script is changed, replaced by a link, deleted or made writable for others before sbatch",
+    promise="Refused. The next `repro submit` writes a new one.",
+)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_script_that_was_changed_after_it_was_written_is_not_submitted(queued: Queued, change: str) -> None:
     queued.submit("gbs=4")
@@ -158,6 +168,11 @@ def test_a_script_that_was_changed_after_it_was_written_is_not_submitted(queued:
     assert again.sent.jobs == 3
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A script is changed after the check",
+    promise="Slurm gets the checked bytes.",
+)
 def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monkeypatch: pytest.MonkeyPatch) -> None:
     queued.submit("pp=1,gbs=4")
     file, texts = queued.file(), list[str]()
@@ -177,6 +192,11 @@ def test_exactly_the_bytes_that_were_checked_are_submitted(queued: Queued, monke
     assert texts == [written] and file.read_text() != written
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same, for a script that is submitted alone",
+    promise="Refused. The next `repro submit` writes a new one.",
+)
 def test_a_lone_script_that_was_changed_is_not_submitted(queued: Queued) -> None:
     queued.submit("pp=1,gbs=4")
     assert queued.file().name == "job.sh"
@@ -189,6 +209,11 @@ def test_a_lone_script_that_was_changed_is_not_submitted(queued: Queued) -> None
 # ---- rows of other users, and of nobody ------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A queued row without a user, in a ledger that others can write to",
+    promise="It counts as another user's row and is not submitted.",
+)
 @pytest.mark.parametrize("writable", ["file", "folder"])
 def test_a_row_without_a_user_is_foreign_where_others_may_write_to_the_ledger(queued: Queued, writable: str) -> None:
     queued.submit("gbs=4")
@@ -210,6 +235,11 @@ def test_a_row_without_a_user_is_the_users_own_in_a_ledger_of_their_own(queued: 
     assert [row.state for row in queued.rows()] == ["PENDING"] * 3
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Another user adds a row to the local queue, without a user or with the user's name",
+    promise="Its file is not started.",
+)
 @pytest.mark.parametrize("user", [None, "own"])
 def test_a_planted_queue_of_this_machine_is_not_started(site: Site, user: str | None) -> None:
     """A local row in turn, as another user of a shared ledger can write it: `bash` of its file would run at once."""

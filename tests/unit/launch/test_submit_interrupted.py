@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from orchestrator.ledger.attempts import job_rows
 from tests.unit.launch.stand_in import REPRO, Site, wait_until
 from tests.unit.ledger.making import new_ledger
@@ -34,6 +36,11 @@ def slow_sbatch(site: Site) -> Path:
     return site.folder / "bin" / "begun"
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="Ctrl-C between Slurm's answer and the record in the ledger",
+    promise="The process records the answer first, then ends.",
+)
 def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is_recorded(site: Site) -> None:
     begun = slow_sbatch(site)
     path = f"{site.folder / 'bin'}:{os.environ['PATH']}"
@@ -61,6 +68,11 @@ def test_ctrl_c_between_the_schedulers_answer_and_ours_waits_until_the_answer_is
     ]
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="Ctrl-C while a command waits",
+    promise="The jobs continue, and the command prints this.",
+)
 def test_ctrl_c_while_waiting_leaves_the_jobs_running_and_says_so(site: Site) -> None:
     site.behave("gated")
     with site.start(
@@ -82,6 +94,11 @@ def test_ctrl_c_while_waiting_leaves_the_jobs_running_and_says_so(site: Site) ->
     assert site.repro("status").stdout.count("verified") == 3
 
 
+@pytest.mark.fault(
+    section="Local queue",
+    fault="The terminal is closed",
+    promise="The jobs continue.",
+)
 def test_a_terminal_that_is_closed_leaves_the_jobs_running(site: Site) -> None:
     site.behave("slow")
     with site.start(

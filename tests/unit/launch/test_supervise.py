@@ -45,6 +45,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return Slurm.on_path(tmp_path / "bin", monkeypatch)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A node is lost while a command waits",
+    promise="The job is submitted again, once for each loss.",
+)
 def test_a_job_that_lost_its_node_is_submitted_again_once_for_each_time(
     site: Site, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +71,12 @@ def test_what_would_fail_again_or_never_began_is_left(site: Site, slurm: Slurm, 
     assert len(slurm.calls()) == runs(ledger) == 1
 
 
+@pytest.mark.fault(
+    section="Submissions",
+    fault="The queue stays full for a while",
+    promise="The rest is submitted once, by the next `repro submit` or by a command that waits.",
+    count=0,
+)
 def test_what_there_was_no_room_for_is_sent_when_there_is(site: Site, slurm: Slurm) -> None:
     slurm.has_room_for(1)
     ledger, supervisor = supervised(site, PROFILE, RunOptions())

@@ -159,6 +159,11 @@ def locked_by_another_process(url: sa.URL) -> Iterator[None]:
             holder.communicate("")
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Another process holds the lock",
+    promise="Exit code 3. The ledger can still be read.",
+)
 def test_a_locked_ledger_is_out_of_reach_and_still_readable(
     database_url: sa.URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +243,11 @@ def test_an_empty_file_becomes_a_ledger(tmp_path: Path) -> None:
     assert isinstance(ledger, Ledger) and job_rows(ledger) == []
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A password in the URL of a server that does not answer, or in its query",
+    promise="No error message contains it.",
+)
 @pytest.mark.parametrize(
     "url",
     [

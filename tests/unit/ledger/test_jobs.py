@@ -169,6 +169,11 @@ def test_a_refusal_has_its_reason_and_says_nothing_of_jobs_that_were_taken(ledge
     assert record(ledger, "refused", token="three").to_submit == {"refused-id": 2}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Another host gave a submission up too early",
+    promise="The process that made the submission takes it back.",
+)
 def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(ledger: Ledger) -> None:
     record(ledger, "a")
     record_never_submitted(ledger, [job_rows(ledger)[0].attempt_id], "not found", "lost")
@@ -177,6 +182,11 @@ def test_a_submission_given_up_too_early_is_taken_back_by_the_one_who_made_it(le
     assert (row.scheduler_id, row.phase, row.verdict, row.ended_at) == ("17_0", WAITING, None, None)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A slower terminal writes an older state",
+    promise="A job that has ended stays ended.",
+)
 def test_what_has_ended_is_not_reopened_by_a_slower_look(ledger: Ledger) -> None:
     record(ledger, "a")
     record_submission(ledger, "token", "17")
@@ -218,6 +228,11 @@ def test_reading_a_log_again_replaces_its_numbers(ledger: Ledger) -> None:
     assert (count(ledger, Iteration), job_rows(ledger)[0].iteration) == (3, 3)
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="A slower terminal has read less of the log",
+    promise="The verdict stays.",
+)
 def test_a_slower_reader_does_not_take_a_verdict_back(ledger: Ledger) -> None:
     record(ledger, "a")
     finish(ledger, VERIFIED)

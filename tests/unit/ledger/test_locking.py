@@ -95,6 +95,11 @@ def mounted_as(folder: Path, kind: str, options: str, table: Path, monkeypatch: 
     monkeypatch.setattr(locks, "MOUNTS", table)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A file system that grants every lock, or none (the test replaces the kernel's answer)",
+    promise="Refused before anything is written.",
+)
 @pytest.mark.parametrize("asked", ["another descriptor", "a child"])
 def test_a_new_ledger_is_refused_where_locks_do_not_work_and_nothing_is_left_there(
     tmp_path: Path, shim: Path, asked: str
@@ -118,6 +123,11 @@ def test_the_same_folder_is_taken_when_its_locks_work(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The locks of a network file system stop working",
+    promise="Tested at each opening, and refused.",
+)
 def test_locks_are_tried_each_time_on_a_file_system_of_several_hosts_and_not_on_a_local_one(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +142,11 @@ def test_locks_are_tried_each_time_on_a_file_system_of_several_hosts_and_not_on_
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The kernel does not report the file system",
+    promise="The locks are tested.",
+)
 def test_where_the_kernel_does_not_tell_the_file_system_locks_are_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +159,11 @@ def test_where_the_kernel_does_not_tell_the_file_system_locks_are_tried(
         open_ledger(ledger_url(None, tmp_path))
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Mount options that hide locks from other hosts: NFS, Lustre (the test supplies the table of mounts)",
+    promise="Refused.",
+)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -178,6 +198,11 @@ def test_a_network_file_system_with_locks_is_taken(
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger is in WAL mode on a file system that several hosts share",
+    promise="Refused with a hint.",
+)
 def test_a_ledger_that_shares_memory_between_its_users_is_refused_where_they_may_be_on_two_hosts(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,11 @@ def test_a_copy_of_the_older_file_is_kept_and_is_what_it_was(tmp_path: Path, sch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.db", copy.name]
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A killed writer left a journal beside an older ledger",
+    promise="The journal is rolled back before the copy is made.",
+)
 def test_the_copy_has_what_a_killed_writer_left_in_its_journal_taken_back(tmp_path: Path) -> None:
     """The file alone is then half of a transaction: to copy it without its journal would keep the damage."""
     url = ledger_url(None, tmp_path)
@@ -172,6 +177,11 @@ def test_the_copy_has_what_a_killed_writer_left_in_its_journal_taken_back(tmp_pa
     assert rows_of(sa.make_url(f"sqlite:///{tmp_path}/results.db.before-{SCHEMA}")) == before
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="SIGKILL during a migration",
+    promise="The old ledger remains. The migration can be repeated.",
+)
 @pytest.mark.parametrize(
     ("database_url", "how"),
     [("sqlite", "in memory"), ("sqlite", "spilling"), ("postgresql", "in memory")],
@@ -198,6 +208,11 @@ def test_a_migration_killed_anywhere_leaves_the_old_ledger_and_can_be_repeated(
         assert rows_of(sa.make_url(f"sqlite:///{tmp_path}/results.db.before-{SCHEMA}")) == old
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A migration fails",
+    promise="The old ledger remains. The migration can be repeated.",
+)
 def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(database_url: sa.URL) -> None:
     make_old_ledger(database_url, "0001")
     old = rows_of(database_url)
@@ -218,6 +233,11 @@ def test_a_migration_that_fails_leaves_the_old_ledger_and_can_be_repeated(databa
     ledger.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="An older ledger is damaged",
+    promise="The damage is reported, and the ledger is not migrated.",
+)
 def test_an_older_ledger_that_is_damaged_is_named_and_not_migrated(tmp_path: Path) -> None:
     url = ledger_url(None, tmp_path)
     file = tmp_path / "results.db"

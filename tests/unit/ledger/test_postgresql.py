@@ -29,6 +29,11 @@ def on_server(postgresql: PostgresqlServer) -> Iterator[Ledger]:
         ledger.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The PostgreSQL server is killed (SIGKILL) during a write",
+    promise="The ledger has whole transactions once the server is back.",
+)
 def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is_back(
     postgresql: PostgresqlServer, on_server: Ledger
 ) -> None:
@@ -47,6 +52,11 @@ def test_a_server_killed_while_somebody_writes_has_whole_transactions_once_it_is
     record(on_server, *(str(one) for one in range(20)), token="afterwards")
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The PostgreSQL server is stopped",
+    promise="One line, exit code 3. The next command reconnects.",
+)
 def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
     postgresql: PostgresqlServer, on_server: Ledger
 ) -> None:
@@ -67,6 +77,11 @@ def test_a_server_that_is_away_is_out_of_reach_in_one_line_and_found_again(
     record(on_server, "b")
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The administrator ends our connection during a write",
+    promise="No partial write.",
+)
 def test_a_connection_that_an_administrator_ends_in_a_write_is_out_of_reach_and_nothing_is_half_written(
     on_server: Ledger,
 ) -> None:
@@ -83,6 +98,11 @@ def test_a_connection_that_an_administrator_ends_in_a_write_is_out_of_reach_and_
         assert session.scalar(sa.text("select count(*) from events")) == 0
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The PostgreSQL server does not exist",
+    promise="One line, without the password.",
+)
 @pytest.mark.parametrize("url", ["postgresql://me@no-such-host.invalid/db", "postgresql://me:secret@127.0.0.1:1/db"])
 def test_a_server_that_is_not_there_is_out_of_reach_in_one_line_without_its_password(url: str) -> None:
     with pytest.raises(Unreachable, match="does not answer") as caught:
@@ -90,6 +110,11 @@ def test_a_server_that_is_not_there_is_out_of_reach_in_one_line_without_its_pass
     assert "\n" not in str(caught.value) and "secret" not in str(caught.value)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The database or user does not exist",
+    promise="One line, exit code 2.",
+)
 def test_a_database_or_a_user_that_is_not_there_is_yours_to_mend(postgresql: PostgresqlServer) -> None:
     for url, reason in (
         (postgresql.url("nowhere"), 'database "nowhere" does not exist'),
@@ -127,6 +152,11 @@ def test_a_writer_sees_what_the_one_it_waited_for_wrote_whatever_the_servers_def
     second.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The user may not write",
+    promise="Reported. The ledger can be read.",
+)
 def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: PostgresqlServer, on_server: Ledger) -> None:
     record(on_server, "a")
     with on_server.engine.begin() as connection:
@@ -141,6 +171,11 @@ def test_a_user_who_may_not_write_is_told_so_and_can_read(postgresql: Postgresql
     ledger.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The database is read-only",
+    promise="Reported.",
+)
 def test_a_database_set_to_read_only_says_so(on_server: Ledger) -> None:
     name = on_server.url.database
     with on_server.engine.begin() as connection:
@@ -151,6 +186,11 @@ def test_a_database_set_to_read_only_says_so(on_server: Ledger) -> None:
         record(on_server, "a")
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The server has no free connection",
+    promise="Exit code 3.",
+)
 def test_a_server_without_a_free_connection_is_out_of_reach(postgresql: PostgresqlServer, on_server: Ledger) -> None:
     assert on_server.url.database is not None
     with on_server.engine.begin() as connection:
@@ -160,6 +200,11 @@ def test_a_server_without_a_free_connection_is_out_of_reach(postgresql: Postgres
         open_ledger(postgresql.url(on_server.url.database, user="guest"))
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The server's disk is full",
+    promise="Reported.",
+)
 def test_a_full_disk_of_the_server_is_said(postgresql: PostgresqlServer, on_server: Ledger) -> None:
     """The server's own words, made by a table space on a small file system."""
     folder = postgresql.folder / "small"

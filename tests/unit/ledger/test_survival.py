@@ -175,6 +175,12 @@ except ReproError as error:
 # ---- killed writers ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A writer is killed (SIGKILL) at random moments, also with half of its pages in the file",
+    promise="The ledger has whole transactions. Every reported write is present.",
+    count=3 * KILLS,
+)
 @pytest.mark.parametrize(
     ("database_url", "spills"),
     [("sqlite", False), ("sqlite", True), ("postgresql", False)],
@@ -260,6 +266,11 @@ def names(count: int) -> list[str]:
 
 
 # Full before anything, in the journal, in the middle of the pages.
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The disk is full: before the write, in the journal, in the pages",
+    promise="Reported. The same command works once there is space.",
+)
 @pytest.mark.parametrize("left_kib", [0, 8, 40, 100])
 def test_a_full_disk_is_said_and_the_same_command_works_once_there_is_room(disk: Path, left_kib: int) -> None:
     ledger = new_ledger(disk)
@@ -282,6 +293,11 @@ def check_integrity(ledger: Ledger) -> None:
         assert connection.exec_driver_sql("pragma integrity_check").scalar() == "ok"
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The disk is full when the ledger is created",
+    promise="The ledger is created once there is space.",
+)
 @pytest.mark.parametrize("left_kib", [0, 4, 40])
 def test_a_ledger_that_is_made_on_a_full_disk_is_made_once_there_is_room(disk: Path, left_kib: int) -> None:
     filler = fill(disk, left_kib * 1024)
@@ -291,6 +307,11 @@ def test_a_ledger_that_is_made_on_a_full_disk_is_made_once_there_is_room(disk: P
     assert job_rows(new_ledger(disk)) == []
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The disk is full when the ledger is migrated",
+    promise="Nothing changes, and no partial copy remains.",
+)
 def test_a_migration_that_finds_no_room_for_its_copy_changes_nothing_and_leaves_no_half_copy(disk: Path) -> None:
     make_old_ledger(ledger_url(None, disk), "0002")
     before = (disk / "results.db").read_bytes()
@@ -304,6 +325,11 @@ def test_a_migration_that_finds_no_room_for_its_copy_changes_nothing_and_leaves_
     assert (disk / f"results.db.before-{SCHEMA}").exists()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The disk is full, and a writer was killed",
+    promise="Its journal is still rolled back.",
+)
 def test_a_writer_killed_on_a_full_disk_has_its_journal_taken_back_while_it_is_still_full(disk: Path) -> None:
     ledger = new_ledger(disk)
     record(ledger, *names(5))
@@ -315,6 +341,11 @@ def test_a_writer_killed_on_a_full_disk_has_its_journal_taken_back_while_it_is_s
     check_integrity(ledger)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A quota is used up, which SQLite reports as an I/O error (the test replaces the kernel's answer)",
+    promise="Reported as a full disk.",
+)
 def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -331,6 +362,11 @@ def test_a_used_up_quota_is_a_full_disk_though_sqlite_calls_it_an_io_error(
     assert len(record(new_ledger(tmp_path), "b").to_submit) == 1
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A read-only disk",
+    promise="The ledger can be read. The message gives the reason why it cannot be written.",
+)
 def test_a_read_only_disk_can_be_read_and_says_why_it_is_not_written(disk: Path) -> None:
     ledger = new_ledger(disk)
     record(ledger, "a")
@@ -345,11 +381,21 @@ def test_a_read_only_disk_can_be_read_and_says_why_it_is_not_written(disk: Path)
     record(new_ledger(disk), "b")
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A read-only disk without a ledger",
+    promise="Reported.",
+)
 def test_a_ledger_that_cannot_be_made_on_a_read_only_disk_says_so(disk: Path) -> None:
     with read_only(disk), pytest.raises(ReproError, match=r"results\.db: cannot be written \(Read-only file system\)"):
         new_ledger(disk)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A read-only file",
+    promise="Reported.",
+)
 def test_a_read_only_file_in_a_folder_that_can_be_written_says_so(disk: Path) -> None:
     record(new_ledger(disk), "a")
     file = str(disk / "results.db")
@@ -366,6 +412,11 @@ def test_a_read_only_file_in_a_folder_that_can_be_written_says_so(disk: Path) ->
         subprocess.run(["umount", file], check=True)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A read-only folder, where no journal can be created",
+    promise="Reported.",
+)
 def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tmp_path: Path) -> None:
     """SQLite needs a journal beside its file."""
     record(new_ledger(tmp_path), "a")
@@ -383,6 +434,11 @@ def test_a_file_that_can_be_written_in_a_read_only_folder_says_so(disk: Path, tm
             subprocess.run(["umount", file], check=True)
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="An older ledger on a read-only disk",
+    promise="Not migrated; reported.",
+)
 def test_an_older_ledger_on_a_read_only_disk_is_not_migrated_and_says_why(disk: Path) -> None:
     make_old_ledger(ledger_url(None, disk), "0002")
     said = r"results\.db: older than this repro, and no copy can be written .*Read-only file system"
@@ -394,6 +450,11 @@ def test_an_older_ledger_on_a_read_only_disk_is_not_migrated_and_says_why(disk: 
 # ---- two writers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Two writers for seconds or minutes, and a reader",
+    promise="No row is lost or duplicated.",
+)
 def test_two_writers_at_the_same_time_lose_nothing_and_submit_nothing_twice(database_url: sa.URL) -> None:
     ledger = opened(database_url)
     until = time.time() + WRITING_S
@@ -441,6 +502,11 @@ def filled_file(folder: Path) -> Path:
     return folder / "results.db"
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A damaged header, a file that is not a database, half a file, one missing byte, damaged pages",
+    promise="Reported. The file is not changed.",
+)
 @pytest.mark.parametrize("where", ["header", "no database", "half", "one byte short", "first page", "every other page"])
 def test_a_damaged_file_is_named_and_left_as_it_was(tmp_path: Path, where: str) -> None:
     file = filled_file(tmp_path)
@@ -463,6 +529,11 @@ def test_a_damaged_file_is_named_and_left_as_it_was(tmp_path: Path, where: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Random bytes in each page in turn",
+    promise="Reported, or without effect. Never a traceback, never a write.",
+)
 def test_wherever_a_page_is_damaged_it_is_named_or_does_not_matter(tmp_path: Path) -> None:
     """SQLite has no checksums: garbage inside a text is a text. But there is no traceback, and nothing is written."""
     file = filled_file(tmp_path)
@@ -483,6 +554,11 @@ def test_wherever_a_page_is_damaged_it_is_named_or_does_not_matter(tmp_path: Pat
     assert named > len(whole) // 4096
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A new run on a damaged ledger",
+    promise="The ledger is not overwritten.",
+)
 def test_a_damaged_ledger_is_not_written_over_by_the_next_run(tmp_path: Path) -> None:
     file = filled_file(tmp_path)
     ledger = new_ledger(tmp_path)
@@ -497,6 +573,11 @@ def test_a_damaged_ledger_is_not_written_over_by_the_next_run(tmp_path: Path) ->
     assert file.read_bytes() == content
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The ledger has a newer schema",
+    promise="Refused and not changed.",
+)
 @pytest.mark.parametrize("version", ["9999", f"{int(SCHEMA) + 1:04d}"])
 def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path, version: str) -> None:
     file = filled_file(tmp_path)
@@ -511,6 +592,11 @@ def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path, version: str) -
     assert [path.name for path in tmp_path.iterdir()] == ["results.db"]
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="The file belongs to another program",
+    promise="Refused and not changed.",
+)
 def test_another_programs_file_is_refused_and_not_touched(tmp_path: Path) -> None:
     file = tmp_path / "results.db"
     with sqlite3.connect(file) as raw:

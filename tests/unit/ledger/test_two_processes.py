@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from orchestrator.ledger.attempts import job_rows
@@ -57,6 +58,11 @@ def race(url: sa.URL, names: list[str]) -> list[str]:
     return answers
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Three processes use a new ledger at the same time",
+    promise="One creates it, one submits.",
+)
 def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_one_submits(
     database_url: sa.URL,
 ) -> None:
@@ -71,6 +77,11 @@ def test_of_two_first_users_submitting_the_same_jobs_one_makes_the_ledger_and_on
     ledger.engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Three processes open an older ledger at the same time",
+    promise="One migrates it, all use it.",
+)
 def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(database_url: sa.URL) -> None:
     make_old_ledger(database_url, "0001")
     answers = race(database_url, ["one", "two", "three"])
@@ -87,6 +98,11 @@ def test_of_two_that_find_an_older_ledger_one_migrates_it_and_both_use_it(databa
         engine.dispose()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="SIGKILL while the scripts are rendered",
+    promise="Nothing is written, and no lock remains.",
+)
 def test_a_process_killed_while_it_renders_leaves_nothing_and_no_lock(ledger: Ledger) -> None:
     script = RACER.replace("time.sleep(0.2)", "print('rendering', flush=True); time.sleep(60)")
     with start(ledger.url, "one", script) as victim:

@@ -321,6 +321,12 @@ WHOLE_LOGS = {
 }
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="All ranks print errors, most of them before the rank with the root cause",
+    promise="The line and the rank of the root cause are found.",
+    count=0,
+)
 @pytest.mark.parametrize(("log", "expected"), WHOLE_LOGS.values(), ids=WHOLE_LOGS)
 def test_the_root_cause_and_its_rank_among_the_errors_of_all_ranks(
     log: bytes, expected: tuple[str, str, int | None]
@@ -456,6 +462,12 @@ def enroot(*lines: str) -> bytes:
     return "".join(f"0: slurmstepd: error: pyxis: {line}\n" for line in words).encode()
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="enroot fails without marking its line as an error",
+    promise="Its line is the reason.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("log", "reason"),
     [

@@ -14,6 +14,12 @@ FAULT, UNUSABLE, IN_USE = "GPU fault", "GPU cannot be used", "GPU in use"
 MISUSED, NCCL = "NCCL misused", "NCCL error"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A GPU or driver fails; NCCL cannot start; a driver is too old",
+    promise="Each has its class and the deciding log line. For NCCL it is the last line of the error.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("line", "kind", "failure"),
     [
@@ -191,6 +197,12 @@ ERRORS = {
 }
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A GPU or driver fails; NCCL cannot start; a driver is too old",
+    promise="Each has its class and the deciding log line. For NCCL it is the last line of the error.",
+    count=0,
+)
 @pytest.mark.parametrize(("text", "kind"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("first", [0, 1])
 def test_an_nccl_error_shows_its_last_line_and_the_launchers_first_rank(text: str, kind: str, first: int) -> None:

@@ -238,6 +238,11 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Between two refreshes a log is replaced, truncated, or rewritten in place, with more or with less",
+    promise="It is read again from its beginning. The stored iterations are replaced.",
+)
 @pytest.mark.parametrize("change", CHANGES)
 def test_replaced_log_is_read_from_its_beginning(made: Made, change: str) -> None:
     file = made.folder() / "log.txt"
@@ -253,6 +258,11 @@ def test_replaced_log_is_read_from_its_beginning(made: Made, change: str) -> Non
     made.check_as_measured()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A log is replaced by one with the same beginning",
+    promise="It is read again from its beginning.",
+)
 def test_replaced_log_with_the_same_bytes_is_read_from_its_beginning(made: Made) -> None:
     """The bytes that identify the file are equal."""
     file, noise = made.folder() / "log.txt", "noise\n" * FINGERPRINT_BYTES
@@ -263,6 +273,11 @@ def test_replaced_log_with_the_same_bytes_is_read_from_its_beginning(made: Made)
     assert [line.loss for line in iterations_of(made.ledger, 1)] == [1.5, 1.5, 1.5, 6.9]
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Slurm requeues a job and overwrites its log",
+    promise="The log counts from its new beginning.",
+)
 def test_log_overwritten_by_a_requeue_counts_from_its_new_beginning(made: Made) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(7))
@@ -292,6 +307,11 @@ def test_restart_within_the_log_voids_earlier_lines(made: Made) -> None:
     made.check_as_measured()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="A log is deleted",
+    promise="What was read of it still counts.",
+)
 def test_content_of_a_deleted_log_still_counts(made: Made) -> None:
     """A missing file is not an empty file."""
     file = made.folder() / "log.txt"
@@ -467,6 +487,12 @@ def test_gpu_samples_need_no_second_reading_of_the_log(made: Made, counted: type
     made.check_as_measured()
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A finished job has a log of any size, with GPU samples",
+    promise="It is collected in constant memory.",
+    count=0,
+)
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
 def test_log_of_any_size_is_collected_in_constant_memory(made: Made, state: str) -> None:
     (made.folder() / "gpus.n1.csv").write_text(SAMPLES)
@@ -509,6 +535,11 @@ def test_compressed_log_is_read_once(made: Made) -> None:
     assert made.numbers() == [1, 2, 3, 4, 5] and (made.home / "results.db").read_bytes() == before
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="One of many logs cannot be read",
+    promise="Reported. The other jobs get their verdicts.",
+)
 def test_unreadable_log_is_reported_and_other_jobs_are_judged(tmp_path: Path) -> None:
     site = Made(tmp_path / "site", "a", "b", "c")
     site.runs(1, 2, 3)
@@ -595,6 +626,11 @@ def test_line_with_nan_is_stored_and_does_not_count(made: Made) -> None:
 # ---- whole or not at all, many, and several at once ----------------------------------------------------------
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="`repro` ends between reading a log and storing the result",
+    promise="Nothing has changed. The next command continues.",
+)
 def test_crash_within_the_transaction_changes_nothing(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     file = made.folder() / "log.txt"
     file.write_text(log(5))
@@ -616,6 +652,11 @@ def test_crash_within_the_transaction_changes_nothing(made: Made, monkeypatch: p
     made.check_as_measured()
 
 
+@pytest.mark.fault(
+    section="Ledger",
+    fault="Another terminal reads the same log at the same time, to its end or from its beginning",
+    promise="The iterations are stored once. No newer value is overwritten.",
+)
 @pytest.mark.parametrize("meanwhile", ["read", "grown and ended", "begun again"])
 def test_content_read_by_another_terminal_is_not_overwritten(
     made: Made, monkeypatch: pytest.MonkeyPatch, meanwhile: str

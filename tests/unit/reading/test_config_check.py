@@ -77,6 +77,12 @@ def reasons(facts: LogFacts = FACTS, expected: Expected = PLANNED, commit: str |
     return [mismatch.reason for mismatch in mismatches(LogReport(IterationLines(), facts), expected, commit)]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A job for GPUs finds none and trains on the CPU",
+    promise="Class `configuration`; not verified.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("device", "ran", "differs"),
     [("gpu", "cpu", True), ("gpu", "NVIDIA H200", False), ("cpu", "cpu", False), (None, "cpu", False)],

@@ -36,6 +36,12 @@ MISUSED = b"DistBackendError: NCCL error in: x.cpp:94, invalid usage (run with N
 NO_IMAGE = b"slurmstepd-n3: error: pyxis: couldn't start container\nsrun: error: n3: task 4: Exited with exit code 1\n"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Slurm's and pyxis's messages for each fault",
+    promise="Each has its class.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("state", "exit_code", "log", "expected"),
     [
@@ -121,6 +127,12 @@ def test_nan_and_an_incomplete_log_have_different_classes() -> None:
     assert failure_of(well, "error") is Failure.INCOMPLETE
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A program crashes before the last node's container has started",
+    promise="The class and line of the crash are reported, not the missing proof of the image.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("state", "exit_code", "nodes_inside", "log", "expected"),
     [

@@ -37,6 +37,12 @@ UNLABELLED = b"[rank17]: torch.AcceleratorError: CUDA error: uncorrectable ECC e
 MINUTES_LATER = b"srun: error: n9: task 5: Exited with exit code 1\n"
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A GPU fails, and the log names the node in another way or not at all",
+    promise="Only a node that the log proves to be at fault is excluded.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("log", "allocation", "expected"),
     [
@@ -79,6 +85,12 @@ BROKEN = """\
 TWO = Allocation(("n1", "n2"), 2, 2)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A container does not start on one node, and srun ends the container of the other",
+    promise="Only the node where it failed by itself is excluded.",
+    count=0,
+)
 @pytest.mark.parametrize("ended_first", [True, False])
 @pytest.mark.parametrize("has_names", [True, False])
 @pytest.mark.parametrize("allocation", [TWO, UNKNOWN], ids=["nodes known", "nodes forgotten"])
@@ -103,6 +115,12 @@ def test_every_node_with_a_failed_container_is_excluded() -> None:
     assert failed_nodes(Failure.IMAGE, [lines.encode()], FOUR) == ("n1", "n3")
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A GPU fails, and the log names the node in another way or not at all",
+    promise="Only a node that the log proves to be at fault is excluded.",
+    count=0,
+)
 def test_nodes_that_srun_reports_lost_are_excluded() -> None:
     log = b"srun: error: Node failure on n2\nsrun: error: Node failure on n4\nsrun: error: n1: task 0: Exited with 1\n"
     assert failed_nodes(Failure.NODE_FAIL, [log], FOUR) == ("n2", "n4")
@@ -137,6 +155,11 @@ def write_packed(folder: Path) -> None:
         file.write(packer.compress(ECC) + packer.flush())
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A failed job has a log of any size, plain or compressed",
+    promise="The nodes at fault are found in constant memory.",
+)
 @pytest.mark.parametrize("write", [write_plain, write_packed], ids=["plain", "packed"])
 def test_failed_nodes_of_a_log_of_any_size_take_constant_memory(tmp_path: Path, write: Callable[[Path], None]) -> None:
     write(tmp_path)

@@ -88,6 +88,12 @@ def test_job_without_proof_of_its_image_is_not_verified() -> None:
     assert outside not in reason(log_of(EIGHT[:2]), replace(LIMIT, outside_image=outside))
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="A program crashes before the last node's container has started",
+    promise="The class and line of the crash are reported, not the missing proof of the image.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("kind", "nodes_inside", "failure", "adds_proof"),
     [("container", 0, "image", False), ("error", 1, "program", False), ("error", 0, "configuration", True)],
@@ -123,6 +129,12 @@ def test_job_with_a_failed_state_is_failed(ending: Ending, expected: str) -> Non
     assert reason(ending=ending) == expected
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A job reaches its time limit after its training, or with enough measured",
+    promise="The job is verified.",
+    count=0,
+)
 def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
     line = Cause("time limit", "*** JOB 5 CANCELLED DUE TO TIME LIMIT ***", None)
     assert judged(ending=LIMIT) == Judgement("verified", "reached its time limit after its training was done")
@@ -136,6 +148,12 @@ def test_job_at_its_time_limit_is_verified_if_done_or_measured_enough() -> None:
     )
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A job reaches its time limit with less, not as planned, or while ranks waited for a failed rank",
+    promise="The job failed.",
+    count=0,
+)
 def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() -> None:
     too_few = PLANNED.warmup_iterations + ENOUGH_INTERVALS - 1
     report = log_of(EIGHT[:too_few], done=False)
@@ -146,6 +164,12 @@ def test_job_at_its_time_limit_fails_if_measured_too_little_or_not_as_planned() 
     assert "the log has no iteration" in reason(log_of((), WORLD, done=False), LIMIT)
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A job reaches its time limit with less, not as planned, or while ranks waited for a failed rank",
+    promise="The job failed.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("kind", "failure"),
     [
@@ -208,6 +232,12 @@ def test_job_with_another_configuration_fails_with_its_line(world: WorldLine, ex
     assert judgement.cause == RAN
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The job ran with another layout, model, batch, data type or commit than planned",
+    promise="The verdict names every difference.",
+    count=0,
+)
 def test_every_mismatch_is_in_the_reason() -> None:
     facts = LogFacts(world=WORLD, settings={"num_layers": "12", "hidden_size": "64"}, says_done=True, last_iteration=8)
     report = LogReport(IterationLines.of(EIGHT, 8), facts)
@@ -224,6 +254,12 @@ def test_other_checkout_is_a_mismatch() -> None:
     assert judged(ending=replace(WELL, commit=planned.commit), expected=planned).verdict == "verified"
 
 
+@pytest.mark.fault(
+    section="Ends that are expected",
+    fault="A case runs out of memory in another layout than planned",
+    promise="This is a failure.",
+    count=0,
+)
 def test_out_of_memory_in_another_layout_is_not_the_published_outcome() -> None:
     judgement = judged(log_of((), replace(WORLD, pipeline_parallel=1)), FAILED, NO_MEMORY)
     assert judgement.failure is Failure.CONFIGURATION
@@ -305,6 +341,12 @@ IN_USE = (
 )
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Another process uses a GPU's memory when the job runs",
+    promise="Class `gpu-in-use`, by the numbers in torch's message. It never counts as the published end.",
+    count=0,
+)
 @pytest.mark.parametrize(
     ("line", "of"), [(IN_USE, "rank 0, others had 100.0 of its 139.8 GiB, tried to"), ("x", "rank")]
 )

@@ -55,6 +55,11 @@ def test_a_job_without_an_image_is_refused(tmp_path: Path) -> None:
         Stage.at(tmp_path).script(with_image(plan, None), cluster)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same characters in the folder of a job",
+    promise="Refused, with the hint to set `REPRO_HOME`.",
+)
 @pytest.mark.parametrize("name", ["a,b", "a:b", 'a"b', "a\\b", "$HOME", "a$(id)", "`id`"])
 def test_a_job_folder_that_a_runtime_would_divide_is_refused(name: str, tmp_path: Path) -> None:
     cluster, plan = sited("pyxis")

@@ -126,6 +126,11 @@ def test_the_output_is_a_pattern_in_which_a_percent_sign_is_doubled(tmp_path: Pa
     assert "--output=/runs/50%%/x/batch.txt" in lines
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A backslash, which Slurm removes, in the folder of a job without a container",
+    promise="Refused before anything is recorded.",
+)
 def test_a_folder_with_a_backslash_that_slurm_would_remove_is_refused(tmp_path: Path) -> None:
     cluster = plain_slurm(tmp_path)
     with pytest.raises(ReproError, match=r"^/a\\b/batch.txt: Slurm cannot write output .*Hint: set REPRO_HOME"):
@@ -139,6 +144,11 @@ def test_a_value_that_would_end_its_directive_is_refused(tmp_path: Path, value: 
         directives(plans(plain_slurm(tmp_path), "quad")[0], cluster)
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="The same characters in a folder that a workload mounts",
+    promise="Refused, with the line of the profile.",
+)
 @pytest.mark.parametrize("folder", ["/a,b", "/a:b", "/$HOME", "/a`id`", '/a"', "/a\\"])
 def test_a_folder_that_pyxis_would_divide_is_refused(tmp_path: Path, folder: str) -> None:
     cluster = selene(tmp_path)

@@ -248,6 +248,11 @@ ALWAYS = {"quotes", "substitutions", "signs", "escape", "dashes"}
 """Those that a variable of the environment must be able to hold."""
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Quotes, substitutions, line ends, options and templates in every text of a profile, for each kind of site",
+    promise="Refused, or passed unchanged as one word. Nothing is executed.",
+)
 @pytest.mark.parametrize("kind", SITES)
 @pytest.mark.parametrize("how", HOSTILE)
 def test_no_field_of_a_profile_reaches_a_shell(kind: str, how: str, tmp_path: Path) -> None:
@@ -305,6 +310,11 @@ def script_of(experiment: dict[str, Any], cluster: Cluster, folders: Folders) ->
 
 
 # One of each template that puts a command together.
+@pytest.mark.fault(
+    section="Safety",
+    fault="Quotes, substitutions, line ends, options and templates in every text of an experiment",
+    promise="Refused, or passed unchanged as one word. Nothing is executed.",
+)
 @pytest.mark.parametrize("kind", ["slurm", "mpirun", "local"])
 @pytest.mark.parametrize("how", HOSTILE)
 def test_no_field_of_an_experiment_reaches_a_shell(kind: str, how: str, tmp_path: Path) -> None:

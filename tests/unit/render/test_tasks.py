@@ -77,6 +77,11 @@ def test_a_job_without_a_variable_that_it_wants_of_the_shell_stops_and_names_it(
     assert stage.end()["exit_code"] == str(answer.returncode)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The submitting shell has variables that srun, pyxis or enroot would use",
+    promise="They are unset before the step starts.",
+)
 @pytest.mark.parametrize("leftover", ["SLURM_CPU_BIND", "SLURM_CPU_BIND_TYPE", "SLURM_GPU_BIND", "SLURM_MEM_BIND_LIST",
     "SLURM_DISTRIBUTION", "SLURM_EXACT", "SLURM_EXPORT_ENV", "SLURM_HINT", "SLURM_MPI_TYPE", "SLURM_OVERCOMMIT",
     "SLURM_OVERLAP", "SLURM_THREADS", "SLURM_WHOLE", "SLURM_STEP_ID", "SLURM_STEPID", "PYXIS_CONTAINER_NAME",

@@ -94,6 +94,11 @@ def test_a_job_id_that_slurm_does_not_know_is_absent_and_no_error(slurm: FakeSlu
     assert query.query_jobs(["7"]) == query.QueryAnswer({}, (), frozenset({"7"}))
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="squeue fails in any other way",
+    promise="The failure is never an empty answer.",
+)
 def test_any_other_failure_of_squeue_is_never_an_empty_answer(slurm: FakeSlurm) -> None:
     slurm.squeue_error = "squeue: error: Something new"
     with pytest.raises(Unreachable, match="squeue: Something new"):
@@ -138,6 +143,11 @@ def test_the_controllers_list_is_asked_once_and_only_where_accounting_is_away(sl
     assert slurm.commands == ["squeue", "sacct", "scontrol"]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="The controller becomes unreachable before the last query",
+    promise="No job counts as unknown.",
+)
 def test_nothing_is_unknown_where_the_controller_does_not_answer_the_last_question(slurm: FakeSlurm) -> None:
     slurm.squeue, slurm.sacct = queue_row("7"), AccountingUnreachable(Problem("sacct: off"))
     slurm.shown = Unreachable(Problem("scontrol: away"))
@@ -176,6 +186,11 @@ def test_a_waiting_array_does_not_answer_for_a_task_it_does_not_list(slurm: Fake
     assert query.query_jobs(["10_1"]).records == {}
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting lists one task of an array under the array's bare id",
+    promise="The row is not used for tasks that never ran.",
+)
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED"])
 def test_the_row_of_one_task_that_ran_under_the_bare_id_is_not_given_to_tasks_that_never_ran(
     slurm: FakeSlurm, state: str
@@ -186,6 +201,11 @@ def test_the_row_of_one_task_that_ran_under_the_bare_id_is_not_given_to_tasks_th
     assert answer.records == {} and answer.unknown == frozenset({"220_0", "220_1"})
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="squeue, sacct or scontrol prints an error and ends with exit code 0",
+    promise="A warning; the output is not an answer.",
+)
 @pytest.mark.parametrize("command", ["squeue", "sacct", "scontrol"])
 def test_an_error_text_with_exit_code_0_is_no_answer(slurm: FakeSlurm, command: str) -> None:
     slurm.warnings[command] = f"{command}: error: Something new\n"
@@ -195,6 +215,11 @@ def test_an_error_text_with_exit_code_0_is_no_answer(slurm: FakeSlurm, command: 
     assert answer.unknown == frozenset() and f"{command}: Something new" in answer.complaints
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="squeue or sacct prints nothing and ends with exit code 0",
+    promise="A warning; the output is not an answer.",
+)
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
 def test_an_answer_without_column_names_is_no_list_of_jobs(slurm: FakeSlurm, command: str) -> None:
     slurm.headers[command] = ""
@@ -208,6 +233,11 @@ def test_words_on_stderr_do_not_hide_the_jobs_that_are_listed(slurm: FakeSlurm) 
     assert set(answer.records) == {"7"} and answer.complaints == ()
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="An empty output with exit code 0 when a token is looked up",
+    promise="It proves nothing.",
+)
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
 def test_a_comment_missing_from_a_doubtful_answer_proves_nothing(slurm: FakeSlurm, command: str) -> None:
     slurm.headers[command] = ""
@@ -234,6 +264,11 @@ def test_a_comment_that_left_the_queue_is_found_in_accounting(slurm: FakeSlurm) 
     assert "--starttime=now-30days" in slurm.calls[1]
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting keeps no comments",
+    promise="A token that is not found proves nothing.",
+)
 @pytest.mark.parametrize("config", ["", "AccountingStoreFlags = (null)\n", "AccountingStoreFlags = job_env\n"])
 def test_not_found_proves_nothing_where_accounting_keeps_no_comments(slurm: FakeSlurm, config: str) -> None:
     slurm.config = config
@@ -270,6 +305,11 @@ def test_a_user_whom_squeue_does_not_know_is_no_proof_that_there_is_no_job(slurm
         query.find_by_comment("token")
 
 
+@pytest.mark.fault(
+    section="Job states",
+    fault="Accounting is unreachable when a token is looked up",
+    promise="A token that is not found proves nothing.",
+)
 def test_not_found_proves_nothing_where_accounting_is_away(slurm: FakeSlurm) -> None:
     slurm.sacct = AccountingUnreachable(Problem("sacct: off"))
     assert query.find_by_comment("token").complaints == ("sacct: off",)

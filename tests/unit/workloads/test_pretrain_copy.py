@@ -49,6 +49,11 @@ def test_copy_runs_without_the_rest_of_repro(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith(str(program_folder(folders))), done.stderr
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="Any umask, for the copy of the program that jobs import",
+    promise="User and group can read it, nobody else.",
+)
 @pytest.mark.parametrize("umask", [0o077, 0o000])
 def test_copy_is_readable_for_user_and_group_with_any_umask(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
@@ -61,6 +66,11 @@ def test_copy_is_readable_for_user_and_group_with_any_umask(umask: int, tmp_path
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="Eight processes make the copy of the program at the same time",
+    promise="There is one complete copy.",
+)
 def test_concurrent_copies_leave_one_complete_copy(tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
     with ThreadPoolExecutor(8) as pool:
@@ -69,6 +79,11 @@ def test_concurrent_copies_leave_one_complete_copy(tmp_path: Path) -> None:
     assert [path.name for path in program_folder(folders).parent.iterdir()] == [code_version()]
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The copy of the program that jobs import was changed, or a file was added to it",
+    promise="Refused, with the file.",
+)
 @pytest.mark.parametrize("name", ["orchestrator/pretrain/model.py", "numpy.py"])
 def test_changed_copy_is_refused(name: str, tmp_path: Path) -> None:
     folders = folders_at(tmp_path)
@@ -78,6 +93,11 @@ def test_changed_copy_is_refused(name: str, tmp_path: Path) -> None:
         copy_program(folders)
 
 
+@pytest.mark.fault(
+    section="Faults of jobs",
+    fault="The copy of the program cannot be written",
+    promise="Refused, with the hint to set `REPRO_HOME`.",
+)
 def test_unwritable_home_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ReproError, match=r"runs.* cannot be copied .*File exists.*set REPRO_HOME"):

@@ -239,6 +239,11 @@ def test_what_says_that_it_is_huge_is_refused_before_it_fills_memory_or_disk(
     assert time.process_time() - start < 2
 
 
+@pytest.mark.fault(
+    section="Safety",
+    fault="A bundle with long headers of digits",
+    promise="Refused within 2 seconds.",
+)
 def test_headers_of_digits_as_long_as_a_header_may_be_are_refused_in_a_moment(tmp_path: Path) -> None:
     file = tmp_path / "a.tar.zst"
     digits = b"9" * 1536
